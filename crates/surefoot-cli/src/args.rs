@@ -1,0 +1,47 @@
+//! The command line: what every command shares, and the list of commands.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::commands;
+
+/// Runs models on whatever devices this machine has, and keeps its footing when one fails.
+#[derive(Debug, Parser)]
+#[command(
+    name = "surefoot",
+    version,
+    max_term_width = 100,
+    after_help = "\
+Exit codes: 0 done; 1 done and the answer is no; 2 wrong usage or bad input;
+3 a device fault that the policy did not let it survive; 4 undecided; 130 interrupted."
+)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct Global {
+    /// Print one JSON document on stdout, for machines
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// Print nothing but results and errors
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// Say more on stderr (-vv for even more)
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// Append what happens to this file, one JSON event a line
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) journal: Option<PathBuf>,
+}
+
+/// The commands, one module each.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Explain(commands::explain::Explain),
+}

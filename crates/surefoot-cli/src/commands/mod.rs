@@ -1,0 +1,15 @@
+//! One file per command. Each takes its own arguments, the shared ones and the terminal, and
+//! returns how the program ends.
+
+pub(crate) mod explain;
+
+use crate::args::{Arguments, Command};
+use crate::exit::{Exit, Failure};
+use crate::terminal::Terminal;
+
+pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Failure> {
+    let global = &arguments.global;
+    match arguments.command {
+        Command::Explain(command) => command.run(global, terminal),
+    }
+}

@@ -1,0 +1,70 @@
+//! How the program ends: an exit code, and for failures what happened, where, why and what to
+//! do next, in that order.
+
+use std::process::ExitCode;
+
+/// The exit codes of DESIGN.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Done.
+    Done = 0,
+    /// Done, and the answer is no: findings, an unhealthy device.
+    No = 1,
+    /// Wrong usage or bad input.
+    Usage = 2,
+    /// A device fault that the policy did not let the work survive.
+    Fault = 3,
+    /// The evidence doesn't decide.
+    Undecided = 4,
+    /// Ctrl-C.
+    Interrupted = 130,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command could not do what was asked.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    /// What happened, with the place where it did.
+    pub(crate) what: String,
+    /// The causes, outermost first.
+    pub(crate) because: Vec<String>,
+    /// What to do next.
+    pub(crate) hints: Vec<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, what: impl Into<String>) -> Self {
+        Self { exit, what: what.into(), because: Vec::new(), hints: Vec::new() }
+    }
+
+    /// The caller's mistake.
+    pub(crate) fn usage(what: impl Into<String>) -> Self {
+        Self::new(Exit::Usage, what)
+    }
+
+    pub(crate) fn because(mut self, cause: impl Into<String>) -> Self {
+        self.because.push(cause.into());
+        self
+    }
+
+    /// Adds `error` and everything below it as causes.
+    pub(crate) fn caused_by(mut self, error: &dyn std::error::Error) -> Self {
+        let mut next = Some(error);
+        while let Some(cause) = next {
+            self.because.push(cause.to_string());
+            next = cause.source();
+        }
+        self
+    }
+
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+}

@@ -1,0 +1,22 @@
+//! The program `surefoot`: arguments in, an exit code out.
+
+mod args;
+mod commands;
+mod exit;
+mod terminal;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let arguments = args::Arguments::parse();
+    let terminal = terminal::Terminal::new(&arguments.global);
+    match commands::run(arguments, &terminal) {
+        Ok(exit) => exit.into(),
+        Err(failure) => {
+            terminal.failure(&failure);
+            failure.exit.into()
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! The one place that prints: results to stdout, everything else to stderr, colour only on a
+//! terminal and never with NO_COLOR.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde::Serialize;
+
+use crate::args::Global;
+use crate::exit::{Exit, Failure};
+
+/// Prints for one run of the program.
+pub(crate) struct Terminal {
+    quiet: bool,
+    colour: bool,
+}
+
+impl Terminal {
+    pub(crate) fn new(global: &Global) -> Self {
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self { quiet: global.quiet, colour: !no_colour && io::stderr().is_terminal() }
+    }
+
+    /// Writes a result to stdout. A reader that went away (`| head`) ends the program quietly.
+    pub(crate) fn result(&self, text: &str) -> Result<(), Failure> {
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                std::process::exit(Exit::Done as i32)
+            }
+            other => other.map_err(|error| {
+                Failure::usage("the result could not be written to stdout").caused_by(&error)
+            }),
+        }
+    }
+
+    /// Writes one JSON document to stdout.
+    pub(crate) fn json(&self, document: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string_pretty(document).map_err(|error| {
+            Failure::usage("the result could not be turned into JSON").caused_by(&error)
+        })?;
+        self.result(&(text + "\n"))
+    }
+
+    /// Says something about the run on stderr, unless `-q`.
+    pub(crate) fn note(&self, text: &str) {
+        if !self.quiet {
+            eprintln!("{text}");
+        }
+    }
+
+    /// Says what went wrong and what to do next.
+    pub(crate) fn failure(&self, failure: &Failure) {
+        eprintln!("{} {}", self.paint("1;31", "error:"), failure.what);
+        for cause in &failure.because {
+            eprintln!("  {} {}", self.paint("1", "because:"), cause.replace('\n', "\n    "));
+        }
+        for hint in &failure.hints {
+            eprintln!("  {} {hint}", self.paint("1;36", "try:"));
+        }
+    }
+
+    fn paint(&self, code: &str, text: &str) -> String {
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}

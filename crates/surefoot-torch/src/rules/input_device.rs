@@ -1,0 +1,62 @@
+//! SF002: a model is called with an input that is on another device.
+
+use ruff_text_size::Ranged;
+
+use super::{Findings, Rule};
+use crate::finding::Severity;
+use crate::model::Facts;
+use crate::model::device::{Apart, Device};
+
+pub(super) static RULE: Rule = Rule {
+    code: "SF002",
+    name: "input-on-other-device",
+    severity: Severity::Error,
+    summary: "a model and its input are on different devices",
+    fixable: false,
+    page: include_str!("pages/SF002.md"),
+    check,
+};
+
+fn check(facts: &Facts<'_>, findings: &mut Findings) {
+    if facts.mentions.framework {
+        return;
+    }
+    for function in &facts.functions {
+        for event in &function.events {
+            let Some(call) = event.call() else { continue };
+            if !facts.calls_model(call) {
+                continue;
+            }
+            let Some(model) = facts.object(&call.receiver) else { continue };
+            if model.class.is_some_and(|class| facts.classes[class].touches_devices) {
+                continue;
+            }
+            let at = call.receiver.state.device;
+            for (snap, node) in call.args.iter().zip(&call.node.arguments.args) {
+                if !facts.is_tensor(snap) {
+                    continue;
+                }
+                let input = snap.state.device;
+                let apart = at.apart(input);
+                if apart == Apart::No || facts.is_guarded(function, event, &["cuda", "gpu", "mps"]) {
+                    continue;
+                }
+                findings.add(
+                    &RULE,
+                    node.range(),
+                    format!("the model is on {}, its input on {}", at.describe(), input.describe()),
+                    remedy(at),
+                );
+                break;
+            }
+        }
+    }
+}
+
+fn remedy(model: Device) -> &'static str {
+    if model == Device::CPU {
+        "move the model to the same device before it is called"
+    } else {
+        "move the input to the model's device first, for example `x = x.to(device)`"
+    }
+}

@@ -11,6 +11,9 @@ use serde::{Serialize, Serializer};
 use super::{Value, bounded};
 use crate::fault::FaultKind;
 
+/// The thread that most events come from, so it needn't be written.
+pub(super) const FIRST_THREAD: u32 = 1;
+
 /// One thing that happened. Made with [`Event::new`] and the setters; [`super::Journal::record`]
 /// fills in when and where.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,6 +156,7 @@ pub enum Level {
 
 impl Event {
     /// An event of a kind for an operation, with the kind's usual level.
+    #[inline]
     pub fn new(kind: EventKind, op: impl Into<Cow<'static, str>>) -> Self {
         Self {
             time_us: 0,
@@ -172,48 +176,56 @@ impl Event {
     }
 
     /// Sets how much it matters.
+    #[inline]
     pub fn level(mut self, level: Level) -> Self {
         self.level = level;
         self
     }
 
     /// Sets the device it happened on.
+    #[inline]
     pub fn device(mut self, device: impl Into<Cow<'static, str>>) -> Self {
         self.device = Some(bounded(device.into()));
         self
     }
 
     /// Sets the element type.
+    #[inline]
     pub fn dtype(mut self, dtype: impl Into<Cow<'static, str>>) -> Self {
         self.dtype = Some(bounded(dtype.into()));
         self
     }
 
     /// Sets how many bytes it moved, took or gave back.
+    #[inline]
     pub fn bytes(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self
     }
 
     /// Sets how long it took.
+    #[inline]
     pub fn duration(mut self, duration: Duration) -> Self {
         self.duration = Some(duration);
         self
     }
 
     /// Sets what went wrong.
+    #[inline]
     pub fn fault(mut self, kind: FaultKind, message: impl Into<Cow<'static, str>>) -> Self {
         self.fault = Some(FaultNote { kind, message: bounded(message.into()) });
         self
     }
 
     /// Sets the rung that was taken, or that led to success.
+    #[inline]
     pub fn recovery(mut self, rung: impl Into<Cow<'static, str>>) -> Self {
         self.recovery = Some(bounded(rung.into()));
         self
     }
 
     /// Adds a key with its value; a key that is there already gets the new value.
+    #[inline]
     pub fn context(mut self, key: impl Into<Cow<'static, str>>, value: impl Into<Value>) -> Self {
         self.set_context(bounded(key.into()), value.into());
         self
@@ -225,6 +237,7 @@ impl Event {
     }
 
     /// The duration in ns, as the file holds it: a `u64` is enough for 584 years.
+    #[inline]
     pub fn duration_ns(&self) -> Option<u64> {
         self.duration.map(|duration| u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
     }
@@ -242,7 +255,9 @@ impl Serialize for Event {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("time_us", &self.time_us)?;
         map.serialize_entry("pid", &self.pid)?;
-        map.serialize_entry("thread", &self.thread)?;
+        if self.thread != FIRST_THREAD {
+            map.serialize_entry("thread", &self.thread)?;
+        }
         map.serialize_entry("kind", self.kind.as_str())?;
         if self.level != self.kind.usual_level() {
             map.serialize_entry("level", &self.level)?;
@@ -273,7 +288,7 @@ impl Serialize for Event {
     }
 }
 
-struct Context<'a>(&'a [(Cow<'static, str>, Value)]);
+pub(super) struct Context<'a>(pub(super) &'a [(Cow<'static, str>, Value)]);
 
 impl Serialize for Context<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -287,8 +302,7 @@ struct Wire {
     time_us: u64,
     #[serde(default)]
     pid: u32,
-    #[serde(default)]
-    thread: u32,
+    thread: Option<u32>,
     kind: EventKind,
     level: Option<Level>,
     op: String,
@@ -333,7 +347,7 @@ impl<'de> Deserialize<'de> for Event {
         Ok(Self {
             time_us: wire.time_us,
             pid: wire.pid,
-            thread: wire.thread,
+            thread: wire.thread.unwrap_or(FIRST_THREAD),
             kind: wire.kind,
             level: wire.level.unwrap_or(wire.kind.usual_level()),
             op: wire.op.into(),

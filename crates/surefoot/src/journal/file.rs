@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
+use super::line::render;
 use super::{Event, VERSION, now_us};
 
 #[derive(Debug)]
@@ -51,16 +52,17 @@ impl FileSink {
         };
         let header =
             HeaderLine { surefoot_journal: VERSION, time_us: now_us(), pid: std::process::id() };
-        sink.write_line(&header, &mut Vec::new()).map_err(named)?;
+        sink.write_line(&mut Vec::new(), |line| Ok(serde_json::to_writer(line, &header)?))
+            .map_err(named)?;
         Ok(sink)
     }
 
     #[inline]
     pub(super) fn append(&self, event: &Event) {
         let written = LINE
-            .try_with(|line| self.write_line(event, &mut line.borrow_mut()))
+            .try_with(|line| self.write_line(&mut line.borrow_mut(), |line| render(event, line)))
             // The thread is ending and its buffer is gone already.
-            .unwrap_or_else(|_| self.write_line(event, &mut Vec::new()));
+            .unwrap_or_else(|_| self.write_line(&mut Vec::new(), |line| render(event, line)));
         if let Err(error) = written {
             let mut lost = self.lost();
             lost.get_or_insert(Lost { first: error, events: 0 }).events += 1;
@@ -72,10 +74,14 @@ impl FileSink {
         self.lost().take().map_or(Ok(()), |lost| Err(self.describe(&lost)))
     }
 
-    fn write_line(&self, content: &impl Serialize, line: &mut Vec<u8>) -> io::Result<()> {
+    fn write_line(
+        &self,
+        line: &mut Vec<u8>,
+        render: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()> {
         line.clear();
         line.push(b'\n');
-        serde_json::to_writer(&mut *line, content)?;
+        render(line)?;
         line.push(b'\n');
         let torn = self.torn.load(Ordering::Relaxed) && self.torn.swap(false, Ordering::Relaxed);
         if !torn && self.write_once(&line[1..])? == line.len() - 1 {

@@ -22,13 +22,13 @@
 //!
 //! ```json
 //! {"surefoot_journal":1,"time_us":1763182295123456,"pid":4321}
-//! {"time_us":1763182295124456,"pid":4321,"thread":1,"kind":"step","op":"forward","device":"gpu","dtype":"f16","bytes":4096,"duration_ns":870000}
+//! {"time_us":1763182295124456,"pid":4321,"thread":2,"kind":"step","op":"forward","device":"gpu","dtype":"f16","bytes":4096,"duration_ns":870000}
 //! ```
 //!
 //! | field | meaning |
 //! | --- | --- |
 //! | `time_us` | when it was recorded, so when it ended: µs since 1970 |
-//! | `pid`, `thread` | the process, and the thread as a small number of its own |
+//! | `pid`, `thread` | the process, and the thread as a small number of its own; left out where it is 1 |
 //! | `kind` | an [`EventKind`] |
 //! | `level` | a [`Level`]; left out where it is the kind's usual one |
 //! | `op` | the operation, as the caller names it |
@@ -56,11 +56,16 @@
 //!
 //! An event with `in_use` (bytes) in its context says how full its device is.
 
+mod durations;
 mod event;
 mod file;
+mod line;
 mod reader;
 mod ring;
+mod story;
 mod subscriber;
+mod summary;
+mod trace;
 mod value;
 
 use std::borrow::Cow;
@@ -70,8 +75,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub use durations::Timing;
 pub use event::{Event, EventKind, FaultNote, Level};
 pub use reader::{Header, Line, Reader};
+pub use story::{Outcome, Outcomes, Rung, Story};
+pub use summary::{BrokenLine, Operation, Summarizer, Summary};
+pub use trace::Trace;
 pub use value::Value;
 
 use file::FileSink;
@@ -196,13 +205,13 @@ impl JournalBuilder {
 
 fn now_us() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+    since.as_secs().saturating_mul(1_000_000) + u64::from(since.subsec_micros())
 }
 
 thread_local! {
     /// This thread's number, since std's own ids can't be printed.
     static THREAD: u32 = {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
+        static NEXT: AtomicU32 = AtomicU32::new(event::FIRST_THREAD);
         NEXT.fetch_add(1, Ordering::Relaxed)
     };
 }
@@ -210,6 +219,7 @@ thread_local! {
 /// Text long enough for any message worth reading, so that a line stays far below what readers take.
 const MAX_TEXT: usize = 16 * 1024;
 
+#[inline]
 fn bounded(text: Cow<'static, str>) -> Cow<'static, str> {
     if text.len() <= MAX_TEXT {
         return text;

@@ -140,6 +140,7 @@ impl<R: BufRead> Iterator for Reader<R> {
 mod tests {
     use super::*;
     use crate::fault::FaultKind;
+    use crate::journal::line::render;
     use crate::journal::{EventKind, Level, Value};
     use proptest::prelude::*;
     use std::time::Duration;
@@ -232,11 +233,15 @@ mod tests {
     proptest! {
         #[test]
         fn events_come_back_as_they_were(events in prop::collection::vec(any_event(), 0..8)) {
-            let mut text = String::new();
+            let mut text = Vec::new();
             for event in &events {
-                text += &(serde_json::to_string(event).unwrap() + "\n");
+                let start = text.len();
+                render(event, &mut text).unwrap();
+                let by_serde = serde_json::to_vec(event).unwrap();
+                prop_assert_eq!(&text[start..], &by_serde);
+                text.push(b'\n');
             }
-            prop_assert_eq!(text.lines().count(), events.len());
+            prop_assert_eq!(text.iter().filter(|byte| **byte == b'\n').count(), events.len());
             let found = lines(text);
             prop_assert_eq!(found, events.into_iter().map(Line::Event).collect::<Vec<_>>());
         }

@@ -93,6 +93,10 @@ impl<R: BufRead> Reader<R> {
         if length > MAX_LINE {
             return Err(format!("{length} bytes are too long for a line"));
         }
+        // Serde would take a list for an object, field by field.
+        if self.line.trim_ascii_start().first() != Some(&b'{') {
+            return Err("it is no JSON object".to_owned());
+        }
         let event = match serde_json::from_slice::<Event>(&self.line) {
             Ok(event) => return Ok(Line::Event(event)),
             Err(error) => error,
@@ -181,6 +185,13 @@ mod tests {
         let found = lines("{\"time_us\":9,\"kind\":\"note\"}\n");
         let [Line::Broken { why, .. }] = &found[..] else { panic!("{found:?}") };
         assert!(why.contains("missing field `op`"), "{why}");
+    }
+
+    #[test]
+    fn only_objects_are_events_or_headers() {
+        for text in ["[2]", "[9,1,1,\"note\",null,\"x\"]", "7", "\0\0"] {
+            assert!(matches!(lines(text)[..], [Line::Broken { .. }]), "{text}");
+        }
     }
 
     #[test]

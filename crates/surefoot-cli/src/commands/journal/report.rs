@@ -135,9 +135,11 @@ fn tell(out: &mut String, number: usize, story: &Story, first_us: u64) {
         };
         let _ = writeln!(out, "  rung     {}{device}{then}", clean(&rung.name, 60));
     }
-    let took = story
-        .took_us
-        .map_or(String::new(), |us| format!(" after {}", time(us.saturating_mul(1000))));
+    // A fault that its own step brought took no time of its own.
+    let took = match story.took_us {
+        None | Some(0) => String::new(),
+        Some(us) => format!(" after {}", time(us.saturating_mul(1000))),
+    };
     let outcome = match (story.outcome, &story.recovered_by) {
         (Outcome::Recovered, Some(rung)) => format!("recovered by {}{took}", clean(rung, 60)),
         (Outcome::Recovered, None) => format!("recovered{took}"),

@@ -73,7 +73,7 @@ fn the_summary_tells_counts_times_and_the_story_of_each_fault() {
         "forward step 21 11.4 ms 11.0 ms 20.0 ms 30.0 ms",
         "weights allocation 1 3.00 MiB",
         "faults out_of_memory 2, model_loading 1",
-        "1 of 2 recovered (50 %), 1 given up, 0 without an end",
+        "1 of 2 faulted operations recovered (50 %), 1 given up, 0 without an end",
         "fault 1: out_of_memory in forward on gpu",
         "cause can't allocate 4 GiB",
         "earlier: step forward, took 20.0 ms rung",

@@ -22,8 +22,8 @@ const BROKEN_SHOWN: usize = 5;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The file is read as a stream, so its size doesn't matter. Medians and p95 are exact up to 4,096
-timings of an operation and within 0.4 % beyond. A trace is held in memory to be sorted: about 200
-bytes an event.
+timings of an operation and within 0.4 % beyond. A trace is held in memory to be sorted: 200 to
+300 bytes an event.
 
 Examples:
   surefoot doctor --journal run.jsonl    write a journal

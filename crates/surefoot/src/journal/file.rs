@@ -1,5 +1,8 @@
 //! The JSONL file: each event one line, each line one `write` in append mode.
 //!
+//! Nothing is gathered into longer writes, though those cost less a line: a kill can stop a write
+//! where a page of the file ends, and would then cost more than the last line.
+//!
 //! The kernel puts appending writes of threads and processes one after the other, so no lock is
 //! held here. A line that was written in part (a full disk, a signal) is written again whole on a
 //! line of its own; if that fails too, whoever writes next starts a new line first.
@@ -217,6 +220,39 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let error = Journal::builder().file(folder.path()).unwrap_err().to_string();
         assert!(error.contains(&*folder.path().to_string_lossy()), "{error}");
+    }
+
+    /// A socket that nobody empties takes a part of a long line, as a full disk would.
+    #[cfg(unix)]
+    #[test]
+    fn a_line_that_was_written_in_part_does_not_spoil_the_next() {
+        use std::os::fd::OwnedFd;
+        use std::os::unix::net::UnixStream;
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        let sink = FileSink {
+            path: "socket".into(),
+            file: OwnedFd::from(ours).into(),
+            torn: AtomicBool::new(false),
+            lost: Mutex::default(),
+        };
+        let long = (0..60).fold(note("long"), |event, number| {
+            event.context(number.to_string(), "x".repeat(16_000))
+        });
+        sink.append(&long);
+        assert!(sink.take_error().unwrap_err().to_string().contains("lost 1 event;"));
+
+        let mut text = Vec::new();
+        assert_eq!(theirs.read_to_end(&mut text).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        sink.append(&note("after"));
+        drop(sink);
+        theirs.read_to_end(&mut text).unwrap();
+        let lines: Vec<_> = Reader::new(&*text).map(Result::unwrap).collect();
+        let [Line::Broken { number: 1, .. }, Line::Event(after)] = &lines[..] else {
+            panic!("{} lines: {:.200}", lines.len(), format!("{lines:?}"))
+        };
+        assert_eq!(after.op, "after");
     }
 
     #[cfg(target_os = "linux")]

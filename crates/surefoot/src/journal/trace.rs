@@ -5,7 +5,7 @@
 //! faults always are; memory is a counter per device. Times are µs since the earliest start.
 //!
 //! Events come in the order they ended and the trace is sorted by start, so all of it is held:
-//! about 200 bytes an event.
+//! 200 to 300 bytes an event.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::{self, Write};

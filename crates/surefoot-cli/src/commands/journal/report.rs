@@ -87,7 +87,7 @@ fn faults(out: &mut String, summary: &Summary) {
     let rate = summary.recovery_rate.unwrap_or(0.0) * 100.0;
     let _ = writeln!(
         out,
-        "{:<10}{} of {} recovered ({rate:.0} %), {} given up, {} without an end in the journal",
+        "{:<10}{} of {} faulted operations recovered ({rate:.0} %), {} given up, {} without an end",
         "recovery",
         grouped(outcomes.recovered),
         grouped(all),

@@ -30,8 +30,7 @@ const UNITS: [(&str, f64); 5] = [
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0 as f64;
-        let (unit, size) =
-            UNITS.into_iter().find(|(_, size)| bytes >= *size).unwrap_or(("B", 1.0));
+        let (unit, size) = UNITS.into_iter().find(|(_, size)| bytes >= *size).unwrap_or(("B", 1.0));
         let value = bytes / size;
         let text = match unit {
             "B" => format!("{} B", self.0),
@@ -143,9 +142,8 @@ impl Budget {
     /// Promises `bytes` to `operation`, or says why that can't be. `in_use` is what the device
     /// holds now.
     pub fn admit(&self, operation: &str, bytes: u64, in_use: u64) -> Result<Reservation, Fault> {
-        let room = |reserved: u64| {
-            in_use.saturating_add(reserved).saturating_add(bytes) <= self.limit
-        };
+        let room =
+            |reserved: u64| in_use.saturating_add(reserved).saturating_add(bytes) <= self.limit;
         self.reserved
             .try_update(Ordering::AcqRel, Ordering::Acquire, |reserved| {
                 room(reserved).then(|| reserved + bytes)
@@ -190,9 +188,13 @@ mod tests {
 
     #[test]
     fn bytes_read_as_people_write_them() {
-        for (text, bytes) in
-            [("2GiB", 2 << 30), ("512 MiB", 512 << 20), ("1.5G", 3 << 29), ("1000", 1000), ("2GB", 2_000_000_000)]
-        {
+        for (text, bytes) in [
+            ("2GiB", 2 << 30),
+            ("512 MiB", 512 << 20),
+            ("1.5G", 3 << 29),
+            ("1000", 1000),
+            ("2GB", 2_000_000_000),
+        ] {
             assert_eq!(text.parse(), Ok(Bytes(bytes)), "{text}");
         }
         for wrong in ["", "GiB", "-1", "1e3", "0", "nan", "2 gigs", "99999999999999TiB"] {

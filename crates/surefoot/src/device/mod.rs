@@ -11,7 +11,8 @@ pub mod health;
 pub mod memory;
 mod name;
 mod open;
-
+pub mod probe;
+pub mod supervisor;
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 mod wgpu;

@@ -22,8 +22,7 @@ pub enum Backend {
 
 impl Backend {
     /// Every backend, in the order in which `auto` prefers them.
-    pub const PREFERRED: [Self; 5] =
-        [Self::Metal, Self::Cuda, Self::Vulkan, Self::Gpu, Self::Cpu];
+    pub const PREFERRED: [Self; 5] = [Self::Metal, Self::Cuda, Self::Vulkan, Self::Gpu, Self::Cpu];
 
     /// The name without an index.
     pub fn as_str(self) -> &'static str {

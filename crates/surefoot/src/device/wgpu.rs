@@ -105,9 +105,7 @@ pub(super) fn open(name: DeviceName) -> Result<OpenDevice, Fault> {
         name,
         label: adapter.name.clone(),
         kind,
-        driver: format!("{api_name}, {} {}", adapter.driver, adapter.driver_info)
-            .trim()
-            .to_owned(),
+        driver: format!("{api_name}, {} {}", adapter.driver, adapter.driver_info).trim().to_owned(),
         memory_total,
         memory_used,
         unified_memory,

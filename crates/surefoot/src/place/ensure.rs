@@ -28,11 +28,9 @@ impl Target {
     /// wrong numbers without a word.
     pub fn new(device: &OpenDevice, dtype: Dtype) -> Result<Self, Fault> {
         match probe_dtype(device, dtype) {
-            DtypeSupport::Works => Ok(Self {
-                name: device.name(),
-                device: device.burn().clone(),
-                dtype,
-            }),
+            DtypeSupport::Works => {
+                Ok(Self { name: device.name(), device: device.burn().clone(), dtype })
+            }
             support => Err(Fault::new(
                 FaultKind::UnsupportedDtype,
                 "place",

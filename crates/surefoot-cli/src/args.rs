@@ -43,6 +43,7 @@ pub(crate) struct Global {
 /// The commands, one module each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Check(commands::check::Check),
     Explain(commands::explain::Explain),
     Journal(commands::journal::Journal),
 }

@@ -20,8 +20,8 @@ const PYTHON_MAGICS: [&str; 6] = ["time", "timeit", "capture", "prun", "python",
 
 /// The joined text of the code cells.
 pub(crate) fn read(json: &str) -> Result<(String, Vec<Cell>), String> {
-    let document: Value = serde_json::from_str(json)
-        .map_err(|error| format!("not a notebook: {error}"))?;
+    let document: Value =
+        serde_json::from_str(json).map_err(|error| format!("not a notebook: {error}"))?;
     let cells = document
         .get("cells")
         .and_then(Value::as_array)

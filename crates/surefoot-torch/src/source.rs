@@ -81,7 +81,8 @@ impl Source {
             let valid = error.utf8_error().valid_up_to();
             let before = &error.as_bytes()[..valid];
             let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            let column = valid - before.iter().rposition(|byte| *byte == b'\n').map_or(0, |n| n + 1);
+            let column =
+                valid - before.iter().rposition(|byte| *byte == b'\n').map_or(0, |n| n + 1);
             let place = Place { cell: None, line, column: column + 1 };
             fail(Some(place), format!("not UTF-8 at byte {valid}; save the file as UTF-8"))
         })?;

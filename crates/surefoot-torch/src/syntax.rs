@@ -18,7 +18,8 @@ pub fn parse(source: &Source) -> Result<Parsed<ModModule>, FileError> {
             let ranges = cells.iter().map(|cell| cell.range);
             parse_cells_unchecked(&source.text, ranges, &ParseOptions::from(Mode::Ipython))
         }
-        None => match parse_unchecked(&source.text, ParseOptions::from(Mode::Module)).try_into_module()
+        None => match parse_unchecked(&source.text, ParseOptions::from(Mode::Module))
+            .try_into_module()
         {
             Some(parsed) => parsed,
             None => return Err(fail(source, None, "can't be parsed as a module")),

@@ -38,9 +38,13 @@ pub(crate) fn dtype(path: &str) -> Option<Dtype> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Api {
     /// Makes a tensor; false: its storage is never written.
-    Make { filled: bool },
+    Make {
+        filled: bool,
+    },
     /// Makes a tensor like another.
-    MakeLike { filled: bool },
+    MakeLike {
+        filled: bool,
+    },
     /// `torch.tensor`, `torch.as_tensor`.
     FromData,
     FromNumpy,
@@ -126,9 +130,9 @@ fn torch(last: &str) -> Api {
         }
         "device" => Api::Device,
         "compile" => Api::Wrapper,
-        "load" | "save" | "manual_seed" | "is_tensor" | "is_grad_enabled" | "no_grad" | "autocast"
-        | "inference_mode" | "set_grad_enabled" | "Generator" | "finfo" | "iinfo" | "Size"
-        | "numel" | "equal" | "allclose" | "is_floating_point" => Api::Unknown,
+        "load" | "save" | "manual_seed" | "is_tensor" | "is_grad_enabled" | "no_grad"
+        | "autocast" | "inference_mode" | "set_grad_enabled" | "Generator" | "finfo" | "iinfo"
+        | "Size" | "numel" | "equal" | "allclose" | "is_floating_point" => Api::Unknown,
         _ => Api::Function,
     }
 }
@@ -140,14 +144,44 @@ pub(crate) fn mixes(path: &str) -> bool {
             last.ends_with("loss")
                 || last.ends_with("cross_entropy")
                 || last.ends_with("cross_entropy_with_logits")
-                || matches!(last, "kl_div" | "linear" | "conv1d" | "conv2d" | "conv3d" | "bilinear"
-                    | "cosine_similarity" | "pairwise_distance" | "scaled_dot_product_attention")
+                || matches!(
+                    last,
+                    "kl_div"
+                        | "linear"
+                        | "conv1d"
+                        | "conv2d"
+                        | "conv3d"
+                        | "bilinear"
+                        | "cosine_similarity"
+                        | "pairwise_distance"
+                        | "scaled_dot_product_attention"
+                )
         }
         Some(("torch", last)) => matches!(
             last,
-            "matmul" | "mm" | "bmm" | "mv" | "dot" | "add" | "sub" | "mul" | "div" | "cat"
-                | "stack" | "concat" | "hstack" | "vstack" | "einsum" | "addmm" | "baddbmm"
-                | "outer" | "cdist" | "cross" | "inner" | "maximum" | "minimum"
+            "matmul"
+                | "mm"
+                | "bmm"
+                | "mv"
+                | "dot"
+                | "add"
+                | "sub"
+                | "mul"
+                | "div"
+                | "cat"
+                | "stack"
+                | "concat"
+                | "hstack"
+                | "vstack"
+                | "einsum"
+                | "addmm"
+                | "baddbmm"
+                | "outer"
+                | "cdist"
+                | "cross"
+                | "inner"
+                | "maximum"
+                | "minimum"
         ),
         _ => false,
     }

@@ -1,6 +1,6 @@
 //! Classes written in the file: is it a model, does it move its own inputs, does `eval()` matter.
 
-use ruff_python_ast::{StmtClassDef, Stmt};
+use ruff_python_ast::{Stmt, StmtClassDef};
 use ruff_text_size::Ranged;
 
 use super::value::Value;
@@ -18,15 +18,30 @@ pub(crate) struct Class<'a> {
     pub(crate) has_foreign_base: bool,
     /// Says `.to(`, `.cuda(` or `device` somewhere, so its inputs may be moved inside.
     pub(crate) touches_devices: bool,
+    /// A loss: no weights, so it has no device of its own.
+    pub(crate) is_criterion: bool,
+    /// Has weights of its own, as far as its text shows.
+    pub(crate) has_weights: bool,
     /// Uses a layer that behaves differently while training.
     pub(crate) has_modes: bool,
 }
 
 /// Words of layers that `eval()` changes, or that stand for submodules that can't be seen.
 const MODE_WORDS: [&str; 9] = [
-    "ropout", "Norm", "DropPath", "RReLU", "self.training", "Transformer", "from_pretrained",
-    "resnet", "models.",
+    "ropout",
+    "Norm",
+    "DropPath",
+    "RReLU",
+    "self.training",
+    "Transformer",
+    "from_pretrained",
+    "resnet",
+    "models.",
 ];
+
+/// Words of layers that have weights.
+const WEIGHT_WORDS: [&str; 8] =
+    ["Linear(", "Conv", "Embedding", "Parameter(", "LSTM", "GRU", "Attention", "Norm"];
 
 impl<'a> Walker<'a> {
     /// Reads what a class is from its bases and its text.
@@ -39,6 +54,8 @@ impl<'a> Walker<'a> {
             is_dataset: false,
             has_foreign_base: false,
             touches_devices: has(".to(") || has(".cuda(") || has("device"),
+            is_criterion: node.name.as_str().ends_with("Loss"),
+            has_weights: WEIGHT_WORDS.iter().any(|word| has(word)),
             has_modes: MODE_WORDS.iter().any(|word| has(word)),
         };
         for base in node.arguments.iter().flat_map(|arguments| &arguments.args) {
@@ -47,9 +64,12 @@ impl<'a> Walker<'a> {
                     "torch.nn.Module" | "torch.nn.Sequential" | "torch.nn.ModuleList" => {
                         class.is_model = true;
                     }
-                    path if path.starts_with("torch.nn.") || path.starts_with("torchvision.models.") => {
+                    path if path.starts_with("torch.nn.")
+                        || path.starts_with("torchvision.models.") =>
+                    {
                         class.is_model = true;
                         class.has_modes = true;
+                        class.is_criterion |= path.ends_with("Loss");
                     }
                     path if path.starts_with("torch.utils.data.") => class.is_dataset = true,
                     "object" | "abc.ABC" => {}
@@ -59,6 +79,8 @@ impl<'a> Walker<'a> {
                     if let Some(base) = self.facts.classes.get(index) {
                         class.is_model |= base.is_model;
                         class.is_dataset |= base.is_dataset;
+                        class.is_criterion |= base.is_criterion;
+                        class.has_weights |= base.has_weights;
                         class.has_foreign_base |= base.has_foreign_base;
                         class.touches_devices |= base.touches_devices;
                         class.has_modes |= base.has_modes;

@@ -1,7 +1,7 @@
 //! Where an event stands: the loops, branches, `with` blocks and handlers around it, as a tree
 //! of contexts that each event points into.
 
-use ruff_python_ast::{Expr, ExceptHandlerExceptHandler};
+use ruff_python_ast::{ExceptHandlerExceptHandler, Expr};
 use ruff_text_size::TextRange;
 
 use super::device::Device;
@@ -18,7 +18,10 @@ pub(crate) enum With {
     /// Gradients are on or off by a run-time value.
     GradByValue,
     /// Mixed precision on this device type, in this dtype.
-    Autocast { device: Device, dtype: Dtype },
+    Autocast {
+        device: Device,
+        dtype: Dtype,
+    },
     /// Tensors are made on another device than the CPU.
     DefaultDevice,
     Other,
@@ -31,13 +34,18 @@ pub(crate) enum ContextKind<'a> {
     Function(usize),
     Class,
     /// A `for` or `while`; `loader` when it goes over batches.
-    Loop { loader: bool },
+    Loop {
+        loader: bool,
+    },
     /// Any branch of an `if`, a conditional expression or a short circuit.
     Branch(&'a Expr),
     With(With),
     Try,
     /// An `except` clause, and the body it watches.
-    Handler { node: &'a ExceptHandlerExceptHandler, tried: TextRange },
+    Handler {
+        node: &'a ExceptHandlerExceptHandler,
+        tried: TextRange,
+    },
     Comprehension,
 }
 

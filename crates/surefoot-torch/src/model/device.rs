@@ -99,10 +99,7 @@ impl Device {
     pub(crate) fn apart(self, other: Self) -> Apart {
         match (self, other) {
             (Self::Unknown, _) | (_, Self::Unknown) => Apart::No,
-            (
-                Self::Literal { place: a, index: i },
-                Self::Literal { place: b, index: j },
-            ) => {
+            (Self::Literal { place: a, index: i }, Self::Literal { place: b, index: j }) => {
                 let indices_differ = matches!((i, j), (Some(i), Some(j)) if i != j);
                 if a != b || (a == Places::CUDA && indices_differ) {
                     Apart::Always

@@ -1,8 +1,6 @@
 //! The walk over expressions: what each is worth, recording the calls and operations inside.
 
-use ruff_python_ast::{
-    Comprehension, Expr, ExprAttribute, Number, StmtAugAssign, UnaryOp,
-};
+use ruff_python_ast::{Comprehension, Expr, ExprAttribute, Number, StmtAugAssign, UnaryOp};
 use ruff_text_size::{Ranged, TextRange};
 
 use super::api;
@@ -20,7 +18,8 @@ impl<'a> Walker<'a> {
             Expr::Attribute(attribute) => {
                 self.place(&attribute.value)?;
                 let text = &self.facts.source[attribute.range];
-                let plain = text.bytes().all(|b| !b.is_ascii_whitespace() && b != b'(' && b != b'#');
+                let plain =
+                    text.bytes().all(|b| !b.is_ascii_whitespace() && b != b'(' && b != b'#');
                 plain.then_some(text)
             }
             _ => None,
@@ -50,13 +49,18 @@ impl<'a> Walker<'a> {
                 }
                 let text = &self.facts.source[fstring.range];
                 let is_cuda = text.get(2..).is_some_and(|rest| rest.starts_with("cuda:"));
-                if is_cuda { Value::Device(self.fresh_device(Places::CUDA)) } else { Value::Unknown }
+                if is_cuda {
+                    Value::Device(self.fresh_device(Places::CUDA))
+                } else {
+                    Value::Unknown
+                }
             }
             Expr::BinOp(binary) => {
                 let left = self.eval(&binary.left);
                 let right = self.eval(&binary.right);
                 let (left, right) = (self.snap(left), self.snap(right));
-                let result = self.combine(&[left.clone(), right.clone()], binary.range, "an operation");
+                let result =
+                    self.combine(&[left.clone(), right.clone()], binary.range, "an operation");
                 self.record(binary.range, EventKind::Binary { node: binary, left, right });
                 result
             }
@@ -157,8 +161,12 @@ impl<'a> Walker<'a> {
                         .ok()
                         .and_then(|n| parts.into_iter().nth(n))
                         .unwrap_or(Value::Unknown),
-                    (Value::Batch(device), _) => self.tensor(subscript.range, "a batch", State::on(device)),
-                    (Value::Object(id), _) if self.facts.objects[id as usize].kind == Kind::Tensor => {
+                    (Value::Batch(device), _) => {
+                        self.tensor(subscript.range, "a batch", State::on(device))
+                    }
+                    (Value::Object(id), _)
+                        if self.facts.objects[id as usize].kind == Kind::Tensor =>
+                    {
                         let state = self.state_of(id);
                         if state.filled {
                             let state = State { dims: super::value::Dims::Unknown, ..state };
@@ -213,12 +221,17 @@ impl<'a> Walker<'a> {
                 values.push(value);
             }
         }
-        if elts.iter().any(Expr::is_starred_expr) { Value::Unknown } else { Value::Sequence(values) }
+        if elts.iter().any(Expr::is_starred_expr) {
+            Value::Unknown
+        } else {
+            Value::Sequence(values)
+        }
     }
 
     /// Evaluates something whose own names must not leak out.
     fn shadowed(&mut self, names: &[&'a str], inside: impl FnOnce(&mut Self)) {
-        let before: Vec<_> = names.iter().map(|name| (*name, self.flow.names.remove(name))).collect();
+        let before: Vec<_> =
+            names.iter().map(|name| (*name, self.flow.names.remove(name))).collect();
         for name in names {
             self.flow.names.insert(name, Value::Unknown);
         }
@@ -314,7 +327,7 @@ impl<'a> Walker<'a> {
         match place {
             Some(place) if name == "device" || name.ends_with("_device") => {
                 let value = Value::Device(self.fresh_device(Places::ANY));
-                self.flow.names.insert(place, value.clone());
+                self.flow.remember(place, value.clone());
                 value
             }
             _ => Value::Unknown,
@@ -415,7 +428,11 @@ impl<'a> Walker<'a> {
                 },
                 Value::Object(id) if self.facts.objects[*id as usize].kind == Kind::Tensor => {
                     let state = self.state_of(*id);
-                    self.tensor(target.range(), "an output", State { dims: super::value::Dims::Unknown, ..state })
+                    self.tensor(
+                        target.range(),
+                        "an output",
+                        State { dims: super::value::Dims::Unknown, ..state },
+                    )
                 }
                 _ => Value::Unknown,
             };
@@ -431,8 +448,7 @@ impl<'a> Walker<'a> {
             (self.place(&stmt.target), &*stmt.target)
         {
             let (value, target) = (self.snap(value), self.snap(old.clone()));
-            let kind =
-                EventKind::Augment { place, op: stmt.op, node: &stmt.value, value, target };
+            let kind = EventKind::Augment { place, op: stmt.op, node: &stmt.value, value, target };
             self.record(stmt.range, kind);
             match old {
                 // In place: the same tensor.
@@ -444,8 +460,7 @@ impl<'a> Walker<'a> {
             self.escape(&into);
             let place = &self.facts.source[subscript.range];
             let (value, target) = (self.snap(value), self.snap(old));
-            let kind =
-                EventKind::Augment { place, op: stmt.op, node: &stmt.value, value, target };
+            let kind = EventKind::Augment { place, op: stmt.op, node: &stmt.value, value, target };
             self.record(stmt.range, kind);
         }
     }

@@ -19,7 +19,10 @@ pub(crate) enum Target<'a> {
     /// An imported dotted name.
     Path(Box<str>),
     /// A method; `place` is the receiver's text if it is a plain dotted name.
-    Method { name: &'a str, place: Option<&'a str> },
+    Method {
+        name: &'a str,
+        place: Option<&'a str>,
+    },
     /// An object itself: `model(x)`.
     Object,
     /// A function of this file.
@@ -88,11 +91,26 @@ impl<'a> Call<'a> {
 #[derive(Clone, Debug)]
 pub(crate) enum EventKind<'a> {
     Call(Box<Call<'a>>),
-    Binary { node: &'a ExprBinOp, left: Snap<'a>, right: Snap<'a> },
+    Binary {
+        node: &'a ExprBinOp,
+        left: Snap<'a>,
+        right: Snap<'a>,
+    },
     /// `place = value`, one for each target with a dotted name.
-    Assign { place: &'a str, target: &'a Expr, node: &'a Expr, value: Snap<'a> },
+    Assign {
+        place: &'a str,
+        target: &'a Expr,
+        node: &'a Expr,
+        value: Snap<'a>,
+    },
     /// `place += value`.
-    Augment { place: &'a str, op: Operator, node: &'a Expr, value: Snap<'a>, target: Snap<'a> },
+    Augment {
+        place: &'a str,
+        op: Operator,
+        node: &'a Expr,
+        value: Snap<'a>,
+        target: Snap<'a>,
+    },
 }
 
 /// One event.

@@ -3,22 +3,47 @@
 use ruff_python_ast::Expr;
 use ruff_text_size::Ranged;
 
-use super::calls::dtype_argument;
 use super::device::{Device, Places};
 use super::event::Call;
+use super::make::dtype_argument;
 use super::value::{Dims, Dtype, Kind, ObjectId, State, Value};
 use super::walk::Walker;
 
 /// Methods of tensors that look at the same storage.
 pub(crate) const VIEWS: [&str; 16] = [
-    "view", "view_as", "reshape", "expand", "expand_as", "transpose", "t", "permute", "squeeze",
-    "unsqueeze", "flatten", "detach", "narrow", "select", "unfold", "swapaxes",
+    "view",
+    "view_as",
+    "reshape",
+    "expand",
+    "expand_as",
+    "transpose",
+    "t",
+    "permute",
+    "squeeze",
+    "unsqueeze",
+    "flatten",
+    "detach",
+    "narrow",
+    "select",
+    "unfold",
+    "swapaxes",
 ];
 
 /// Methods of tensors that say something about it without reading its values.
 pub(crate) const SHAPE_QUESTIONS: [&str; 14] = [
-    "size", "dim", "numel", "stride", "element_size", "nelement", "ndimension", "data_ptr",
-    "is_contiguous", "storage_offset", "get_device", "is_floating_point", "untyped_storage",
+    "size",
+    "dim",
+    "numel",
+    "stride",
+    "element_size",
+    "nelement",
+    "ndimension",
+    "data_ptr",
+    "is_contiguous",
+    "storage_offset",
+    "get_device",
+    "is_floating_point",
+    "untyped_storage",
     "storage",
 ];
 
@@ -172,7 +197,19 @@ impl<'a> Walker<'a> {
                     _ => false,
                 });
                 let filled = name != "new_empty" || empty || device.is(Places::META);
-                self.tensor(range, name, State { device, dtype, filled, dims: Dims::Some, graph: false })
+                self.tensor(
+                    range,
+                    name,
+                    State { device, dtype, filled, dims: Dims::Some, graph: false },
+                )
+            }
+            "chunk" | "split" | "unbind" | "tensor_split" | "numpy" | "data_ptr" | "__dlpack__"
+            | "untyped_storage" | "storage"
+                if !state.filled =>
+            {
+                // Whoever holds a part or the address can fill it.
+                self.escape(&Value::Object(id));
+                self.tensor(range, name, State { dims: Dims::Unknown, filled: true, ..state })
             }
             "item" | "tolist" | "numpy" | "backward" | "type" | "__len__" => Value::Unknown,
             name if SHAPE_QUESTIONS.contains(&name) => Value::Unknown,

@@ -11,10 +11,13 @@ pub(crate) mod api;
 mod calls;
 mod class;
 pub(crate) mod context;
+mod define;
 pub(crate) mod device;
 mod eval;
 pub(crate) mod event;
 mod flow;
+mod join;
+mod make;
 pub(crate) mod methods;
 pub(crate) mod questions;
 mod roles;
@@ -39,7 +42,6 @@ pub(crate) struct Function<'a> {
     pub(crate) no_grad: bool,
     /// The function it is written in.
     pub(crate) parent: usize,
-    pub(crate) range: TextRange,
     pub(crate) context: ContextId,
     pub(crate) events: Vec<Event<'a>>,
     /// Tests that must have held for what follows: `assert …`, `if …: return`.
@@ -64,7 +66,8 @@ pub(crate) struct Mentions {
 
 impl Mentions {
     fn of(source: &str) -> Self {
-        let has = |needle: &str| memchr::memmem::find(source.as_bytes(), needle.as_bytes()).is_some();
+        let has =
+            |needle: &str| memchr::memmem::find(source.as_bytes(), needle.as_bytes()).is_some();
         Self {
             mps: has("\"mps\"") || has("'mps'") || has("backends.mps") || has("torch.mps"),
             default_device: has("set_default_device") || has("set_default_tensor_type"),

@@ -1,6 +1,6 @@
 //! What rules ask of the facts: what is around an event, and what guards it.
 
-use ruff_python_ast::{ExceptHandlerExceptHandler, Expr};
+use ruff_python_ast::Expr;
 use ruff_text_size::{Ranged, TextRange};
 
 use super::context::{Context, ContextId, ContextKind, With};
@@ -62,35 +62,36 @@ impl<'a> Facts<'a> {
         &self.functions[index.unwrap_or(0)]
     }
 
-    /// Whether a test around this, or one that had to hold before it, mentions one of the words.
-    pub(crate) fn is_guarded(&self, function: &Function<'a>, event: &Event<'a>, words: &[&str]) -> bool {
-        let mentions = |test: &Expr| {
-            let text = self.text(test.range()).to_ascii_lowercase();
-            words.iter().any(|word| text.contains(word))
-        };
-        let around = self.around(event.context).any(|context| match context.kind {
-            ContextKind::Branch(test) => mentions(test),
+    /// Whether a test around this mentions one of the words.
+    pub(crate) fn is_in_branch_on(&self, event: &Event<'a>, words: &[&str]) -> bool {
+        self.around(event.context).any(|context| match context.kind {
+            ContextKind::Branch(test) => self.mentions_any(test, words),
             _ => false,
-        });
+        })
+    }
+
+    fn mentions_any(&self, test: &Expr, words: &[&str]) -> bool {
+        let text = self.text(test.range()).to_ascii_lowercase();
+        words.iter().any(|word| text.contains(word))
+    }
+
+    /// Whether a test around this, or one that had to hold before it, mentions one of the words.
+    pub(crate) fn is_guarded(
+        &self,
+        function: &Function<'a>,
+        event: &Event<'a>,
+        words: &[&str],
+    ) -> bool {
         let before = |function: &Function<'a>, limit: Option<TextRange>| {
             function.guards.iter().any(|test| {
-                limit.is_none_or(|limit| test.end() <= limit.start()) && mentions(test)
+                limit.is_none_or(|limit| test.end() <= limit.start())
+                    && self.mentions_any(test, words)
             })
         };
-        around
+        self.is_in_branch_on(event, words)
             || before(function, Some(event.range))
             || (function.node.is_some() && before(&self.functions[function.parent], None))
             || before(&self.functions[0], None) && function.node.is_some()
-    }
-
-    pub(crate) fn handler_around(
-        &self,
-        from: ContextId,
-    ) -> Option<&'a ExceptHandlerExceptHandler> {
-        self.around(from).find_map(|context| match context.kind {
-            ContextKind::Handler { node, .. } => Some(node),
-            _ => None,
-        })
     }
 
     /// The autocast block around.

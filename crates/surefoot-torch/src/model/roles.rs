@@ -62,7 +62,8 @@ impl<'a> Walker<'a> {
         }
         for parameter in &*node.parameters {
             let name = parameter.name().as_str();
-            let annotated = parameter.annotation().map(|annotation| self.annotated_kind(annotation));
+            let annotated =
+                parameter.annotation().map(|annotation| self.annotated_kind(annotation));
             let value = match annotated.flatten() {
                 Some(Value::Unknown) | None => {
                     let bits = uses.by_name.get(name).copied().unwrap_or(0);

@@ -4,8 +4,7 @@ use std::mem;
 use std::rc::Rc;
 
 use ruff_python_ast::{
-    ExceptHandler, Expr, ModModule, Stmt, StmtClassDef, StmtFor, StmtFunctionDef, StmtIf, StmtTry,
-    StmtWith,
+    ExceptHandler, Expr, ModModule, Stmt, StmtFor, StmtFunctionDef, StmtIf, StmtTry, StmtWith,
 };
 use ruff_text_size::{Ranged, TextRange};
 
@@ -18,10 +17,10 @@ use super::value::{Kind, Object, ObjectId, State, Value};
 use super::{Facts, Function, Mentions};
 
 /// A function whose body waits until the scope around it is done.
-struct Pending<'a> {
-    function: usize,
-    node: &'a StmtFunctionDef,
-    class: Option<usize>,
+pub(super) struct Pending<'a> {
+    pub(super) function: usize,
+    pub(super) node: &'a StmtFunctionDef,
+    pub(super) class: Option<usize>,
 }
 
 /// The state of the walk.
@@ -31,7 +30,7 @@ pub(super) struct Walker<'a> {
     pub(super) function: usize,
     pub(super) context: ContextId,
     symbols: u32,
-    pending: Vec<Pending<'a>>,
+    pub(super) pending: Vec<Pending<'a>>,
     class: Option<usize>,
 }
 
@@ -59,14 +58,17 @@ impl<'a> Walker<'a> {
     }
 
     pub(super) fn run(mut self, module: &'a ModModule) -> Facts<'a> {
-        self.facts.contexts.push(Context { parent: 0, kind: ContextKind::Module, range: module.range });
+        self.facts.contexts.push(Context {
+            parent: 0,
+            kind: ContextKind::Module,
+            range: module.range,
+        });
         self.facts.functions.push(Function {
             name: "<module>",
             node: None,
             class: None,
             no_grad: false,
             parent: 0,
-            range: module.range,
             context: 0,
             events: Vec::new(),
             guards: Vec::new(),
@@ -114,18 +116,25 @@ impl<'a> Walker<'a> {
         let mut flow = Flow::inside(outer);
         let class = &self.facts.classes[class];
         let unsure = reassigned_attributes(class.node);
-        for (name, value) in &end.names {
-            if let Some(attribute) = name.strip_prefix("self.")
-                && !unsure.contains(&attribute)
-            {
-                flow.names.insert(name, value.clone());
+        for (name, value) in &end.places {
+            let Some(attribute) = name.strip_prefix("self.") else { continue };
+            if unsure.contains(&attribute) {
+                continue;
+            }
+            flow.places.insert(name, value.clone());
+            if let Value::Object(id) = value {
+                let state = end.state(*id).unwrap_or(self.facts.objects[*id as usize].born);
+                let device = if class.is_model { Device::Unknown } else { state.device };
+                flow.states.insert(*id, State { device, filled: true, ..state });
             }
         }
-        for (id, state) in &end.states {
-            let device = if class.is_model { Device::Unknown } else { state.device };
-            flow.states.insert(*id, State { device, filled: true, ..*state });
-        }
         flow
+    }
+
+    /// The flow as it is, to start a branch from.
+    fn fork(&mut self) -> Flow<'a> {
+        self.flow.since = self.facts.objects.len() as ObjectId;
+        self.flow.clone()
     }
 
     pub(super) fn fresh_device(&mut self, can: Places) -> Device {
@@ -155,7 +164,6 @@ impl<'a> Walker<'a> {
             last_device: state.device,
             seen_made: true,
         });
-        self.flow.states.insert(id, state);
         id
     }
 
@@ -195,7 +203,7 @@ impl<'a> Walker<'a> {
         body.iter().any(|stmt| self.stmt(stmt))
     }
 
-    fn stmt(&mut self, stmt: &'a Stmt) -> bool {
+    pub(super) fn stmt(&mut self, stmt: &'a Stmt) -> bool {
         match stmt {
             Stmt::Expr(stmt) => return self.expression_statement(&stmt.value),
             Stmt::Assign(stmt) => {
@@ -215,7 +223,7 @@ impl<'a> Walker<'a> {
             Stmt::For(stmt) => self.for_statement(stmt),
             Stmt::While(stmt) => {
                 self.eval(&stmt.test);
-                let before = self.flow.clone();
+                let before = self.fork();
                 self.within(ContextKind::Loop { loader: false }, stmt.range, |walker| {
                     walker.body(&stmt.body);
                 });
@@ -226,15 +234,14 @@ impl<'a> Walker<'a> {
             Stmt::Try(stmt) => return self.try_statement(stmt),
             Stmt::Match(stmt) => {
                 self.eval(&stmt.subject);
-                let before = self.flow.clone();
+                let before = self.fork();
                 let mut ends = vec![(false, before.clone())];
                 for case in &stmt.cases {
                     self.flow = before.clone();
-                    let ended = self.within(
-                        ContextKind::Branch(&stmt.subject),
-                        case.range,
-                        |walker| walker.body(&case.body),
-                    );
+                    let ended =
+                        self.within(ContextKind::Branch(&stmt.subject), case.range, |walker| {
+                            walker.body(&case.body)
+                        });
                     ends.push((ended, mem::take(&mut self.flow)));
                 }
                 return self.join_ends(ends);
@@ -271,10 +278,7 @@ impl<'a> Walker<'a> {
                     self.flow.bind(name.as_str(), Value::Unknown);
                 }
             }
-            Stmt::TypeAlias(_)
-            | Stmt::Nonlocal(_)
-            | Stmt::Pass(_)
-            | Stmt::IpyEscapeCommand(_) => {}
+            Stmt::TypeAlias(_) | Stmt::Nonlocal(_) | Stmt::Pass(_) | Stmt::IpyEscapeCommand(_) => {}
         }
         false
     }
@@ -289,114 +293,9 @@ impl<'a> Walker<'a> {
         matches!(name, "sys.exit" | "exit" | "quit" | "os._exit")
     }
 
-    fn import(&mut self, stmt: &'a Stmt) {
-        let family = |name: &str| matches!(name, "torch" | "torchvision" | "torchaudio");
-        match stmt {
-            Stmt::Import(import) => {
-                for alias in &import.names {
-                    let full = alias.name.as_str();
-                    let root = full.split('.').next().unwrap_or(full);
-                    match &alias.asname {
-                        Some(name) => self.flow.bind(name.as_str(), Value::Path(full.into())),
-                        None => self.flow.bind(root, Value::Path(root.into())),
-                    }
-                    if full == "torch" && self.function == 0 {
-                        let bound = alias.asname.as_ref().map_or("torch", |name| name.as_str());
-                        self.facts.torch_name.get_or_insert(bound);
-                    }
-                    if family(root) {
-                        self.facts.torch_imports.push((import.range, self.function));
-                    }
-                }
-            }
-            Stmt::ImportFrom(import) => {
-                let module = import.module.as_ref().map_or("", |module| module.as_str());
-                for alias in &import.names {
-                    let name = alias.name.as_str();
-                    let bound = alias.asname.as_ref().unwrap_or(&alias.name).as_str();
-                    if name == "*" {
-                        continue;
-                    }
-                    // A relative import is of this project, whatever it is called.
-                    let value = if import.level > 0 {
-                        Value::Unknown
-                    } else {
-                        Value::Path(super::api::canonical(&format!("{module}.{name}")).into())
-                    };
-                    self.flow.bind(bound, value);
-                }
-                if import.level == 0 && family(module.split('.').next().unwrap_or(module)) {
-                    self.facts.torch_imports.push((import.range, self.function));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn define_function(&mut self, node: &'a StmtFunctionDef, class: Option<usize>) {
-        let mut no_grad = false;
-        for decorator in &node.decorator_list {
-            self.eval(&decorator.expression);
-            let text = &self.facts.source[decorator.range];
-            no_grad |= text.contains("grad") || text.contains("inference");
-        }
-        for parameter in &*node.parameters {
-            if let Some(default) = parameter.default() {
-                self.eval(default);
-            }
-        }
-        let index = self.facts.functions.len();
-        let context = self.facts.contexts.len() as ContextId;
-        self.facts.contexts.push(Context {
-            parent: self.context,
-            kind: ContextKind::Function(index),
-            range: node.range,
-        });
-        self.facts.functions.push(Function {
-            name: node.name.as_str(),
-            node: Some(node),
-            class,
-            no_grad,
-            parent: self.function,
-            range: node.range,
-            context,
-            events: Vec::new(),
-            guards: Vec::new(),
-        });
-        if class.is_none() {
-            self.flow.bind(node.name.as_str(), Value::Function(index));
-        }
-        self.pending.push(Pending { function: index, node, class });
-    }
-
-    fn define_class(&mut self, node: &'a StmtClassDef) {
-        for decorator in &node.decorator_list {
-            self.eval(&decorator.expression);
-        }
-        let class = self.describe_class(node);
-        let index = self.facts.classes.len();
-        self.facts.classes.push(class);
-        self.flow.bind(node.name.as_str(), Value::Class(index));
-        self.within(ContextKind::Class, node.range, |walker| {
-            let outside = walker.flow.names.clone();
-            for stmt in &node.body {
-                match stmt {
-                    Stmt::FunctionDef(method) => walker.define_function(method, Some(index)),
-                    other => {
-                        walker.stmt(other);
-                    }
-                }
-            }
-            walker.flow.names = outside;
-        });
-        // __init__ goes first, so that the other methods know what it leaves behind.
-        let from = self.pending.len() - self.pending.iter().rev().take_while(|p| p.class == Some(index)).count();
-        self.pending[from..].sort_by_key(|pending| pending.node.name.as_str() != "__init__");
-    }
-
     fn if_statement(&mut self, stmt: &'a StmtIf) -> bool {
         self.eval(&stmt.test);
-        let before = self.flow.clone();
+        let before = self.fork();
         let taken = span(&stmt.body, stmt.range);
         let body_ends =
             self.within(ContextKind::Branch(&stmt.test), taken, |walker| walker.body(&stmt.body));
@@ -441,7 +340,7 @@ impl<'a> Walker<'a> {
         let loader = matches!(&element, Value::Batch(_))
             || matches!(&element, Value::Sequence(parts) if parts.iter().any(|part| matches!(part, Value::Batch(_))))
             || text.contains("loader");
-        let before = self.flow.clone();
+        let before = self.fork();
         self.within(ContextKind::Loop { loader }, stmt.range, |walker| {
             walker.assign(&stmt.target, &stmt.iter, element);
             walker.body(&stmt.body);
@@ -469,7 +368,7 @@ impl<'a> Walker<'a> {
     }
 
     fn try_statement(&mut self, stmt: &'a StmtTry) -> bool {
-        let before = self.flow.clone();
+        let before = self.fork();
         let tried = span(&stmt.body, stmt.range);
         let mut body_ends =
             self.within(ContextKind::Try, stmt.range, |walker| walker.body(&stmt.body));
@@ -482,114 +381,20 @@ impl<'a> Walker<'a> {
             if let Some(kind) = &handler.type_ {
                 self.eval(kind);
             }
-            let ended = self.within(ContextKind::Handler { node: handler, tried }, handler.range, |walker| {
-                if let Some(name) = &handler.name {
-                    walker.flow.bind(name.as_str(), Value::Unknown);
-                }
-                walker.body(&handler.body)
-            });
+            let ended = self.within(
+                ContextKind::Handler { node: handler, tried },
+                handler.range,
+                |walker| {
+                    if let Some(name) = &handler.name {
+                        walker.flow.bind(name.as_str(), Value::Unknown);
+                    }
+                    walker.body(&handler.body)
+                },
+            );
             ends.push((ended, mem::take(&mut self.flow)));
         }
         let ended = self.join_ends(ends);
         self.body(&stmt.finalbody) || ended
-    }
-
-    /// Goes on from what the branches have in common; true if none of them goes on.
-    fn join_ends(&mut self, ends: Vec<(bool, Flow<'a>)>) -> bool {
-        let mut open = Vec::new();
-        let mut closed = None;
-        for (ended, flow) in ends {
-            if ended { closed = Some(flow) } else { open.push(flow) }
-        }
-        let mut open = open.into_iter();
-        match open.next() {
-            Some(first) => {
-                self.flow = first;
-                for other in open {
-                    self.join_with(other);
-                }
-                false
-            }
-            None => {
-                self.flow = closed.unwrap_or_default();
-                true
-            }
-        }
-    }
-
-    /// Joins another flow into the present one.
-    fn join_with(&mut self, mut other: Flow<'a>) {
-        let mut names = mem::take(&mut self.flow.names);
-        let mut changed = Vec::new();
-        for (name, value) in &mut names {
-            if let Some(theirs) = other.names.remove(name)
-                && *value != theirs
-            {
-                changed.push((*name, mem::replace(value, Value::Unknown), theirs));
-            }
-        }
-        names.extend(other.names.drain());
-        self.flow.names = names;
-        // States first: joined objects are made from both sides' states.
-        let joined: Vec<_> = changed
-            .into_iter()
-            .map(|(name, ours, theirs)| (name, self.join_values(ours, theirs, &other)))
-            .collect();
-        self.flow.names.extend(joined);
-        for (id, theirs) in other.states.drain() {
-            match self.flow.states.get_mut(&id) {
-                Some(ours) => *ours = ours.join(theirs),
-                None => {
-                    let base = self.flow.outer.as_ref().and_then(|outer| outer.state(id));
-                    let state = base.map_or(theirs, |base| base.join(theirs));
-                    self.flow.states.insert(id, state);
-                }
-            }
-        }
-    }
-
-    fn join_values(&mut self, ours: Value<'a>, theirs: Value<'a>, other: &Flow<'a>) -> Value<'a> {
-        if ours == theirs {
-            return ours;
-        }
-        match (&ours, &theirs) {
-            (Value::Path(_), _) => return ours,
-            (_, Value::Path(_)) => return theirs,
-            (Value::Object(a), Value::Object(b)) => {
-                let (left, right) = (&self.facts.objects[*a as usize], &self.facts.objects[*b as usize]);
-                if left.kind != right.kind {
-                    return Value::Unknown;
-                }
-                let (kind, made, maker, class) = (left.kind, left.made, left.maker.clone(), left.class);
-                let theirs = other.state(*b).unwrap_or(right.born);
-                let state = self.state_of(*a).join(theirs);
-                let name = left.name;
-                let id = self.make(kind, made, &maker, state);
-                let object = &mut self.facts.objects[id as usize];
-                object.class = class;
-                object.name = name;
-                object.seen_made = false;
-                return Value::Object(id);
-            }
-            _ => {}
-        }
-        self.join_devices(&ours, &theirs)
-    }
-
-    /// Two devices, or names of devices, make a choice; anything else is unknown.
-    pub(super) fn join_devices(&mut self, ours: &Value<'a>, theirs: &Value<'a>) -> Value<'a> {
-        match (ours.as_device(), theirs.as_device()) {
-            (Some(a), Some(b)) if a.is_known() && b.is_known() => {
-                let device = if a == b { a } else { self.fresh_device(a.can().with(b.can())) };
-                let text = |value: &Value<'_>| matches!(value, Value::Str(_) | Value::DeviceType(_));
-                if text(ours) && text(theirs) {
-                    Value::DeviceType(device)
-                } else {
-                    Value::Device(device)
-                }
-            }
-            _ => Value::Unknown,
-        }
     }
 }
 

@@ -27,7 +27,7 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
             let Some(call) = event.call() else { continue };
             match call.path() {
                 Some("torch.autocast") => {
-                    if !not_a_type(facts, call, findings) {
+                    if !not_a_type(call, findings) {
                         wrong_type(facts, function, event, call, findings);
                     }
                 }
@@ -41,13 +41,9 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
 }
 
 /// A device with an index, or a `torch.device`, is no device type.
-fn not_a_type<'a>(facts: &Facts<'a>, call: &Call<'a>, findings: &mut Findings) -> bool {
+fn not_a_type(call: &Call<'_>, findings: &mut Findings) -> bool {
     let Some(given) = call.argument(0, "device_type") else { return false };
-    let node = call
-        .node
-        .arguments
-        .find_argument_value("device_type", 0)
-        .unwrap_or(&call.node.func);
+    let node = call.node.arguments.find_argument_value("device_type", 0).unwrap_or(&call.node.func);
     match &given.value {
         Value::Str(text) if text.contains(':') => {
             let kind = text.split(':').next().unwrap_or(text);
@@ -67,7 +63,8 @@ fn not_a_type<'a>(facts: &Facts<'a>, call: &Call<'a>, findings: &mut Findings) -
             let finding = findings.add(
                 &RULE,
                 node.range(),
-                "`autocast` takes a device type as a string, and this is a `torch.device`".to_owned(),
+                "`autocast` takes a device type as a string, and this is a `torch.device`"
+                    .to_owned(),
                 "give its `.type`",
             );
             if matches!(node, Expr::Name(_) | Expr::Attribute(_)) {
@@ -87,7 +84,9 @@ fn wrong_type<'a>(
     call: &Call<'a>,
     findings: &mut Findings,
 ) {
-    if call.keyword("enabled").is_some() || facts.is_guarded(function, event, &["cuda", "device", "amp", "autocast"]) {
+    if call.keyword("enabled").is_some()
+        || facts.is_guarded(function, event, &["cuda", "device", "amp", "autocast"])
+    {
         return;
     }
     let Some((block, Device::Literal { place, .. })) = block_of(facts, event) else { return };
@@ -99,17 +98,17 @@ fn wrong_type<'a>(
         let off = |device: Device| match device {
             Device::Unknown => false,
             Device::Literal { place: at, .. } => at != place,
-            Device::Chosen { can, .. } => {
-                can != Places::ANY && can != place
-            }
+            Device::Chosen { can, .. } => can != Places::ANY && can != place,
         };
-        off(device) && !inner.args.iter().any(|snap| facts.is_tensor(snap) && snap.state.device.is(place))
+        off(device)
+            && !inner.args.iter().any(|snap| facts.is_tensor(snap) && snap.state.device.is(place))
     });
     if elsewhere {
         findings.add(
             &RULE,
             event.range,
-            "the model inside is not always on this device type: elsewhere autocast does nothing".to_owned(),
+            "the model inside is not always on this device type: elsewhere autocast does nothing"
+                .to_owned(),
             "give the type of the device in use: `torch.autocast(device_type=device.type)`",
         );
     }

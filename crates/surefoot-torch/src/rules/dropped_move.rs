@@ -32,7 +32,9 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
             let finding = findings.add(
                 &RULE,
                 event.range,
-                format!("`.{method}()` returns a new tensor, and it is dropped: this one stays as it is"),
+                format!(
+                    "`.{method}()` returns a new tensor, and it is dropped: this one stays as it is"
+                ),
                 "assign the result",
             );
             if let (Some(place), Expr::Attribute(func)) = (call.place(), &*call.node.func)

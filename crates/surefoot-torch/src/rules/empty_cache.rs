@@ -20,9 +20,9 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
     for function in &facts.functions {
         for event in &function.events {
             let Some(call) = event.call() else { continue };
-            let empties = call.path().is_some_and(|path| {
-                path.starts_with("torch.") && path.ends_with(".empty_cache")
-            });
+            let empties = call
+                .path()
+                .is_some_and(|path| path.starts_with("torch.") && path.ends_with(".empty_cache"));
             if !empties || facts.is_occasional(event.context) {
                 continue;
             }
@@ -31,14 +31,17 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
             let works = || {
                 facts.events_in(function, around.range).any(|other| {
                     is_step(facts, other)
-                        && facts.loop_around(other.context).is_some_and(|inner| inner.range == around.range)
+                        && facts
+                            .loop_around(other.context)
+                            .is_some_and(|inner| inner.range == around.range)
                 })
             };
             if over_data || works() {
                 findings.add(
                     &RULE,
                     event.range,
-                    "the cache is emptied in every turn: each step then waits and allocates anew".to_owned(),
+                    "the cache is emptied in every turn: each step then waits and allocates anew"
+                        .to_owned(),
                     "drop it; empty the cache after an out-of-memory error, or between phases",
                 );
             }

@@ -52,7 +52,9 @@ fn needs_gradients(function: &Function<'_>) -> bool {
 fn is_eval(call: &Call<'_>) -> bool {
     (call.method() == Some("eval") && call.args.is_empty())
         || (call.method() == Some("train")
-            && call.argument(0, "mode").is_some_and(|snap| snap.value == crate::model::value::Value::Bool(false)))
+            && call
+                .argument(0, "mode")
+                .is_some_and(|snap| snap.value == crate::model::value::Value::Bool(false)))
 }
 
 fn in_model_class(facts: &Facts<'_>, function: &Function<'_>) -> bool {
@@ -80,11 +82,9 @@ fn gradients(facts: &Facts<'_>, findings: &mut Findings) {
                 continue;
             }
             let around = facts.loop_around(event.context);
-            let over_data = around.is_some_and(|around| {
-                matches!(around.kind, ContextKind::Loop { loader: true })
-            });
-            let evaluation =
-                evaluating && (around.is_some() || by_name) || by_name && over_data;
+            let over_data = around
+                .is_some_and(|around| matches!(around.kind, ContextKind::Loop { loader: true }));
+            let evaluation = evaluating && (around.is_some() || by_name) || by_name && over_data;
             if evaluation && !facts.is_called_without_gradients(index) {
                 findings.add(
                     &GRADIENTS,
@@ -116,9 +116,9 @@ fn mode(facts: &Facts<'_>, findings: &mut Findings) {
             if !facts.calls_model(call) || !facts.gradients_off(event.context) {
                 continue;
             }
-            let over_data = facts.loop_around(event.context).is_some_and(|around| {
-                matches!(around.kind, ContextKind::Loop { loader: true })
-            });
+            let over_data = facts
+                .loop_around(event.context)
+                .is_some_and(|around| matches!(around.kind, ContextKind::Loop { loader: true }));
             let evaluation = over_data || evaluates_by_name(function.name);
             let unseen = !facts.mentions.eval_call;
             if evaluation && (trained || unseen) && mode_matters(facts, call) {

@@ -25,7 +25,8 @@ const CHECKS: [&str; 8] =
 
 fn check(facts: &Facts<'_>, findings: &mut Findings) {
     // Code that binds processes to CUDA devices means CUDA.
-    let has = |needle: &str| memchr::memmem::find(facts.source.as_bytes(), needle.as_bytes()).is_some();
+    let has =
+        |needle: &str| memchr::memmem::find(facts.source.as_bytes(), needle.as_bytes()).is_some();
     if has("cuda.set_device") || has("\"nccl\"") || has("'nccl'") || has("import triton") {
         return;
     }
@@ -54,7 +55,8 @@ fn hard_coded<'a>(facts: &Facts<'a>, event: &Event<'a>) -> Option<(TextRange, St
         EventKind::Assign { place, node, .. } => {
             let last = place.rsplit('.').next().unwrap_or(place);
             let named = last.eq_ignore_ascii_case("device");
-            (named && is_cuda(node)).then(|| (node.range(), format!("`{place} = {}`", facts.text(node.range()))))
+            (named && is_cuda(node))
+                .then(|| (node.range(), format!("`{place} = {}`", facts.text(node.range()))))
         }
         _ => None,
     }
@@ -71,8 +73,8 @@ fn in_call<'a>(facts: &Facts<'a>, call: &Call<'a>) -> Option<(TextRange, String)
         return (!chosen).then(|| (range, "`.cuda()`".to_owned()));
     }
     let arguments = &call.node.arguments;
-    let direct = matches!(call.path(), Some("torch.device" | "torch.set_default_device"))
-        || name == "to";
+    let direct =
+        matches!(call.path(), Some("torch.device" | "torch.set_default_device")) || name == "to";
     if direct
         && let Some(first) = arguments.args.first()
         && is_cuda(first)

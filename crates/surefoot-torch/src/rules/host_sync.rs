@@ -40,7 +40,9 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
             // The same loop, not the one over epochs around it.
             let trains = facts.events_in(function, around.range).any(|other| {
                 other.call().is_some_and(is_backward)
-                    && facts.loop_around(other.context).is_some_and(|inner| inner.range == around.range)
+                    && facts
+                        .loop_around(other.context)
+                        .is_some_and(|inner| inner.range == around.range)
             });
             if trains {
                 let method = call.method().unwrap_or_default();

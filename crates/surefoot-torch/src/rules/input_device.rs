@@ -28,17 +28,20 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
                 continue;
             }
             let Some(model) = facts.object(&call.receiver) else { continue };
-            if model.class.is_some_and(|class| facts.classes[class].touches_devices) {
+            let at = call.receiver.state.device;
+            let indifferent = model.class.map(|class| &facts.classes[class]).is_some_and(|class| {
+                class.touches_devices || at == Device::CPU && !class.has_weights
+            });
+            if indifferent {
                 continue;
             }
-            let at = call.receiver.state.device;
             for (snap, node) in call.args.iter().zip(&call.node.arguments.args) {
                 if !facts.is_tensor(snap) {
                     continue;
                 }
                 let input = snap.state.device;
                 let apart = at.apart(input);
-                if apart == Apart::No || facts.is_guarded(function, event, &["cuda", "gpu", "mps"]) {
+                if apart == Apart::No || facts.is_in_branch_on(event, &["cuda", "gpu", "mps"]) {
                     continue;
                 }
                 findings.add(

@@ -53,7 +53,10 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
 
 /// Whether the function asks the right question too.
 fn asks_both(function: &Function<'_>, available: &str) -> bool {
-    function.events.iter().any(|event| event.call().is_some_and(|call| call.path() == Some(available)))
+    function
+        .events
+        .iter()
+        .any(|event| event.call().is_some_and(|call| call.path() == Some(available)))
 }
 
 /// Whether the answer decides something, rather than being reported.

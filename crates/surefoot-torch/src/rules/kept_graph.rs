@@ -41,7 +41,9 @@ fn kept<'f, 'a>(facts: &Facts<'a>, event: &'f Event<'a>) -> Option<Kept<'f, 'a>>
         EventKind::Augment { place, op: Operator::Add, node, value, .. } => {
             Some(Kept { into: place, node, value })
         }
-        EventKind::Assign { place, node: Expr::BinOp(sum), value, .. } if sum.op == Operator::Add => {
+        EventKind::Assign { place, node: Expr::BinOp(sum), value, .. }
+            if sum.op == Operator::Add =>
+        {
             let starts_with_itself = facts.text(sum.left.range()) == *place;
             starts_with_itself.then_some(Kept { into: place, node: &sum.right, value })
         }
@@ -107,7 +109,8 @@ fn flows_into_backward<'a>(
     }
     function.events.iter().any(|event| match &event.kind {
         EventKind::Assign { place, node, .. } if *place != into => {
-            mentions(facts.text(node.range())) && backward.iter().any(|(text, _)| word_in(text, place))
+            mentions(facts.text(node.range()))
+                && backward.iter().any(|(text, _)| word_in(text, place))
         }
         _ => false,
     })
@@ -123,7 +126,12 @@ fn word_in(text: &str, name: &str) -> bool {
 }
 
 /// Whether the name was last bound to a plain number.
-fn is_number<'a>(facts: &Facts<'a>, function: &Function<'a>, name: &str, before: TextRange) -> bool {
+fn is_number<'a>(
+    facts: &Facts<'a>,
+    function: &Function<'a>,
+    name: &str,
+    before: TextRange,
+) -> bool {
     let last = function.events.iter().rev().find_map(|event| match &event.kind {
         EventKind::Assign { place, node, .. }
             if *place == name && event.range.end() <= before.start() =>
@@ -133,7 +141,9 @@ fn is_number<'a>(facts: &Facts<'a>, function: &Function<'a>, name: &str, before:
         _ => None,
     });
     last.is_some_and(|text| {
-        [".item()", ".detach()", ".data", "float(", ".tolist()"].iter().any(|end| text.contains(end))
+        [".item()", ".detach()", ".data", "float(", ".tolist()"]
+            .iter()
+            .any(|end| text.contains(end))
     })
 }
 
@@ -148,9 +158,9 @@ fn losses(facts: &Facts<'_>, findings: &mut Findings) {
                 continue;
             }
             let name = facts.text(loss.range());
-            let trained = backward
-                .iter()
-                .any(|(text, at)| around.range.contains_range(*at) && (*text == name || starts(text, name)));
+            let trained = backward.iter().any(|(text, at)| {
+                around.range.contains_range(*at) && (*text == name || starts(text, name))
+            });
             if !trained
                 || facts.gradients_off(event.context)
                 || is_number(facts, function, name, event.range)
@@ -161,7 +171,9 @@ fn losses(facts: &Facts<'_>, findings: &mut Findings) {
             let finding = findings.add(
                 &LOSS,
                 event.range,
-                format!("`{name}` is kept with its graph, so the memory of every step stays in use"),
+                format!(
+                    "`{name}` is kept with its graph, so the memory of every step stays in use"
+                ),
                 "keep the number alone: `.detach()`, or `.item()` once in a while",
             );
             let end = TextRange::empty(loss.end());

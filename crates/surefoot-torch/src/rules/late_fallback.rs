@@ -31,15 +31,15 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
             }
             // In a function, whatever the module imports has been imported by then.
             let late = facts.torch_imports.iter().any(|(import, place)| {
-                *place == 0 && index != 0
-                    || *place == index && import.start() < event.range.start()
+                *place == 0 && index != 0 || *place == index && import.start() < event.range.start()
             });
             if late {
                 let range: TextRange = event.range;
                 findings.add(
                     &RULE,
                     range,
-                    "torch reads this when it is imported, and it has been imported above".to_owned(),
+                    "torch reads this when it is imported, and it has been imported above"
+                        .to_owned(),
                     "set it before the first `import torch`, or in the environment of the process",
                 );
             }
@@ -53,10 +53,14 @@ fn sets(facts: &Facts<'_>, event: &Event<'_>) -> bool {
             place.contains("environ") && facts.text(target.range()).contains(VARIABLE)
         }
         EventKind::Call(call) => {
-            let setter = matches!(call.path(), Some("os.environ.setdefault" | "os.putenv" | "os.environ.update"));
+            let setter = matches!(
+                call.path(),
+                Some("os.environ.setdefault" | "os.putenv" | "os.environ.update")
+            );
             let named = matches!(call.args.first().map(|snap| &snap.value), Some(Value::Str(name)) if *name == VARIABLE)
                 || call.keyword(VARIABLE).is_some()
-                || call.path() == Some("os.environ.update") && facts.text(call.node.range()).contains(VARIABLE);
+                || call.path() == Some("os.environ.update")
+                    && facts.text(call.node.range()).contains(VARIABLE);
             setter && named
         }
         _ => false,

@@ -36,7 +36,8 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
                 findings.add(
                     &RULE,
                     event.range,
-                    "float16 training without a scaler: small gradients underflow to zero".to_owned(),
+                    "float16 training without a scaler: small gradients underflow to zero"
+                        .to_owned(),
                     "scale the loss with `torch.amp.GradScaler`, or use bfloat16",
                 );
                 break;
@@ -56,7 +57,8 @@ fn trains<'a>(facts: &Facts<'a>, function: &Function<'a>) -> bool {
 fn opens_float16<'a>(facts: &Facts<'a>, event: &Event<'a>) -> bool {
     let function = facts.function_of(event.context);
     function.events.iter().any(|inner| {
-        let inside = facts.around(inner.context).any(|context| context.range.contains_range(event.range));
+        let inside =
+            facts.around(inner.context).any(|context| context.range.contains_range(event.range));
         inside
             && inner.range.start() > event.range.start()
             && !facts.gradients_off(inner.context)

@@ -4,11 +4,11 @@ use ruff_text_size::TextRange;
 
 use super::{Findings, Rule};
 use crate::finding::Severity;
+use crate::model::Facts;
 use crate::model::api;
 use crate::model::device::{Apart, Device, Places};
 use crate::model::event::{Call, EventKind, Snap, Target};
 use crate::model::value::{Dims, Kind, Value};
-use crate::model::Facts;
 
 pub(super) static RULE: Rule = Rule {
     code: "SF003",
@@ -33,7 +33,7 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
                 EventKind::Assign { .. } => None,
             };
             let Some((a, b)) = found else { continue };
-            if facts.is_guarded(function, event, &["cuda", "gpu", "mps"]) {
+            if facts.is_in_branch_on(event, &["cuda", "gpu", "mps"]) {
                 continue;
             }
             let range: TextRange = event.range;
@@ -98,7 +98,9 @@ fn apart<'a>(facts: &Facts<'a>, left: &Snap<'a>, right: &Snap<'a>) -> Option<(De
             || snap.state.dims == Dims::Some
             || facts.object(snap).is_some_and(|object| &*object.maker == "a batch")
     };
-    (sized(left) && sized(right)
-        && left.state.dims != Dims::Scalar && right.state.dims != Dims::Scalar)
+    (sized(left)
+        && sized(right)
+        && left.state.dims != Dims::Scalar
+        && right.state.dims != Dims::Scalar)
         .then_some((a, b))
 }

@@ -37,7 +37,10 @@ fn float64(facts: &Facts<'_>, findings: &mut Findings) {
         for event in &function.events {
             let Some(call) = event.call() else { continue };
             let default = call.path() == Some("torch.set_default_dtype")
-                && matches!(call.args.first().map(|snap| &snap.value), Some(Value::Dtype(Dtype::F64)));
+                && matches!(
+                    call.args.first().map(|snap| &snap.value),
+                    Some(Value::Dtype(Dtype::F64))
+                );
             if (default || meets(facts, call, &[Dtype::F64]))
                 && !facts.is_guarded(function, event, &["mps", "double", "float64", "dtype"])
             {
@@ -69,7 +72,11 @@ fn half(facts: &Facts<'_>, findings: &mut Findings) {
 }
 
 fn is_checked<'a>(facts: &Facts<'a>, function: &Function<'a>, event: &Event<'a>) -> bool {
-    facts.is_guarded(function, event, &["mps", "bf16", "bfloat16", "half", "float16", "fp16", "dtype", "device"])
+    facts.is_guarded(
+        function,
+        event,
+        &["mps", "bf16", "bfloat16", "half", "float16", "fp16", "dtype", "device"],
+    )
 }
 
 fn report_half(range: TextRange, findings: &mut Findings) {
@@ -90,9 +97,10 @@ fn meets<'a>(facts: &Facts<'a>, call: &Call<'a>, dtypes: &[Dtype]) -> bool {
     let bad = |device: Device, dtype: Dtype| {
         device.visibly_can_be(Places::MPS) && dtypes.contains(&dtype)
     };
-    let brings = call.method().is_some_and(|name| {
-        matches!(name, "to" | "double" | "half" | "bfloat16")
-    }) || call.keyword("dtype").is_some() || call.keyword("device").is_some();
+    let brings =
+        call.method().is_some_and(|name| matches!(name, "to" | "double" | "half" | "bfloat16"))
+            || call.keyword("dtype").is_some()
+            || call.keyword("device").is_some();
     brings
         && bad(call.result.state.device, call.result.state.dtype)
         && !bad(call.receiver.state.device, call.receiver.state.dtype)

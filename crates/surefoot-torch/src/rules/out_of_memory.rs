@@ -66,7 +66,10 @@ fn swallowed(facts: &Facts<'_>, findings: &mut Findings) {
     for (function, handler, tried) in handlers(facts) {
         let kind = caught(facts, handler);
         let text = facts.text(handler.range).to_ascii_lowercase();
+        // Together with other kinds it is a fallback for a missing feature.
+        let others = ["AttributeError", "ImportError", "NotImplementedError", "TypeError"];
         if !kind.contains("RuntimeError")
+            || others.iter().any(|other| kind.contains(other))
             || ["memory", "oom"].iter().any(|word| text.contains(word))
             || !handler.body.iter().all(is_shrug)
             || !watches_work(facts, function, tried)
@@ -100,7 +103,15 @@ fn is_shrug(stmt: &Stmt) -> bool {
                 };
                 matches!(
                     name,
-                    "print" | "info" | "warning" | "warn" | "error" | "debug" | "exception" | "log" | "write"
+                    "print"
+                        | "info"
+                        | "warning"
+                        | "warn"
+                        | "error"
+                        | "debug"
+                        | "exception"
+                        | "log"
+                        | "write"
                 )
             }
             value => value.is_literal_expr(),
@@ -121,14 +132,15 @@ fn retried(facts: &Facts<'_>, findings: &mut Findings) {
             (Some(first), Some(last)) => TextRange::new(first.start(), last.end()),
             _ => continue,
         };
-        let again = facts.events_in(function, body).find(|event| {
-            event.call().is_some_and(|call| is_retry(facts, function, call, tried))
-        });
+        let again = facts
+            .events_in(function, body)
+            .find(|event| event.call().is_some_and(|call| is_retry(facts, function, call, tried)));
         if let Some(again) = again {
             findings.add(
                 &RETRIED,
                 again.range,
-                "the retry runs while the error still holds the tensors of the failed attempt".to_owned(),
+                "the retry runs while the error still holds the tensors of the failed attempt"
+                    .to_owned(),
                 "only note the failure in the handler; free and retry after the `except` block",
             );
         }
@@ -148,16 +160,22 @@ fn watches_own_calls<'a>(facts: &Facts<'a>, function: &Function<'a>, tried: Text
 }
 
 /// Whether the call repeats what was tried.
-fn is_retry<'a>(facts: &Facts<'a>, function: &Function<'a>, call: &Call<'a>, tried: TextRange) -> bool {
+fn is_retry<'a>(
+    facts: &Facts<'a>,
+    function: &Function<'a>,
+    call: &Call<'a>,
+    tried: TextRange,
+) -> bool {
     if facts.calls_model(call) || call.method() == Some("backward") {
         return true;
     }
     match &call.target {
         Target::Local(index) => {
             std::ptr::eq(&facts.functions[*index], function)
-                || facts.events_in(function, tried).filter_map(Event::call).any(|other| {
-                    matches!(&other.target, Target::Local(tried) if tried == index)
-                })
+                || facts
+                    .events_in(function, tried)
+                    .filter_map(Event::call)
+                    .any(|other| matches!(&other.target, Target::Local(tried) if tried == index))
         }
         Target::Method { name, place } => *place == Some("self") && *name == function.name,
         _ => false,

@@ -24,7 +24,8 @@ const LARGE: u64 = 1 << 20;
 fn check(facts: &Facts<'_>, findings: &mut Findings) {
     for function in &facts.functions {
         for event in &function.events {
-            let EventKind::Assign { place, target, node: Expr::BinOp(sum), .. } = &event.kind else {
+            let EventKind::Assign { place, target, node: Expr::BinOp(sum), .. } = &event.kind
+            else {
                 continue;
             };
             if !is_arithmetic(sum.op) || facts.text(leftmost(sum).range()) != *place {
@@ -82,7 +83,9 @@ fn is_large_buffer(
     let large = object.elements.is_some_and(|elements| elements >= LARGE);
     let without_gradients = facts.gradients_off(context);
     let aliased = function.events.iter().any(|event| match &event.kind {
-        EventKind::Assign { node, place: to, .. } => *to != place && facts.text(node.range()) == place,
+        EventKind::Assign { node, place: to, .. } => {
+            *to != place && facts.text(node.range()) == place
+        }
         EventKind::Call(call) => {
             call.method() == Some("append")
                 && call.node.arguments.args.iter().any(|arg| facts.text(arg.range()) == place)

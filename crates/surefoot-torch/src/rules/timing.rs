@@ -7,7 +7,7 @@ use super::{Findings, Rule};
 use crate::finding::Severity;
 use crate::model::api;
 use crate::model::device::{Device, Places};
-use crate::model::event::{Call, Event, EventKind, Snap, Target};
+use crate::model::event::{Call, EventKind, Snap, Target};
 use crate::model::value::Value;
 use crate::model::{Facts, Function};
 
@@ -92,9 +92,22 @@ fn waits<'a>(facts: &Facts<'a>, call: &Call<'a>) -> bool {
     match &call.target {
         Target::Method { name, .. } => {
             let name: &str = name;
-            matches!(name, "item" | "cpu" | "tolist" | "numpy" | "synchronize" | "wait" | "elapsed_time" | "generate")
+            matches!(
+                name,
+                "item"
+                    | "cpu"
+                    | "tolist"
+                    | "numpy"
+                    | "synchronize"
+                    | "wait"
+                    | "elapsed_time"
+                    | "generate"
+            )
         }
-        Target::Path(path) => path.ends_with("synchronize") || !path.starts_with("torch.") && !path.starts_with("time."),
+        Target::Path(path) => {
+            path.ends_with("synchronize")
+                || !path.starts_with("torch.") && !path.starts_with("time.")
+        }
         Target::Name(name) => {
             let shown = call.args.iter().any(|snap| facts.is_tensor(snap));
             match *name {

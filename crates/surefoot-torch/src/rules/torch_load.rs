@@ -34,7 +34,8 @@ fn loads<'f, 'a>(
     facts.functions.iter().flat_map(|function| {
         function.events.iter().filter_map(move |event| {
             let call = event.call()?;
-            (call.path() == Some("torch.load") && !call.is_open()).then_some((function, event, call))
+            (call.path() == Some("torch.load") && !call.is_open())
+                .then_some((function, event, call))
         })
     })
 }
@@ -47,7 +48,8 @@ fn device(facts: &Facts<'_>, findings: &mut Findings) {
         let finding = findings.add(
             &DEVICE,
             event.range,
-            "without `map_location` the tensors go back to the device they were saved from".to_owned(),
+            "without `map_location` the tensors go back to the device they were saved from"
+                .to_owned(),
             "give `map_location=\"cpu\"` (load_state_dict copies from there), or the device in use",
         );
         if goes_into_state(function, call) {
@@ -58,7 +60,10 @@ fn device(facts: &Facts<'_>, findings: &mut Findings) {
 
 fn pickle(facts: &Facts<'_>, findings: &mut Findings) {
     for (function, event, call) in loads(facts) {
-        if call.keyword("weights_only").is_some() || call.keyword("pickle_module").is_some() || call.args.len() > 2 {
+        if call.keyword("weights_only").is_some()
+            || call.keyword("pickle_module").is_some()
+            || call.args.len() > 2
+        {
             continue;
         }
         let finding = findings.add(

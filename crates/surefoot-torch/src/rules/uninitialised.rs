@@ -6,8 +6,8 @@ use super::{Findings, Rule};
 use crate::finding::Severity;
 use crate::model::api::{self, Api};
 use crate::model::context::ContextKind;
-use crate::model::methods::{SHAPE_QUESTIONS, VIEWS};
 use crate::model::event::{Call, Event, EventKind, Snap, Target};
+use crate::model::methods::{SHAPE_QUESTIONS, VIEWS};
 use crate::model::{Facts, Function};
 
 pub(super) static RULE: Rule = Rule {
@@ -21,10 +21,32 @@ pub(super) static RULE: Rule = Rule {
 };
 
 /// Methods that neither read nor move the values.
-const HARMLESS: [&str; 14] = [
-    "pin_memory", "contiguous", "numpy", "register_hook", "retain_grad", "record_stream",
-    "is_pinned", "is_shared", "new_empty", "new_zeros", "new_ones", "new_full", "new_tensor",
+const HARMLESS: [&str; 25] = [
+    "pin_memory",
+    "contiguous",
+    "numpy",
+    "register_hook",
+    "retain_grad",
+    "record_stream",
+    "is_pinned",
+    "is_shared",
+    "new_empty",
+    "new_zeros",
+    "new_ones",
+    "new_full",
+    "new_tensor",
     "__dlpack__",
+    "masked_scatter",
+    "masked_fill",
+    "scatter",
+    "index_copy",
+    "index_put",
+    "index_fill",
+    "slice_scatter",
+    "chunk",
+    "split",
+    "unbind",
+    "tensor_split",
 ];
 
 const MOVES: [&str; 9] =
@@ -91,7 +113,8 @@ fn read<'a>(
     findings: &mut Findings,
 ) {
     let Some(object) = facts.object(snap) else { return };
-    if snap.state.filled || object.function != function || in_later_turn(facts, event, object.made) {
+    if snap.state.filled || object.function != function || in_later_turn(facts, event, object.made)
+    {
         return;
     }
     let function: &Function<'a> = &facts.functions[function];
@@ -114,7 +137,9 @@ fn in_later_turn(facts: &Facts<'_>, event: &Event<'_>, made: TextRange) -> bool 
     for context in facts.around(event.context) {
         match context.kind {
             ContextKind::Branch(_) => branch = true,
-            ContextKind::Loop { .. } if branch && !context.range.contains_range(made) => return true,
+            ContextKind::Loop { .. } if branch && !context.range.contains_range(made) => {
+                return true;
+            }
             _ => {}
         }
     }

@@ -73,9 +73,11 @@ fn training_loops<'f, 'a>(
         }
         let Some(around) = facts.loop_around(event.context) else { continue };
         let range = around.range;
-        let trains = facts.events_in(function, range).any(|event| event.call().is_some_and(is_backward));
+        let trains =
+            facts.events_in(function, range).any(|event| event.call().is_some_and(is_backward));
         // An optimizer made anew in each turn has nothing to clear.
-        let fresh = facts.object(&call.receiver).is_some_and(|object| range.contains_range(object.made));
+        let fresh =
+            facts.object(&call.receiver).is_some_and(|object| range.contains_range(object.made));
         if trains && !fresh && !loops.iter().any(|(known, _)| *known == range) {
             loops.push((range, event));
         }
@@ -148,7 +150,8 @@ fn helper_clears(facts: &Facts<'_>, function: &Function<'_>, range: TextRange) -
 fn misplaced(facts: &Facts<'_>, findings: &mut Findings) {
     for function in &facts.functions {
         for (range, step) in training_loops(facts, function) {
-            let inside: Vec<_> = facts.events_in(function, range).filter(|event| clears(event)).collect();
+            let inside: Vec<_> =
+                facts.events_in(function, range).filter(|event| clears(event)).collect();
             if inside.is_empty() {
                 let outside = function.events.iter().find(|event| clears(event));
                 if let Some(outside) = outside
@@ -157,7 +160,8 @@ fn misplaced(facts: &Facts<'_>, findings: &mut Findings) {
                     findings.add(
                         &MISPLACED,
                         outside.range,
-                        "the gradients are cleared outside the loop that steps the optimizer".to_owned(),
+                        "the gradients are cleared outside the loop that steps the optimizer"
+                            .to_owned(),
                         "move `zero_grad()` into the loop, before `backward()`",
                     );
                 }

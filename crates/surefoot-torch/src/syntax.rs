@@ -124,7 +124,12 @@ mod tests {
             "1 if 1 else ".repeat(n) + "1",
         ] {
             let error = parse_text(&text).map(|_| ()).unwrap_err();
-            assert!(error.message.starts_with("nested deeper"), "{}: {}", &text[..20], error.message);
+            assert!(
+                error.message.starts_with("nested deeper"),
+                "{}: {}",
+                &text[..20],
+                error.message
+            );
         }
         // Parentheses alone leave no trace in the tree.
         assert!(parse_text(&("(".repeat(n) + "1" + &")".repeat(n))).is_ok());

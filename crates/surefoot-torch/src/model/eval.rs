@@ -398,6 +398,7 @@ impl<'a> Walker<'a> {
             Value::Unknown if last == "device" || last.ends_with("_device") => {
                 Value::Device(self.fresh_device(Places::ANY))
             }
+            Value::Unknown => self.by_role(place, target.range()),
             value => value,
         };
         if let Value::Object(id) = value {
@@ -415,6 +416,12 @@ impl<'a> Walker<'a> {
     }
 
     fn unpack(&mut self, targets: &'a [Expr], node: &'a Expr, value: Value<'a>) {
+        let value = match (value, node) {
+            (Value::Unknown, Expr::Name(name)) if name.id.as_str() == "batch" => {
+                Value::Batch(Device::Unknown)
+            }
+            (value, _) => value,
+        };
         let written = match node {
             Expr::Tuple(tuple) if tuple.elts.len() == targets.len() => Some(&tuple.elts),
             _ => None,

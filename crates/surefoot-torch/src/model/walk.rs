@@ -13,6 +13,7 @@ use super::context::{Context, ContextId, ContextKind};
 use super::device::{Device, Places};
 use super::event::{Event, EventKind, Snap};
 use super::flow::Flow;
+use super::roles::Roles;
 use super::value::{Kind, Object, ObjectId, State, Value};
 use super::{Facts, Function, Mentions};
 
@@ -32,6 +33,8 @@ pub(super) struct Walker<'a> {
     symbols: u32,
     pub(super) pending: Vec<Pending<'a>>,
     class: Option<usize>,
+    /// What the present scope does with its names.
+    pub(super) roles: Roles<'a>,
 }
 
 impl<'a> Walker<'a> {
@@ -54,6 +57,7 @@ impl<'a> Walker<'a> {
             symbols: 0,
             pending: Vec::new(),
             class: None,
+            roles: Roles::default(),
         }
     }
 
@@ -73,6 +77,8 @@ impl<'a> Walker<'a> {
             events: Vec::new(),
             guards: Vec::new(),
         });
+        self.roles = Roles::of(self.facts.source, &module.body);
+        self.bind_free_names(module.range);
         self.body(&module.body);
         self.finish_scope();
         self.facts
@@ -102,7 +108,9 @@ impl<'a> Walker<'a> {
         self.context = self.facts.functions[pending.function].context;
         self.class = pending.class;
         self.flow = Flow::inside(outer);
+        self.roles = Roles::of(self.facts.source, &pending.node.body);
         self.bind_parameters(pending.node);
+        self.bind_free_names(pending.node.range);
         self.body(&pending.node.body);
         let end = Rc::new(self.flow.clone());
         self.finish_scope();

@@ -7,7 +7,8 @@ use super::{Findings, Rule, fix};
 use crate::finding::Severity;
 use crate::model::context::{ContextKind, With};
 use crate::model::device::{Device, Places};
-use crate::model::event::{Call, Event};
+use crate::model::event::{Call, Event, Snap};
+use crate::model::methods::destination;
 use crate::model::value::Value;
 use crate::model::{Facts, Function};
 
@@ -91,17 +92,18 @@ fn wrong_type<'a>(
     }
     let Some((block, Device::Literal { place, .. })) = block_of(facts, event) else { return };
     let elsewhere = facts.events_in(function, block).filter_map(Event::call).any(|inner| {
-        if !facts.calls_model(inner) {
-            return false;
+        // What is brought to another accelerator inside the block is not for this type.
+        if let Some(device) = destination(inner).and_then(|to| to.device) {
+            return device.is_known() && !device.can().has(place) && !device.is(Places::CPU);
         }
         let device = inner.receiver.state.device;
-        let off = |device: Device| match device {
+        let off = match device {
             Device::Unknown => false,
             Device::Literal { place: at, .. } => at != place,
             Device::Chosen { can, .. } => can != Places::ANY && can != place,
         };
-        off(device)
-            && !inner.args.iter().any(|snap| facts.is_tensor(snap) && snap.state.device.is(place))
+        let fed = |snap: &Snap<'a>| facts.is_tensor(snap) && snap.state.device.is(place);
+        facts.calls_model(inner) && off && !inner.args.iter().any(fed)
     });
     if elsewhere {
         findings.add(

@@ -20,6 +20,10 @@ pub(super) static RULE: Rule = Rule {
 const MOVES: [&str; 7] = ["to", "cuda", "cpu", "half", "float", "double", "bfloat16"];
 
 fn check(facts: &Facts<'_>, findings: &mut Findings) {
+    // Batches of graphs move in place.
+    let has =
+        |needle: &str| memchr::memmem::find(facts.source.as_bytes(), needle.as_bytes()).is_some();
+    let graphs = has("torch_geometric") || has("import dgl");
     for function in &facts.functions {
         for event in &function.events {
             let Some(call) = event.call() else { continue };
@@ -27,6 +31,11 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
                 continue;
             };
             if !call.dropped || !facts.is_tensor(&call.receiver) {
+                continue;
+            }
+            let batch =
+                facts.object(&call.receiver).is_some_and(|object| &*object.maker == "a batch");
+            if batch && graphs {
                 continue;
             }
             let finding = findings.add(

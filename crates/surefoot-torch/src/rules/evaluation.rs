@@ -84,7 +84,10 @@ fn gradients(facts: &Facts<'_>, findings: &mut Findings) {
             let around = facts.loop_around(event.context);
             let over_data = around
                 .is_some_and(|around| matches!(around.kind, ContextKind::Loop { loader: true }));
-            let evaluation = evaluating && (around.is_some() || by_name) || by_name && over_data;
+            // A script that evaluates once is as good as a loop; a function may serve anything.
+            let script = function.node.is_none();
+            let evaluation =
+                evaluating && (around.is_some() || by_name || script) || by_name && over_data;
             if evaluation && !facts.is_called_without_gradients(index) {
                 findings.add(
                     &GRADIENTS,

@@ -4,8 +4,10 @@ use ruff_text_size::Ranged;
 
 use super::{Findings, Rule};
 use crate::finding::Severity;
-use crate::model::Facts;
 use crate::model::device::{Apart, Device};
+use crate::model::event::{Call, Event};
+use crate::model::methods::destination;
+use crate::model::{Facts, Function};
 
 pub(super) static RULE: Rule = Rule {
     code: "SF002",
@@ -39,7 +41,14 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
                 if !facts.is_tensor(snap) {
                     continue;
                 }
-                let input = snap.state.device;
+                let mut input = snap.state.device;
+                // Batches of a loader from elsewhere, given to a model that was moved right here.
+                let untouched =
+                    facts.object(snap).is_some_and(|object| &*object.maker == "a batch")
+                        && moves_here(function, call, facts);
+                if untouched && input == Device::Unknown {
+                    input = Device::CPU;
+                }
                 let apart = at.apart(input);
                 if apart == Apart::No || facts.is_in_branch_on(event, &["cuda", "gpu", "mps"]) {
                     continue;
@@ -62,4 +71,18 @@ fn remedy(model: Device) -> &'static str {
     } else {
         "move the input to the model's device first, for example `x = x.to(device)`"
     }
+}
+
+/// Whether the function moves this model itself, and nothing else but the model.
+fn moves_here<'a>(function: &Function<'a>, called: &Call<'a>, facts: &Facts<'a>) -> bool {
+    let mut moved = false;
+    for call in function.events.iter().filter_map(Event::call) {
+        let Some(device) = destination(call).and_then(|to| to.device) else { continue };
+        if call.receiver.value == called.receiver.value {
+            moved |= device.is_known();
+        } else if facts.is_tensor(&call.receiver) || facts.object(&call.receiver).is_none() {
+            return false;
+        }
+    }
+    moved
 }

@@ -39,6 +39,10 @@ struct Kept<'f, 'a> {
 fn kept<'f, 'a>(facts: &Facts<'a>, event: &'f Event<'a>) -> Option<Kept<'f, 'a>> {
     match &event.kind {
         EventKind::Augment { place, op: Operator::Add, node, value, .. } => {
+            let node = match node {
+                Expr::List(list) if list.elts.len() == 1 => &list.elts[0],
+                node => node,
+            };
             Some(Kept { into: place, node, value })
         }
         EventKind::Assign { place, node: Expr::BinOp(sum), value, .. }
@@ -49,7 +53,8 @@ fn kept<'f, 'a>(facts: &Facts<'a>, event: &'f Event<'a>) -> Option<Kept<'f, 'a>>
         }
         EventKind::Call(call) if call.method() == Some("append") => {
             let [node] = &*call.node.arguments.args else { return None };
-            Some(Kept { into: call.place()?, node, value: call.args.first()? })
+            let Expr::Attribute(func) = &*call.node.func else { return None };
+            Some(Kept { into: facts.text(func.value.range()), node, value: call.args.first()? })
         }
         _ => None,
     }

@@ -5,7 +5,7 @@ use ruff_text_size::{Ranged, TextRange};
 
 use super::{Findings, Rule};
 use crate::finding::Severity;
-use crate::model::event::EventKind;
+use crate::model::event::{Event, EventKind};
 use crate::model::{Facts, Function};
 
 pub(super) static RULE: Rule = Rule {
@@ -24,27 +24,59 @@ const LARGE: u64 = 1 << 20;
 fn check(facts: &Facts<'_>, findings: &mut Findings) {
     for function in &facts.functions {
         for event in &function.events {
-            let EventKind::Assign { place, target, node: Expr::BinOp(sum), .. } = &event.kind
-            else {
-                continue;
-            };
-            if !is_arithmetic(sum.op) || facts.text(leftmost(sum).range()) != *place {
+            let EventKind::Assign { place, target, node, .. } = &event.kind else { continue };
+            if overwritten(facts, node) != Some(*place) {
                 continue;
             }
             let stored = match target {
-                Expr::Attribute(attribute) => matches!(attribute.attr.as_str(), "data" | "grad"),
+                Expr::Attribute(attribute) => {
+                    node.is_bin_op_expr() && matches!(attribute.attr.as_str(), "data" | "grad")
+                }
                 _ => false,
             };
-            if stored || is_large_buffer(facts, function, event.context, place, event.range) {
-                let range = TextRange::new(target.start(), sum.end());
+            if stored || is_large_buffer(facts, function, event, place) {
+                let range = TextRange::new(target.start(), node.end());
                 findings.add(
                     &RULE,
                     range,
                     format!("`{place}` is computed into new memory and the old is thrown away"),
-                    "update it in place: `+=`, `*=`, `.add_()`, `.mul_()`, `.lerp_()`",
+                    "update it in place: `+=`, `*=`, `.add_()`, `.mul_()`, `.lerp_()`, `.relu_()`",
                 );
             }
         }
+    }
+}
+
+/// The name whose old values go into an expression that has an in-place twin.
+fn overwritten<'a>(facts: &Facts<'a>, node: &'a Expr) -> Option<&'a str> {
+    match node {
+        Expr::BinOp(sum) if is_arithmetic(sum.op) => Some(facts.text(leftmost(sum).range())),
+        Expr::Call(call) => {
+            let Expr::Attribute(func) = &*call.func else { return None };
+            let twin = matches!(
+                func.attr.as_str(),
+                "relu"
+                    | "sigmoid"
+                    | "tanh"
+                    | "exp"
+                    | "sqrt"
+                    | "abs"
+                    | "clamp"
+                    | "neg"
+                    | "add"
+                    | "sub"
+                    | "mul"
+                    | "div"
+            );
+            let first = match &*func.value {
+                Expr::Name(module) if matches!(module.id.as_str(), "torch" | "F") => {
+                    call.arguments.args.first()?.range()
+                }
+                value => value.range(),
+            };
+            twin.then(|| facts.text(first))
+        }
+        _ => None,
     }
 }
 
@@ -61,36 +93,41 @@ fn leftmost(binary: &ruff_python_ast::ExprBinOp) -> &Expr {
     expr
 }
 
-/// A tensor made before the loop, that nothing else refers to, updated without gradients.
-fn is_large_buffer(
-    facts: &Facts<'_>,
-    function: &Function<'_>,
-    context: u32,
+/// A large tensor, or one made before a loop without gradients, that nothing else refers to.
+fn is_large_buffer<'a>(
+    facts: &Facts<'a>,
+    function: &Function<'a>,
+    event: &Event<'a>,
     place: &str,
-    at: TextRange,
 ) -> bool {
-    let Some(around) = facts.loop_around(context) else { return false };
-    let born = function.events.iter().rev().find_map(|event| match &event.kind {
+    let born = function.events.iter().rev().find_map(|other| match &other.kind {
         EventKind::Assign { place: to, value, .. }
-            if *to == place && event.range.end() <= at.start() =>
+            if *to == place && other.range.end() <= event.range.start() =>
         {
-            Some((facts.object(value), event.range))
+            Some((facts.object(value), other.range))
         }
         _ => None,
     });
     let Some((Some(object), bound)) = born else { return false };
-    let made_before = !around.range.contains_range(bound) && object.maker.starts_with("torch.");
     let large = object.elements.is_some_and(|elements| elements >= LARGE);
-    let without_gradients = facts.gradients_off(context);
-    let aliased = function.events.iter().any(|event| match &event.kind {
-        EventKind::Assign { node, place: to, .. } => {
-            *to != place && facts.text(node.range()) == place
-        }
-        EventKind::Call(call) => {
-            call.method() == Some("append")
-                && call.node.arguments.args.iter().any(|arg| facts.text(arg.range()) == place)
-        }
-        _ => false,
+    let looped = facts.loop_around(event.context).is_some_and(|around| {
+        !around.range.contains_range(bound) && facts.gradients_off(event.context)
     });
-    made_before && object.elements != Some(1) && (large || without_gradients) && !aliased
+    let aliased = || {
+        function.events.iter().any(|other| match &other.kind {
+            EventKind::Assign { node, place: to, .. } => {
+                *to != place && facts.text(node.range()) == place
+            }
+            EventKind::Call(call) => {
+                call.method() == Some("append")
+                    && call.node.arguments.args.iter().any(|arg| facts.text(arg.range()) == place)
+                    || call.keyword("requires_grad").is_some()
+            }
+            _ => false,
+        })
+    };
+    object.maker.starts_with("torch.")
+        && object.elements != Some(1)
+        && (large || looped)
+        && !aliased()
 }

@@ -82,7 +82,7 @@ def parse_{n}(text, *, strict=False, limit={n}):
 "##;
 
 fn file(index: usize) -> String {
-    let (head, body) = if index % 2 == 0 {
+    let (head, body) = if index.is_multiple_of(2) {
         let head = "import torch\nimport torch.nn.functional as F\nfrom torch import nn\nfrom torch.utils.data import DataLoader, TensorDataset\n";
         (head, TRAINING)
     } else {

@@ -123,7 +123,7 @@ mod tests {
             "lambda: ".repeat(n) + "1",
             "1 if 1 else ".repeat(n) + "1",
         ] {
-            let error = parse_text(&text).map(|_| ()).unwrap_err();
+            let error = parse_text(&text).map(|_| ()).expect_err("an error");
             assert!(
                 error.message.starts_with("nested deeper"),
                 "{}: {}",
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_syntax_error_names_its_line() {
-        let error = parse_text("x = 1\ny = (\n").map(|_| ()).unwrap_err();
+        let error = parse_text("x = 1\ny = (\n").map(|_| ()).expect_err("an error");
         assert!(error.place.is_some_and(|place| place.line >= 2));
     }
 }

@@ -207,7 +207,7 @@ impl<'a> Walker<'a> {
                     State { device, dtype, filled, graph: false, dims: like.dims },
                 )
             }
-            Api::FromData => self.from_data(path, call),
+            Api::FromData => self.copied(path, call),
             Api::FromNumpy => {
                 let double = matches!(
                     call.args.first().map(|snap| &snap.value),

@@ -16,6 +16,8 @@ pub(crate) struct Class<'a> {
     pub(crate) is_dataset: bool,
     /// Derives from something else that came from elsewhere.
     pub(crate) has_foreign_base: bool,
+    /// Has a `forward`: a model by its bases or by its habits.
+    pub(crate) has_forward: bool,
     /// Says `.to(`, `.cuda(` or `device` somewhere, so its inputs may be moved inside.
     pub(crate) touches_devices: bool,
     /// A loss: no weights, so it has no device of its own.
@@ -53,6 +55,7 @@ impl<'a> Walker<'a> {
             is_model: false,
             is_dataset: false,
             has_foreign_base: false,
+            has_forward: has("def forward"),
             touches_devices: has(".to(") || has(".cuda(") || has("device"),
             is_criterion: node.name.as_str().ends_with("Loss"),
             has_weights: WEIGHT_WORDS.iter().any(|word| has(word)),
@@ -94,7 +97,7 @@ impl<'a> Walker<'a> {
 }
 
 /// The `self.…` names assigned in methods other than `__init__`: their value can't be relied on.
-pub(super) fn reassigned_attributes<'a>(class: &'a StmtClassDef) -> Vec<&'a str> {
+pub(super) fn reassigned_attributes(class: &StmtClassDef) -> Vec<&str> {
     let mut names = Vec::new();
     for stmt in &class.body {
         if let Stmt::FunctionDef(method) = stmt

@@ -83,7 +83,7 @@ impl<'a> Walker<'a> {
         Value::Object(id)
     }
 
-    pub(super) fn from_data(&mut self, path: &str, call: &Call<'a>) -> Value<'a> {
+    pub(super) fn copied(&mut self, path: &str, call: &Call<'a>) -> Value<'a> {
         let data = call.argument(0, "data");
         let dims = match data.map(|snap| &snap.value) {
             Some(Value::Sequence(_)) => Dims::Some,

@@ -123,6 +123,7 @@ impl<'a> Walker<'a> {
     fn class_flow(&self, class: usize, end: Rc<Flow<'a>>, outer: Rc<Flow<'a>>) -> Flow<'a> {
         let mut flow = Flow::inside(outer);
         let class = &self.facts.classes[class];
+        let parts_move = class.is_model || class.has_foreign_base || class.has_forward;
         let unsure = reassigned_attributes(class.node);
         for (name, value) in &end.places {
             let Some(attribute) = name.strip_prefix("self.") else { continue };
@@ -132,7 +133,7 @@ impl<'a> Walker<'a> {
             flow.places.insert(name, value.clone());
             if let Value::Object(id) = value {
                 let state = end.state(*id).unwrap_or(self.facts.objects[*id as usize].born);
-                let device = if class.is_model { Device::Unknown } else { state.device };
+                let device = if parts_move { Device::Unknown } else { state.device };
                 flow.states.insert(*id, State { device, filled: true, ..state });
             }
         }

@@ -26,16 +26,13 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
     for function in &facts.functions {
         for event in &function.events {
             let Some(call) = event.call() else { continue };
-            match call.path() {
-                Some("torch.autocast") => {
-                    if !not_a_type(call, findings) {
-                        wrong_type(facts, function, event, call, findings);
-                    }
-                }
-                Some("torch.cuda.amp.autocast") => {
-                    wrong_type(facts, function, event, call, findings);
-                }
-                _ => {}
+            let known = match call.path() {
+                Some("torch.autocast") => !not_a_type(call, findings),
+                Some("torch.cuda.amp.autocast") => true,
+                _ => false,
+            };
+            if known {
+                wrong_type(facts, function, event, call, findings);
             }
         }
     }

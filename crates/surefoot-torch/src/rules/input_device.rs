@@ -23,7 +23,7 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
     if facts.mentions.framework {
         return;
     }
-    for function in &facts.functions {
+    for (index, function) in facts.functions.iter().enumerate() {
         for event in &function.events {
             let Some(call) = event.call() else { continue };
             if !facts.calls_model(call) {
@@ -34,7 +34,9 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
             let indifferent = model.class.map(|class| &facts.classes[class]).is_some_and(|class| {
                 class.touches_devices || at == Device::CPU && !class.has_weights
             });
-            if indifferent {
+            // A model made elsewhere may have been moved since.
+            let moved_since = at == Device::CPU && model.function != index;
+            if indifferent || moved_since {
                 continue;
             }
             for (snap, node) in call.args.iter().zip(&call.node.arguments.args) {

@@ -60,13 +60,13 @@ fn kept<'f, 'a>(facts: &Facts<'a>, event: &'f Event<'a>) -> Option<Kept<'f, 'a>>
     }
 }
 
-/// The tensor itself in `loss`, `loss / n` or `loss * n`.
-fn bare<'a>(node: &'a Expr) -> &'a Expr {
+/// The tensor itself in `loss`, `loss / n` or `loss * x.size(0)`.
+fn bare(node: &Expr) -> &Expr {
     match node {
         Expr::BinOp(binary) if matches!(binary.op, Operator::Div | Operator::Mult) => {
             match (&*binary.left, &*binary.right) {
-                (Expr::Name(_), _) => &binary.left,
-                (_, Expr::Name(_)) if !matches!(*binary.left, Expr::Name(_)) => &binary.right,
+                (loss @ (Expr::Name(_) | Expr::Attribute(_)), factor) if is_factor(factor) => loss,
+                (factor, loss @ (Expr::Name(_) | Expr::Attribute(_))) if is_factor(factor) => loss,
                 _ => node,
             }
         }
@@ -74,11 +74,21 @@ fn bare<'a>(node: &'a Expr) -> &'a Expr {
     }
 }
 
+/// A number, or something that looks like a count.
+fn is_factor(expr: &Expr) -> bool {
+    match expr {
+        Expr::NumberLiteral(_) | Expr::Name(_) | Expr::Attribute(_) | Expr::Subscript(_) => true,
+        Expr::Call(call) => match &*call.func {
+            Expr::Name(name) => name.id.as_str() == "len",
+            Expr::Attribute(attribute) => matches!(attribute.attr.as_str(), "size" | "numel"),
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
 /// The names that `backward()` is called on in a function, with where.
-fn backward_calls<'f, 'a>(
-    facts: &Facts<'a>,
-    function: &'f Function<'a>,
-) -> Vec<(&'a str, TextRange)> {
+fn backward_calls<'a>(facts: &Facts<'a>, function: &Function<'a>) -> Vec<(&'a str, TextRange)> {
     let calls = function.events.iter().filter_map(Event::call);
     calls
         .filter(|call| call.method() == Some("backward"))
@@ -189,7 +199,8 @@ fn losses(facts: &Facts<'_>, findings: &mut Findings) {
 
 /// `loss / steps` begins with `loss`.
 fn starts(text: &str, name: &str) -> bool {
-    text.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with(['/', '*']))
+    let named = ["loss", "err", "cost"].iter().any(|word| name.to_ascii_lowercase().contains(word));
+    named && text.strip_prefix(name).is_some_and(|rest| rest.trim_start().starts_with(['/', '*']))
 }
 
 fn outputs(facts: &Facts<'_>, findings: &mut Findings) {

@@ -126,8 +126,7 @@ fn is_large_buffer<'a>(
             _ => false,
         })
     };
-    object.maker.starts_with("torch.")
-        && object.elements != Some(1)
-        && (large || looped)
-        && !aliased()
+    let own = object.maker.starts_with("torch.")
+        && !matches!(&*object.maker, "torch.from_numpy" | "torch.as_tensor");
+    own && object.elements != Some(1) && (large || looped) && !aliased()
 }

@@ -6,8 +6,9 @@ use ruff_text_size::TextSize;
 use super::{Findings, Rule};
 use crate::finding::Severity;
 use crate::model::api;
+use crate::model::context::{Context, ContextKind};
 use crate::model::device::{Device, Places};
-use crate::model::event::{Call, EventKind, Snap, Target};
+use crate::model::event::{Call, Event, EventKind, Snap, Target};
 use crate::model::value::Value;
 use crate::model::{Facts, Function};
 
@@ -57,11 +58,19 @@ fn is_open(facts: &Facts<'_>, function: &Function<'_>, start: TextSize, stop: Te
         };
         if waits(facts, call) {
             working = false;
-        } else if works(facts, call) {
+        } else if works(facts, call) && !is_coarse(facts, event, start) {
             working = true;
         }
     }
     working
+}
+
+/// Work in a loop within a loop: a whole run is timed, and a launch more or less is nothing.
+fn is_coarse(facts: &Facts<'_>, event: &Event<'_>, start: TextSize) -> bool {
+    let inside = |context: &&Context<'_>| {
+        matches!(context.kind, ContextKind::Loop { .. }) && context.range.start() > start
+    };
+    facts.around(event.context).filter(inside).count() > 1
 }
 
 fn off_cpu(device: Device) -> bool {
@@ -106,6 +115,7 @@ fn waits<'a>(facts: &Facts<'a>, call: &Call<'a>) -> bool {
         }
         Target::Path(path) => {
             path.ends_with("synchronize")
+                || &**path == "torch.save"
                 || !path.starts_with("torch.") && !path.starts_with("time.")
         }
         Target::Name(name) => {

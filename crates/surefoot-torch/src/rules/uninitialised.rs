@@ -91,7 +91,12 @@ fn check_call<'a>(
         }
     }
     let reads_arguments = match &call.target {
-        Target::Path(path) => api::lookup(path) == Api::Function && !path.ends_with('_'),
+        Target::Path(path) => {
+            // With beta=0 the first argument only gives the shape.
+            api::lookup(path) == Api::Function
+                && !path.ends_with('_')
+                && call.keyword("beta").is_none()
+        }
         Target::Object => true,
         _ => false,
     };

@@ -4,6 +4,8 @@ use ruff_python_ast::{Stmt, StmtClassDef, StmtFunctionDef};
 
 use super::Function;
 use super::context::{Context, ContextId, ContextKind};
+use super::device::Places;
+use super::eval::is_device_name;
 use super::value::Value;
 use super::walk::{Pending, Walker};
 
@@ -39,6 +41,8 @@ impl<'a> Walker<'a> {
                     // A relative import is of this project, whatever it is called.
                     let value = if import.level > 0 {
                         Value::Unknown
+                    } else if is_device_name(bound) && module != "torch" {
+                        Value::Device(self.fresh_device(Places::ANY))
                     } else {
                         Value::Path(super::api::canonical(&format!("{module}.{name}")).into())
                     };

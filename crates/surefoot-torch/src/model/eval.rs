@@ -325,7 +325,7 @@ impl<'a> Walker<'a> {
     /// `args.device` and its like are the same device each time they are read.
     fn device_by_name(&mut self, name: &str, place: Option<&'a str>) -> Value<'a> {
         match place {
-            Some(place) if name == "device" || name.ends_with("_device") => {
+            Some(place) if is_device_name(name) => {
                 let value = Value::Device(self.fresh_device(Places::ANY));
                 self.flow.remember(place, value.clone());
                 value
@@ -395,10 +395,8 @@ impl<'a> Walker<'a> {
         let Some(place) = self.place(target) else { return };
         let last = place.rsplit('.').next().unwrap_or(place);
         let value = match value {
-            Value::Unknown if last == "device" || last.ends_with("_device") => {
-                Value::Device(self.fresh_device(Places::ANY))
-            }
-            Value::Unknown => self.by_role(place, target.range()),
+            Value::Unknown if is_device_name(last) => Value::Device(self.fresh_device(Places::ANY)),
+            Value::Unknown => self.by_role(place, node),
             value => value,
         };
         if let Value::Object(id) = value {
@@ -500,6 +498,14 @@ impl<'a> Walker<'a> {
             None => Value::Unknown,
         }
     }
+}
+
+/// Whether a name says that it holds a device.
+pub(super) fn is_device_name(name: &str) -> bool {
+    name.eq_ignore_ascii_case("device")
+        || name.len() > 7
+            && name.is_ascii()
+            && name[name.len() - 7..].eq_ignore_ascii_case("_device")
 }
 
 fn target_names<'a>(target: &'a Expr, names: &mut Vec<&'a str>) {

@@ -2,6 +2,7 @@
 
 use std::mem;
 
+use super::device::Device;
 use super::flow::Flow;
 use super::value::{ObjectId, Value};
 use super::walk::Walker;
@@ -48,6 +49,9 @@ impl<'a> Walker<'a> {
         // Values before states: an object that stands for two is made from the states of both.
         for (name, ours, theirs) in changed {
             let joined = self.join_values(ours, theirs, &other);
+            if let Some(Device::Chosen { symbol, .. }) = joined.as_device() {
+                self.facts.chosen.push((symbol, name));
+            }
             self.flow.remember(name, joined);
         }
         let since = self.flow.since.max(other.since);

@@ -94,6 +94,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) mentions: Mentions,
     /// Imports of torch and its family, and the function each is written in.
     pub(crate) torch_imports: Vec<(TextRange, usize)>,
+    /// What devices that differ by branch are called, by symbol.
+    pub(crate) chosen: Vec<(u32, &'a str)>,
     /// What the module calls torch, if it imports it whole.
     pub(crate) torch_name: Option<&'a str>,
 }

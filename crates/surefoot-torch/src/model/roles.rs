@@ -136,11 +136,15 @@ impl<'a> Walker<'a> {
     }
 
     /// What a name that is given an unknown value stands for, by its role in this scope.
-    pub(super) fn by_role(&mut self, name: &str, range: TextRange) -> Value<'a> {
-        match self.roles.kind(name) {
-            Some(kind) => self.foreign(kind, range),
-            None => Value::Unknown,
-        }
+    pub(super) fn by_role(&mut self, name: &str, node: &'a Expr) -> Value<'a> {
+        let Some(kind) = self.roles.kind(name) else { return Value::Unknown };
+        let maker = match node {
+            Expr::Call(call) if self.place(&call.func).is_some() => {
+                &self.facts.source[call.func.range()]
+            }
+            _ => return self.foreign(kind, node.range()),
+        };
+        Value::Object(self.make(kind, node.range(), maker, State::on(Device::Unknown)))
     }
 
     fn foreign(&mut self, kind: Kind, range: TextRange) -> Value<'a> {

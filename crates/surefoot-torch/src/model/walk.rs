@@ -47,6 +47,7 @@ impl<'a> Walker<'a> {
             classes: Vec::new(),
             mentions,
             torch_imports: Vec::new(),
+            chosen: Vec::new(),
             torch_name: None,
         };
         Self {

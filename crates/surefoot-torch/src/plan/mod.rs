@@ -50,8 +50,8 @@ fn render(story: &Story, report: &Report) -> String {
             write(format_args!(
                 "| `{}` | {} | {} |\n",
                 cell(&device.name),
-                cell(&device.place),
-                cell(&device.can)
+                plain(&device.place),
+                plain(&device.can)
             ));
         }
         more(&mut write, story.devices.len());
@@ -70,8 +70,8 @@ fn render(story: &Story, report: &Report) -> String {
                 "| `{}` | `{}` | {} | {} |\n",
                 cell(&made.name),
                 cell(&made.maker),
-                cell(&made.place),
-                cell(&made.device),
+                plain(&made.place),
+                plain(&made.device),
             ));
         }
         more(&mut write, made.len());
@@ -89,7 +89,12 @@ fn more(write: &mut impl FnMut(std::fmt::Arguments<'_>), total: usize) {
     }
 }
 
-/// Text that may stand in a table's cell.
+/// Text that may stand between backticks in a table's cell.
 fn cell(text: &str) -> String {
-    text.replace('|', "\\|").replace(['\n', '\r', '`'], " ")
+    plain(text).replace('`', "'")
+}
+
+/// Text that may stand in a table's cell.
+fn plain(text: &str) -> String {
+    text.replace('|', "\\|").replace(['\n', '\r'], " ")
 }

@@ -42,7 +42,7 @@ pub(super) fn render(report: &Report) -> String {
             let fix = if finding.fix.is_some() { " (`--fix` does it)" } else { "" };
             let _ = writeln!(
                 out,
-                "- [ ] {}:{place} **{}**: {}. {}{fix}",
+                "- [ ] {}:{place} **{}**: {}; {}{fix}",
                 source.path, finding.code, finding.message, finding.help
             );
         }

@@ -66,7 +66,8 @@ pub(super) fn tell(source: &Source) -> Option<Story> {
             return None;
         }
         let facts = Facts::gather(&source.text, parsed.syntax());
-        let mut names = Names::default();
+        let by_symbol = facts.chosen.iter().map(|(symbol, name)| (*symbol, (*name).to_owned()));
+        let mut names = Names { by_symbol: by_symbol.collect() };
         let devices = devices(source, &facts, &mut names);
         let made = facts.objects.iter().filter_map(|object| made(source, &facts, object, &names));
         Some(Story { devices, made: made.collect() })
@@ -74,7 +75,6 @@ pub(super) fn tell(source: &Source) -> Option<Story> {
 }
 
 /// What the choices of a file are called.
-#[derive(Default)]
 struct Names {
     by_symbol: Vec<(u32, String)>,
 }
@@ -87,7 +87,7 @@ impl Names {
                 .iter()
                 .find(|(known, _)| *known == symbol)
                 .map_or_else(|| "chosen at run time".to_owned(), |(_, name)| format!("`{name}`")),
-            Device::Unknown => "not to be seen here".to_owned(),
+            Device::Unknown => "not seen here".to_owned(),
             Device::Literal { .. } => device.describe().trim_start_matches("the ").to_owned(),
         }
     }
@@ -161,7 +161,9 @@ fn made(source: &Source, facts: &Facts<'_>, object: &Object<'_>, names: &Names) 
             Some(model) => format!("with its model: {}", names.describe(model.last_device)),
             None => "with its parameters".to_owned(),
         },
-        Sort::Loader => format!("batches on {}", names.describe(object.born.device)),
+        Sort::Loader if object.born.device.is_known() => {
+            format!("batches on {}", names.describe(object.born.device))
+        }
         _ => names.describe(object.last_device),
     };
     Some(Made {

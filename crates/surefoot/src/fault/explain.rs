@@ -14,7 +14,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 
 use super::kind::FaultKind;
-use super::rules::{self, Match, RuleSet, Weight, advice_for};
+use super::rules::{self, Match, RuleSet, Weight};
 
 /// The longest text that is looked at, in bytes. Of a longer one the end is kept: that is where
 /// a log says why the program died.
@@ -64,7 +64,7 @@ pub fn explain(text: &str) -> Explanation {
         confidence: 0.1,
         evidence: String::new(),
         cause: "Nothing in this text is known to be a device fault.",
-        advice: advice_for(FaultKind::NotDeviceRelated).to_vec(),
+        advice: FaultKind::NotDeviceRelated.advice().to_vec(),
         framework: found.framework,
     }
 }
@@ -77,7 +77,7 @@ fn finding(
 ) -> Explanation {
     let rule = rules.rule(best.rule);
     let mut advice = rule.advice.to_vec();
-    advice.extend(advice_for(rule.kind).iter().filter(|line| !rule.advice.contains(line)));
+    advice.extend(rule.kind.advice().iter().filter(|line| !rule.advice.contains(line)));
     Explanation {
         kind: rule.kind,
         confidence: confidence(rule.weight),

@@ -171,9 +171,8 @@ impl RuleSet {
                 }
                 patterns.push(Pattern { rule: rules.len(), guarded });
             }
-            let lazy = |sources: &'static [&'static str]| {
-                sources.iter().copied().map(Lazy::new).collect()
-            };
+            let lazy =
+                |sources: &'static [&'static str]| sources.iter().copied().map(Lazy::new).collect();
             let unless = rule.unless.iter().copied().flat_map(branches);
             rules.push(CompiledRule {
                 rule,
@@ -195,7 +194,14 @@ impl RuleSet {
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(texts)
             .expect("a few hundred short words fit an automaton");
-        Self { rules, patterns, words, meanings, hedge: Lazy::new(HEDGES), disclaimer: Lazy::new(DISCLAIMERS) }
+        Self {
+            rules,
+            patterns,
+            words,
+            meanings,
+            hedge: Lazy::new(HEDGES),
+            disclaimer: Lazy::new(DISCLAIMERS),
+        }
     }
 
     pub(crate) fn rule(&self, index: usize) -> &'static Rule {
@@ -206,7 +212,7 @@ impl RuleSet {
     pub(crate) fn search(&self, text: &str) -> Found {
         let mut log = Log::new(text);
         let mut framework = usize::MAX;
-        let mut best: Option<(Rank, Match)> = None;
+        let mut best: Option<(Rank, Winner)> = None;
         let mut line = 0;
         let mut end = 0;
         let mut here = Here::new(self.meanings.len());
@@ -230,9 +236,17 @@ impl RuleSet {
         }
         self.try_line(line, &mut here, &mut log, &mut best);
         Found {
-            best: best.map(|(_, found)| found),
+            best: best.and_then(|(_, winner)| self.locate(winner, &log)),
             framework: FRAMEWORKS.get(framework).map(|(name, _)| *name),
         }
+    }
+
+    /// Where the winner's words are.
+    fn locate(&self, winner: Winner, log: &Log<'_>) -> Option<Match> {
+        let pattern = &self.patterns[winner.pattern];
+        let (start, content) = log.line(winner.line);
+        let found = pattern.guarded.regex.get().find(content.as_bytes())?;
+        Some(Match { rule: pattern.rule, start: start + found.start(), end: start + found.end() })
     }
 
     /// Tries the patterns whose words are all in this line, and forgets the line.
@@ -241,7 +255,7 @@ impl RuleSet {
         line: usize,
         here: &mut Here,
         log: &mut Log<'_>,
-        best: &mut Option<(Rank, Match)>,
+        best: &mut Option<(Rank, Winner)>,
     ) {
         // Heaviest first, so that most of the lighter ones needn't be tried.
         let weight = |&index: &usize| Reverse(self.rules[self.patterns[index].rule].rule.weight);
@@ -260,21 +274,23 @@ impl RuleSet {
         line: usize,
         here: &Here,
         log: &mut Log<'_>,
-        best: &mut Option<(Rank, Match)>,
+        best: &mut Option<(Rank, Winner)>,
     ) {
         let pattern = &self.patterns[index];
         let compiled = &self.rules[pattern.rule];
         let rule = compiled.rule;
-        if let Some((known, found)) = best {
+        if let Some((known, winner)) = best {
             let here = Rank { weight: rule.weight, last_error: log.is_last_error(line), at: 0 };
-            let same_kind = self.rule(found.rule).kind == rule.kind;
+            let same_kind = self.rule(self.patterns[winner.pattern].rule).kind == rule.kind;
             if !here.beats(known) || (same_kind && here.as_strong_as(known)) {
                 return;
             }
         }
         let (start, content) = log.line(line);
         let bytes = content.as_bytes();
-        let Some(found) = pattern.guarded.regex.get().find(bytes) else { return };
+        let regex = pattern.guarded.regex.get();
+        // Where a match ends is cheap to know; where it begins is asked when it matters.
+        let Some(end) = regex.shortest_match(bytes) else { return };
         let role = log.role(line);
         if role == Role::Frame && !rule.frames {
             return;
@@ -285,11 +301,16 @@ impl RuleSet {
         if compiled.unless.iter().any(|no| no.possible(here) && no.regex.is_match(bytes)) {
             return;
         }
-        if rule.weight <= Weight::Usual
-            && (self.hedge.is_match(&bytes[..found.start()])
-                || self.disclaimer.is_match(&bytes[found.end()..]))
-        {
-            return;
+        if rule.weight <= Weight::Usual || rule.check.is_some() {
+            let Some(found) = regex.find(bytes) else { return };
+            let fits = |check: fn(&str) -> bool| check(&String::from_utf8_lossy(found.as_bytes()));
+            if rule.weight <= Weight::Usual
+                && (self.hedge.is_match(&bytes[..found.start()])
+                    || self.disclaimer.is_match(&bytes[found.end()..]))
+                || !rule.check.is_none_or(fits)
+            {
+                return;
+            }
         }
         let whole = log.text().as_bytes();
         if !compiled.with.is_empty() && !compiled.with.iter().any(|need| need.is_match(whole)) {
@@ -298,25 +319,19 @@ impl RuleSet {
         if compiled.without.iter().any(|no| no.is_match(whole)) {
             return;
         }
-        if let Some(check) = rule.check
-            && !check(&String::from_utf8_lossy(found.as_bytes()))
-        {
-            return;
-        }
-        let rank = Rank {
-            weight: rule.weight,
-            last_error: log.is_last_error(line),
-            at: start + found.start(),
-        };
+        let rank =
+            Rank { weight: rule.weight, last_error: log.is_last_error(line), at: start + end };
         if best.as_ref().is_none_or(|(known, _)| rank.beats(known)) {
-            let found = Match {
-                rule: pattern.rule,
-                start: start + found.start(),
-                end: start + found.end(),
-            };
-            *best = Some((rank, found));
+            *best = Some((rank, Winner { pattern: index, line }));
         }
     }
+}
+
+/// The pattern that leads so far, and its line.
+#[derive(Clone, Copy)]
+struct Winner {
+    pattern: usize,
+    line: usize,
 }
 
 /// What makes one match better than another.
@@ -325,6 +340,7 @@ struct Rank {
     weight: Weight,
     /// On the last error line of the text.
     last_error: bool,
+    /// Where the match ends.
     at: usize,
 }
 
@@ -404,8 +420,10 @@ fn needed_words(source: &str) -> Vec<Vec<String>> {
 
 /// How unlikely it is that a line has one of these words: long and few is rare.
 fn rarity(set: &[String]) -> usize {
-    const COMMON: &[&str] =
-        &["error", "device", "memory", "tensor", "failed", " error", "cuda", "not ", " not ", "is not "];
+    const COMMON: &[&str] = &[
+        "error", "device", "memory", "tensor", "failed", " error", "cuda", "not ", " not ",
+        "is not ",
+    ];
     let shortest = set.iter().map(String::len).min().unwrap_or(0);
     let common = set.iter().any(|word| COMMON.contains(&word.as_str()));
     (shortest * 4).saturating_sub(set.len()) / if common { 3 } else { 1 }

@@ -26,9 +26,10 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(InductorError|BackendCompilerFailed|CppCompileError|LoweringException|TorchRuntimeError: .{0,30}compile)\b|\bbackend='?\w+'? raised\b|\bC\+\+ compile error\b|\bError building extension\b|\berror compiling (objects for extension|source|kernel|program|shader)\b|\bninja: build stopped\b|\bNinja is required to load\b",
         r"\bMTLLibraryError\w*|\bMTLLibraryErrorDomain\b|\bprogram_source:\d+|\bMetal (shader |kernel )?(compilation|compile|compiler)\b.{0,30}\b(fail|error)|\bmissing Metal Toolchain\b|\bunable to build metal library\b|\bunable to (load|create|build|compile) (the )?(kernel|library|metallib|pipeline|shader|compute pipeline)\b|\bfail\w* to (find|load|create|compile|open|build)( the| a)? ?(default |metal |shader |msl |compute )*(library|metallib|shaders?|kernels?|pipeline( state)?s?)\b|\bdefault\.metallib\b.{0,40}\b(not found|missing|fail|could not)|\bnewComputePipelineState\w*\b.{0,60}\b(fail|error)|\bnewLibraryWithSource\b.{0,40}\b(fail|error)|\bpipeline state\b.{0,40}\b(fail|error|null|nil)\b|\bXPC_ERROR_CONNECTION_INTERRUPTED\b|\bCompiler encountered an internal error\b|\bAGXMetal\w*\b.{0,60}\b(compil|error)|\bmetal kernel\b.{0,40}\b(compil|error)",
         r"\bShader validation error\b|\bcreate_shader_module\b|\bcreateShaderModule\b|\bShader '[^']*' parsing error\b|\bFailed to (parse|validate|compile|create|build|link) (the )?(shader|wgsl|spir-?v|glsl|msl|hlsl|compute pipeline|render pipeline|pipeline)\b|\b(shader|wgsl|spir-?v|glsl|hlsl|msl) (module )?(compil\w+|validation|parsing|translation|link\w*) (has )?(fail|error)|\bInternal error in \S+ shader\b|\bEntry point \w+ at \w+ is invalid\b|\bPipeline constant error\b|\bnaga\b.{0,120}\b(error|panicked|unreachable|not cached|fail)|\bCreateComputePipelines?\b.{0,60}\b(fail|error)|\bcreate_compute_pipeline\b|\bcreateComputePipeline\b|\bvkCreate(ComputePipelines|ShaderModule)\b.{0,40}\b(fail|error|return)|\bVK_ERROR_INVALID_SHADER\w*|\bDXC\b.{0,40}\b(error|fail)|\bFXC\b.{0,30}\berror|\b(shader|kernel) compil\w+ (failed|error|failure)\b|\bfailed to compile (the )?(\w+ )?(kernel|shader|program|module|graph|function)s?\b",
+        r"\bworkgroup size\b.{0,60}\bmust be less or equal\b|\bTint WGSL\b|\bWGSL reader failure\b|\b(shader module|pipeline) creation failed\b|\[Invalid ShaderModule\b|\bload pipeline error\b|\bError Domain=(CompilerError|AGXMetal\w*)",
         r"\bcompilation error happened\b|\bcaused the compilation to fail\b|\bExpanding the kernel\b.{0,40}\bpanicked\b|\b(kernel|device|jit|cuda|hip|opencl|gpu) (kernel |code |program )?compil\w+ (has )?(failed|error|failure)\b|\bCL_BUILD_PROGRAM_FAILURE\b|\bclBuildProgram\b.{0,40}\b(fail|error|return)|\bCL_(INVALID_PROGRAM\w*|COMPILE_PROGRAM_FAILURE|LINK_PROGRAM_FAILURE)\b|\bcuda kernel\b.{0,30}\bcompil|\bcupy\b.{0,60}\bCompileException\b|\bCompileException\b|\bMosaic failed to compile\b|\bhipcc\b.{0,40}\b(fail|error)|\bclang\S*: error\b.{0,60}\b(amdgcn|gpu|nvptx)|\bCodegen\w* (error|fail)|\bmiopenStatus\w*Compil|\bCode object build failed\b|\bcomgr\b.{0,30}\b(fail|error)",
     ])
-    .unless(&[r"\bInvalidTypeWidth\b|\bNot enough memory\b|\bout of memory\b|\bdevice is lost\b|\bis lost\b|\bSHADER_F(16|64)\b|\bunsupported dtype\b"])
+    .unless(&[r"\.so\b|\.dll\b", r"\bInvalidTypeWidth\b|\bNot enough memory\b|\bout of memory\b|\bdevice is lost\b|\bis lost\b|\bSHADER_F(16|64)\b|\bunsupported dtype\b"])
     .without(&[r"\bNot enough memory left\b|\bCaused by:(?s:.){0,200}\bout of device memory\b"])
     .cause("A kernel or shader could not be compiled for this device."),
     rule(KernelCompile, Usual, &[
@@ -53,6 +54,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(dtype|data ?type|bfloat16|float64|float16|bf16|f16|f64|fp16|fp64|fp8|float8\w*|int64|int8|complex64|complex128|half precision)\b.{0,40}\b(not|unsupported|un)\b|\b(not|un)\w*( supported)?\b.{0,40}\b(dtype|data ?type)\b|\bUnsupported\w*dtype",
         r"\bhas no attribute\b|\bdeprecat",
         r"\bTypes lhs=",
+        r"\bwith (int64|bool|float64|complex\w*|bfloat16|double|int8|uint8) (input|tensor|dtype)",
         r"\bSHADER_F(16|64)\b",
     ]),
     rule(UnsupportedOp, Usual, &[
@@ -67,6 +69,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(UnsupportedOp, Hints, &[r"\bnot implemented\b.{0,40}\b(cuda|metal|mps|gpu|wgpu)\b|\b(cuda|metal|mps|gpu|wgpu)\b.{0,60}\bnot implemented\b"]),
     // No kernel for the element type.
     rule(UnsupportedDtype, Overrides, &[
+        r"\bType '?tensor\(\w+\)'? of input parameter\b.{0,80}\bis invalid\b",
         r#"\bnot implemented for '?"?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*|u?int\d+|float\d+)\b"#,
         r"\bInvalidTypeWidth\b|\bFeatures\b.{0,40}\bSHADER_F(16|64)\b|\bSHADER_F(16|64)\b.{0,60}\b(not|required|missing|unsupported)|\b'?shader-f16'?\b.{0,60}\b(not|required|missing|unsupported|enable)|\bf16\b.{0,30}\bextension\b.{0,30}\bnot\b",
         r"\bUnsupportedDType\w*|\bUnsupportedDataType\b",

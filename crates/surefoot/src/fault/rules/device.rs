@@ -28,12 +28,12 @@ pub(super) const RULES: &[Rule] = &[
         r"\bMemory access fault by GPU\b|\bHW Exception by GPU\b|\bHSA_STATUS_ERROR_(EXCEPTION|MEMORY_FAULT|MEMORY_APERTURE_VIOLATION|ILLEGAL_INSTRUCTION|FATAL|INVALID_PACKET_FORMAT)\b|\bPage not present or supervisor privilege\b",
         r"\bDXGI_ERROR_DEVICE_(REMOVED|HUNG|RESET)\b|\bDXGI_ERROR_DRIVER_INTERNAL_ERROR\b|\b(0x)?887A000[567]\b|\b(0x)?887A0020\b|\bGetDeviceRemovedReason\b|\bGPU will not respond to more commands\b|\bGPU device instance has been (suspended|removed|reset)\b",
         r"\bCONTEXT_LOST_WEBGL\b|\bwebgl ?context ?(was )?lost\b|\bCLR? context (was )?lost\b|\bgpu process (was )?(crashed|lost|gone)\b|\bGPUDeviceLostInfo\b|\bExternal Instance reference no longer exists\b",
-        r"\b(device|gpu|adapter|vkdevice|logical device|cuda context|gpu context|context)\b.{0,24}\b(is |was |has been |been |got |gets |became |becomes )?(lost|poisoned|destroyed|corrupted|unrecoverable)\b",
+        r"\b(device|gpu|adapter|vkdevice|cuda context|gpu context|context)( \S{1,24})? (is |was |has been |been |got |gets |became |becomes )?(lost|poisoned|destroyed|corrupted|unrecoverable)\b",
         r"\bring \w+ timeout\b|\bamdgpu\b.{0,40}\b(reset|timeout|hang)|\bGCVM_L2_PROTECTION_FAULT\b|\bi915\b.{0,40}\b(hang|reset)",
         r"\bCU(BLAS|DNN|FFT|SPARSE|SOLVER)_(STATUS_)?(EXECUTION_FAILED|MAPPING_ERROR|EXEC_FAILED|INTERNAL_ERROR)\b|\b(hip|roc)blas_status_(execution_failed|internal_error)\b|\bmiopenStatus(InternalError|UnknownError)\b",
         r"\bThe device is poisoned\b|\bUnexpected error variant \(driver implementation is at fault\)",
     ])
-    .unless(&[r"\bcould not create cudnn handle\b|\bfailed to (create|initiali[sz]e)\b|\bcudnn failed to initialize\b|\bcreate\(|\bcublasCreate|\bcudnnCreate"])
+    .unless(&[r"\b(device tree|translation)\b", r"\bcould not create cudnn handle\b|\bfailed to (create|initiali[sz]e)\b|\bcudnn failed to initialize\b|\bcreate\(|\bcublasCreate|\bcudnnCreate"])
     .cause("The device or its context is gone: nothing on it can be used any more in this process."),
     rule(DeviceLost, Usual, &[
         r"\bnccl\b.{0,60}\b(remote process exited|connection closed|watchdog)\b|\bWatchdog caught collective operation timeout\b",
@@ -70,11 +70,15 @@ pub(super) const RULES: &[Rule] = &[
         r"\bCUDA Setup failed\b|\bCUDA SETUP\b.{0,60}\b(fail|not found|error|required)|\bbitsandbytes\b.{0,80}\b(without GPU support|not compiled|no GPU)|\bcompiled without GPU support\b|\bCannot get memory available for CUDA device\b",
         r"\bre-initialize CUDA in forked subprocess\b",
         r"\bdetected CUDA version\b.{0,60}\bmismatches\b|\bmismatche?s? the version that was used to compile\b|\bCUDA_HOME environment variable is not set\b|\bCUDA (version )?mismatch\b|\bcompiled with different CUDA versions?\b|\b(incompatible|wrong|unsupported) (cuda|driver|cudnn|rocm) version\b|\bloaded runtime CuDNN library\b|\bcudnn version (incompatib|mismatch)|\bCuDNN library needs to have\b|\bcuDNN version\b.{0,30}\bincompatib",
-        r"\bWebGPU is not (supported|available|enabled)\b|\bnavigator\.gpu (is )?(undefined|null|not)|\bMetal is not (supported|available)\b|\bMTLCreateSystemDefaultDevice\b.{0,40}\b(nil|null|fail|return)|\bno (default )?metal device\b|\bfailed to initialize ggml backend\b|\bggml_(cuda|metal|vulkan|backend)_init\w*\b.{0,40}\b(fail|error|no )|\bggml_backend_\w+: (failed|error)\b",
+        r"\bWebGPU is not (supported|available|enabled)\b|\bnavigator\.gpu (is )?(undefined|null|not)|\bMetal is not (supported|available)\b|\bMTLCreateSystemDefaultDevice\b.{0,40}\b(nil|null|fail|return)|\bno (default )?metal device\b|\bggml_\w+: no devices found\b|\bno platforms that are instances of\b|\bUnknown backend:? '?(gpu|cuda|rocm|tpu|metal)\b|\bfailed to initialize ggml backend\b|\bggml_(cuda|metal|vulkan|backend)_init\w*\b.{0,40}\b(fail|error|no )|\bggml_backend_\w+: (failed|error)\b",
         r"\bGraphics API \S+ is unavailable in this build\b|\bInvalid wgpu configuration\b|\bUnable to register wgpu runtime\b|\bnot been built with (cuda|metal|mkl|accelerate) support\b|\bUnexpected error from cuda\w+\(\)|\bcudaGetDeviceCount\b.{0,60}\b(error|fail|return)|\bcuDevicePrimaryCtxRetain\b|\bno such device\b|\bgpuDeviceGetAttribute\b",
         r"\b(Torch|TensorFlow|JAX|this build|this binary|This version|package|wheel)\b.{0,40}\b(CPU[- ]only|does not (support|include) (cuda|gpu|rocm|metal))",
     ])
-    .unless(&[r"\bdeprecat|\bhas no attribute\b|\bcannot import name\b|\bdeserialize object\b|\bnvrtc: error\b|\bnvrtc compilation\b"])
+    .unless(&[
+        r"\bdeprecat|\bhas no attribute\b|\bcannot import name\b|\bdeserialize object\b|\bnvrtc: error\b|\bnvrtc compilation\b",
+        r"ALLOC_FAILED|OUT_OF_MEMORY|\bunable to allocate\b|\bfailed to allocate\b|\bnot enough (gpu |device )?memory\b",
+        r"\bMTLLibraryError|\bprogram_source\b|\bpipeline error\b|\bcompiler error\b|\berror compiling\b",
+    ])
     .cause("The device could not be found or brought up: a driver, a library or a build without it."),
     rule(DriverOrInit, Names, &[r"\bHSA_STATUS_ERROR_OUT_OF_RESOURCES\b"])
         .with(&[r"rocminfo|hsa api call failure|hsa_init|clinfo"])
@@ -94,7 +98,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(aborted|failed|error|cannot|can't|invalid|unable to)\b.{0,60}\bcommand (buffer|encoder)s?\b",
         r"\bcommand encoder\b.{0,60}\b(already|invalid|not|must|ended|locked|without)\b|\bencoder\b.{0,30}\b(is already encoding|already encoding|must not have ended|is invalid|is locked|has (already )?ended|not been ended)\b|\bEncoding must not have ended\b|\bEncoder is (invalid|locked)\b|\bParent encoder is invalid\b|\buncommitted encoder\b",
         r"\bcommit an already committed\b|\bCompleted handler provided after commit\b|\b\[\w*CommandBuffer \w+[^\]]*\]\S* failed assertion\b|\bfailed assertion\b.{0,60}\bcommand (buffer|encoder)|\baddCompletedHandler\b.{0,40}\bfail",
-        r"\bThis command buffer has already been submitted\b|\bCommandBuffer\b.{0,40}\b(is invalid|has been (destroyed|submitted|consumed))\b|\bcommand queue\b.{0,40}\b(full|exhausted|failed|error)\b|\bGPU page ?fault\b|\bpage fault\b.{0,40}\b(gpu|metal|command)|\bmetal\b.{0,40}\bpage fault\b",
+        r"\bMTLCommandBufferStatus\w+\b.{0,80}CommandBuffer\b|\bThis command buffer has already been submitted\b|\bCommandBuffer\b.{0,40}\b(is invalid|has been (destroyed|submitted|consumed))\b|\bcommand queue\b.{0,40}\b(full|exhausted|failed|error)\b|\bGPU page ?fault\b|\bpage fault\b.{0,40}\b(gpu|metal|command)|\bmetal\b.{0,40}\bpage fault\b",
         r"\bfence (wait )?(timed out|timeout)\b|\bvkWaitForFences\b.{0,30}\b(timeout|timed out|fail)|\bVK_TIMEOUT\b|\bsubmission (was |has been )?(ignored|rejected|failed)\b|\bgpu (work|submission|command)s? (timed out|was aborted)\b",
     ])
     .unless(&[

@@ -7,7 +7,7 @@ use super::{Rule, rule};
 pub(super) const RULES: &[Rule] = &[
     rule(DataLoading, Overrides, &[
         r"\bdataloader worker\b.{0,60}\b(killed|exited|died|terminated|crashed|failed|signal|timed out)|\bDataLoader timed out\b|\bworker(s)?\b.{0,30}\(pid(\(s\))? [\d, ]+\) (is|are|was|were|exited|died|killed)",
-        r"\bunable to (open|mmap|write|map|create|resize|allocate)\b.{0,60}\b(shared memory|shm|/torch_\d+|<?/torch_\w+)|\bcould not unlink the shared memory\b|\bshared memory (object|file|segment|manager|region)\b.{0,60}\b(fail|error|unable|too many|exist|not|no such|mode|denied|in read)|\btorch_shm_manager\b",
+        r"\bunable to (open|mmap|write|map|create|resize|allocate)\b.{0,60}(\bshared memory|\bshm\b|/torch_\w+)|\bcould not unlink the shared memory\b|\bshared memory (object|file|segment|manager|region)\b.{0,60}\b(fail|error|unable|too many|exist|not|no such|mode|denied|in read)|\btorch_shm_manager\b",
         r"\binsufficient shared memory\b|\bshared memory \(shm\)|\bincrease (the )?(shared memory|shm)\b|\b/dev/shm\b.{0,60}\b(full|no space|too small|insufficient|limit|exceed|not enough)|\bno space left on device\b.{0,80}(/dev/shm|shm|/torch_)|(/dev/shm|\bshm\b|/torch_\d+).{0,80}\bno space left on device\b|\bshm-size\b|\bipc=host\b|\bshm_open\b|\bbus error encountered in worker\b",
         r"\bpin[_ ]memory thread\b.{0,30}\b(exited|died|fail|crash|unexpected)|\breceived 0 items of ancdata\b|\bPin memory thread exited\b",
     ])

@@ -25,13 +25,15 @@ pub(super) struct Log<'a> {
     starts: Vec<usize>,
     /// The last line that names an error; outer `None` until it is asked for.
     last_error: Option<Option<usize>>,
+    /// The line that was asked for last, and its role.
+    role: Option<(usize, Role)>,
     one_line: bool,
 }
 
 impl<'a> Log<'a> {
     pub(super) fn new(text: &'a str) -> Self {
         let one_line = !text.trim_end().contains('\n');
-        Self { text, starts: vec![0], last_error: None, one_line }
+        Self { text, starts: vec![0], last_error: None, role: None, one_line }
     }
 
     pub(super) fn text(&self) -> &'a str {
@@ -63,10 +65,21 @@ impl<'a> Log<'a> {
         (start, &rest[..end.unwrap_or(rest.len())])
     }
 
-    pub(super) fn role(&self, line: usize) -> Role {
+    pub(super) fn role(&mut self, line: usize) -> Role {
         if self.one_line {
             return Role::Error;
         }
+        if let Some((known, role)) = self.role
+            && known == line
+        {
+            return role;
+        }
+        let role = self.read_role(line);
+        self.role = Some((line, role));
+        role
+    }
+
+    fn read_role(&self, line: usize) -> Role {
         let (_, content) = self.line(line);
         let forms = forms();
         if forms.frame.is_match(content.as_bytes()) || self.is_source_line(line) {

@@ -79,6 +79,11 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"\bdataloader worker\b"])
     .cause("The process was killed from outside, most often because the host's memory ran out.")
     .advice(HOST),
+    // A tainted buffer, a poisoned device: what lies below "Caused by" is the root.
+    rule(OutOfMemory, Overrides, &[
+        r"\bout of device memory allocating\b|\bout-of-memory error happened\b|\bevery page size the memory tracks\b|\bcouldn't map storage for a deferred allocation\b",
+    ])
+    .advice(&[SMALLER]),
     // One buffer over the device's limit.
     rule(OutOfMemory, Names, &[
         r"\bInvalid buffer size: ?\d",
@@ -120,6 +125,11 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .cause("The driver couldn't map more memory: the allocator was out of room.")
     .advice(&[SMALLER, "Turn expandable segments off, if they are on."]),
+    rule(OutOfMemory, Names, &[
+        r"\[metal::malloc\] Resource limit\b|\bresource limit \(?\d+\)? exceeded\b",
+        r"\bFailed to create metal resource: Buffer\b|\bfailed to create (a |the )?(metal |gpu )?(resource|buffer)\b.{0,20}\bof \d+ bytes\b",
+    ])
+    .advice(&[SMALLER]),
     rule(OutOfMemory, Names, &[r"\bHSA_STATUS_ERROR_OUT_OF_RESOURCES\b"])
         .without(&[r"rocminfo|hsa api call failure|hsa_init|clinfo"])
         .advice(&[SMALLER]),

@@ -39,6 +39,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bcannot be accessed from Triton \(cpu tensor\?\)",
         r"\bexpected a '?\w+:?\d*'? (device type for generator|generator device)|\bexpected a '?\w+'? device type for generator\b",
         r"\bincompatible devices for jitted computation\b|\bplaced? on incompatible devices\b",
+        r"\b(are|is) not (at|on|in) the same device\b|\bmust (all )?be on the current device\b|\bfound two different devices\b|\bFakeTensor Device Propagation\b",
         r"\btensor on device \S+ is not on the expected device \S+",
         r"\bThe client reaches .{1,40}, not a |\bhandle of .{1,40} was used on ",
         r"\bexpected (a )?(cuda|gpu|cpu|mps)( \w+)? tensor\b.{0,30}\b(but )?(got|found|received)\b|\b\w+ (must|should) be (a )?(cuda|gpu) tensor\b|\bmust be on (cuda|a cuda device|gpu|the gpu|cpu)\b",
@@ -48,7 +49,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bdevice of .{1,40}\b(does not|doesn't|must) match\b",
         r"\bBuffer\b.{0,60}\bis (from|of|associated with) a(nother| different) device\b|\bdoes not belong to this device\b|\bcreated (with|from|by) a different device\b|\bof .{0,60}\bdoesn't match (device )?Device\b|\bDevice(MismatchError)? .{0,60}\bdoes not match\b",
     ])
-    .unless(&[r"\bexpected device meta\b|\bdevice meta\b|'meta'|\bdevice_map\b"]),
+    .unless(&[r"\bexpected device meta\b|\bdevice meta\b|'meta'|\bdevice_map\b|\bmeta and \w+|\band meta\b"]),
     // Element types.
     rule(DtypeMismatch, Names, &[
         r"\bexpected scalar type \w+ but (found|got) \w+",
@@ -87,6 +88,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bcopy out of meta tensor\b|\bno data!|\bcannot be called on meta tensors?\b",
         r"\bwith arguments from the 'Meta' backend\b|\bon the meta device\b|\bmeta tensors?\b.{0,40}\b(no data|not|cannot|can't|materiali[sz]e|still)\b|\bstill on (the )?meta\b",
         r"\bnot on (the )?expected device meta\b|\bdevice meta is not on (the )?expected\b|\bexpected device meta\b|\bexpected device \S+ but got (device )?meta\b|\btwo devices, (meta and|\S+ and meta)\b",
+        r"\buninitiali[sz]ed handle\b|\bShould have handle for tensor\b",
         r"\bbytes were never written\b|\bstorage holds no allocation\b|\bcouldn't find resource for that handle\b",
         r"\b(never|not( yet)?|un)[ -]?(written|initiali[sz]ed|allocated|materiali[sz]ed|filled)\b.{0,30}\b(storage|tensor|buffer|memory)\b.{0,30}\bread\b|\bread(ing)?\b.{0,40}\b(uninitiali[sz]ed|unwritten|never[- ]written|unallocated)\b.{0,30}\b(storage|tensor|buffer|memory)\b",
         r"\buninitiali[sz]ed (parameter|tensor|storage|buffer)\b|\bUninitializedParameter\b",

@@ -16,7 +16,6 @@ mod ordinary;
 mod shape;
 mod type_names;
 
-pub use advice::advice_for;
 pub(super) use advice::cause_of;
 pub(super) use compile::{Match, RuleSet, compiled};
 
@@ -143,10 +142,44 @@ const FRAMEWORKS: &[(&str, &[&str])] = &[
     ("llama.cpp", &["ggml", "llama_", "gguf"]),
     ("triton", &["triton"]),
     ("rocm", &["hiperror", "hip error", "rocm", "hsa_status", "miopen", "gpu node-", "hipblas"]),
-    ("pytorch-mps", &["mps backend", "mps device", "mps tensor", "pytorch_mps", "mps:0", "mpsfloattype", "native/mps"]),
-    ("metal", &["mtlcommandbuffer", "kiogpu", "mtllibrary", "metal error", "mpsgraph", "mpsndarray", "ioaf code"]),
+    (
+        "pytorch-mps",
+        &[
+            "mps backend",
+            "mps device",
+            "mps tensor",
+            "pytorch_mps",
+            "mps:0",
+            "mpsfloattype",
+            "native/mps",
+        ],
+    ),
+    (
+        "metal",
+        &[
+            "mtlcommandbuffer",
+            "kiogpu",
+            "mtllibrary",
+            "metal error",
+            "mpsgraph",
+            "mpsndarray",
+            "ioaf code",
+        ],
+    ),
     ("vulkan", &["vk_error", "vulkan", "vkqueue", "vk::"]),
-    ("pytorch-cuda", &["torch.cuda", "cuda error:", "cuda out of memory", "cuda runtime error", "thcudacheck", "torch_use_cuda_dsa", "cuda:0", "cuda:1"]),
+    (
+        "pytorch-cuda",
+        &[
+            "torch.cuda",
+            "cuda error:",
+            "cuda out of memory",
+            "cuda runtime error",
+            "thcudacheck",
+            "torch_use_cuda_dsa",
+            "cuda:0",
+            "cuda:1",
+        ],
+    ),
     ("cuda", &["cuda_error", "cublas", "cudnn", "cudaerror", "nvidia", "nvrtc"]),
     ("pytorch", &["torch", "dataloader", "aten::", "state_dict"]),
     ("numpy", &["numpy"]),

@@ -6,7 +6,9 @@ use super::type_names::elements_agree;
 use super::{Rule, rule};
 
 /// A checkpoint of another shape is a loading problem, not a caller's mistake in a run.
-const LOADING: &[&str] = &[r"\bcopying a param\b|\bcheckpoint\b|\bstate_dict\b|\bin loading\b"];
+const LOADING: &[&str] = &[
+    r"\bcopying a param\b|\bcheckpoint\b|\bstate_dict\b|\bin loading\b|\bcheck_tensor_dims\b|\bhas wrong shape\b",
+];
 
 pub(super) const RULES: &[Rule] = &[
     rule(ShapeMismatch, Names, &[
@@ -39,11 +41,13 @@ pub(super) const RULES: &[Rule] = &[
         r"\bembedding dim\w*\b.{0,40}\bdivisible by\b|\bnot divisible by (num_)?(heads|groups|world)\b",
         r"\bCUDNN_STATUS_BAD_PARAM\b|\bCUBLAS_STATUS_INVALID_VALUE\b",
     ])
-    .unless(LOADING),
+    .unless(LOADING)
+    .without(&[r"dataloader worker process"]),
     rule(ShapeMismatch, Names, &[r"\binput types 'tensor<[^']*>' and 'tensor<[^']*>' are not broadcast compatible"])
         .check(elements_agree),
+    rule(ShapeMismatch, Hints, &[r"=== Tensor Operation Error ==="]),
     rule(ShapeMismatch, Usual, &[
-        r"=== Tensor Operation Error ===",
+        r"\bCan't (concatenate|stack|squeeze|unsqueeze|narrow|reshape)\b|\binner dimension of matmul\b|\bGiven dimensions differ\b|\bprovided (slice|slices array|tensors) ha(s|ve)\b|\bdimensions? (are|is) out of bounds\b",
         r"\b(shape|shapes|sizes?|dims?|dimensions?|rank)\b.{0,60}\b(expected|got|mismatch|but)\b.{0,60}[\[(]\d+[,x\])]",
         r"\bexpected:? (shape )?[\[(]\d[\d, x]*[\])],? (but )?(got|found|actual):? (shape )?[\[(]\d",
         r"\bcan only be performed on a single dimension\b|\bTensorData shape describes\b|\bExpected \d+ tensor element\(s\)",
@@ -70,6 +74,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(Numeric, Usual, &[
         r"\b(nan|non-?finite)\b.{0,40}\b(stopping|aborting|training|step|epoch|iteration|skip)|\b(step|epoch|iter\w*)\b.{0,60}\bloss[ =:]+(nan|inf)\b|\bloss[ =:]+-?(nan|inf)\b",
         r"\bnumerical(ly)? (instability|unstable|overflow|underflow|error)\b|\bfp16 overflow\b|\bhalf[- ]precision overflow\b",
+        r"\b(found|detected) (an? )?overflow\b|\boverflow\b.{0,12}\bskip(ping)?( this)? step\b",
         r"\bNo inf checks were recorded\b|\binf checks\b",
     ])
     .unless(&[r"\b(no|zero|without( any)?|0) (nans?|infs?)\b"]),

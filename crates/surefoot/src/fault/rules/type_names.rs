@@ -55,8 +55,24 @@ fn named(word: &str) -> Option<Named> {
     let short = word.strip_prefix("c10::").or(word.strip_prefix("at::")).unwrap_or(&word);
     let short = short.strip_prefix("torch.").unwrap_or(short);
     const ELEMENTS: &[&str] = &[
-        "half", "bfloat16", "float", "double", "long", "int", "short", "char", "byte", "bool", "float16",
-        "float32", "float64", "int64", "int32", "int8", "uint8", "complexfloat",
+        "half",
+        "bfloat16",
+        "float",
+        "double",
+        "long",
+        "int",
+        "short",
+        "char",
+        "byte",
+        "bool",
+        "float16",
+        "float32",
+        "float64",
+        "int64",
+        "int32",
+        "int8",
+        "uint8",
+        "complexfloat",
     ];
     ELEMENTS.contains(&short).then(|| placeless(short)).flatten()
 }
@@ -69,7 +85,8 @@ mod tests {
     fn a_clash_of_devices_is_told_from_a_clash_of_elements() {
         let devices = "Input type (torch.cuda.HalfTensor) and weight type (torch.HalfTensor)";
         assert!(places_differ(devices) && !elements_differ(devices));
-        let elements = "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor)";
+        let elements =
+            "Input type (torch.cuda.HalfTensor) and weight type (torch.cuda.FloatTensor)";
         assert!(!places_differ(elements) && elements_differ(elements));
         let both = "Input type (torch.FloatTensor) and weight type (torch.cuda.HalfTensor)";
         assert!(places_differ(both) && !elements_differ(both));

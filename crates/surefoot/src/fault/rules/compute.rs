@@ -29,7 +29,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bworkgroup size\b.{0,60}\bmust be less or equal\b|\bTint WGSL\b|\bWGSL reader failure\b|\b(shader module|pipeline) creation failed\b|\[Invalid ShaderModule\b|\bload pipeline error\b|\bError Domain=(CompilerError|AGXMetal\w*)",
         r"\bcompilation error happened\b|\bcaused the compilation to fail\b|\bExpanding the kernel\b.{0,40}\bpanicked\b|\b(kernel|device|jit|cuda|hip|opencl|gpu) (kernel |code |program )?compil\w+ (has )?(failed|error|failure)\b|\bCL_BUILD_PROGRAM_FAILURE\b|\bclBuildProgram\b.{0,40}\b(fail|error|return)|\bCL_(INVALID_PROGRAM\w*|COMPILE_PROGRAM_FAILURE|LINK_PROGRAM_FAILURE)\b|\bcuda kernel\b.{0,30}\bcompil|\bcupy\b.{0,60}\bCompileException\b|\bCompileException\b|\bMosaic failed to compile\b|\bhipcc\b.{0,40}\b(fail|error)|\bclang\S*: error\b.{0,60}\b(amdgcn|gpu|nvptx)|\bCodegen\w* (error|fail)|\bmiopenStatus\w*Compil|\bCode object build failed\b|\bcomgr\b.{0,30}\b(fail|error)",
     ])
-    .unless(&[r"\.so\b|\.dll\b", r"\bInvalidTypeWidth\b|\bNot enough memory\b|\bout of memory\b|\bdevice is lost\b|\bis lost\b|\bSHADER_F(16|64)\b|\bunsupported dtype\b"])
+    .unless(&[r"\bload library\b.{0,160}\.(so|dll)\b", r"\bInvalidTypeWidth\b|\bNot enough memory\b|\bout of memory\b|\bdevice is lost\b|\bis lost\b|\bSHADER_F(16|64)\b|\bunsupported dtype\b"])
     .without(&[r"\bNot enough memory left\b|\bCaused by:(?s:.){0,200}\bout of device memory\b"])
     .cause("A kernel or shader could not be compiled for this device."),
     rule(KernelCompile, Usual, &[

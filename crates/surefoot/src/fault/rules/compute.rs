@@ -89,4 +89,14 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(requires?|need(s|ed)?) (a )?(gpu|device|card|hardware|cpu)s? (with|that|which) (\w+ )?(bf16|bfloat16|fp16|fp8|float16|fp64|float64)( support)?\b|\bno (native |hardware )?(bf16|bfloat16|fp16|fp8|fp64|float64|half|double) support\b|\b(bf16|fp16|fp8|fp64|bfloat16)\b.{0,40}\b(cannot|can't|could not) be used\b|\bYour (setup|device|gpu) doesn't support bf16\b|\bsetup doesn't support bf16\b",
     ])
     .unless(&[r"\bunsupported operand type|\bunhashable\b|\bdeprecat|\bmodel type\b|\bcontent[- ]type\b|\bmedia type\b|\bfile type\b"]),
+    rule(UnsupportedOp, Names, &[
+        r"\bThis class only supports\b|\bunsupported autocast device_type\b|\bGGML_ASSERT\b.{0,80}\bnot implemented\b",
+    ]),
+    rule(UnsupportedOp, Hints, &[
+        r"\bMPS(NDArray|Graph|Matrix|CNN|Kernel)\w*\b.{0,160}\bfailed assertion\b|\b(not|un)[ -]?supported\b.{0,60}\b(mps|cuda|metal|gpu|wgpu|vulkan|backend|device|kernel|tpu|rocm)\b|\b(mps|cuda|metal|gpu|wgpu|vulkan|backend|kernel|tpu|rocm)\b.{0,60}\b(not|un)[ -]?supported\b",
+    ])
+    .unless(&[r"\bdeprecat|\bversion\b|\bpython\b"]),
+    rule(KernelCompile, Hints, &[
+        r"\b(kernel|shader|ptx|msl|wgsl|spir-?v|pipeline|nvrtc|metallib)\b.{0,60}\b(compil\w*|build|link\w*|parse)\b.{0,40}\b(error|fail\w*|invalid)\b|\b(error|fail\w*)\b.{0,40}\bcompil\w*\b.{0,60}\b(kernel|shader|ptx|msl|wgsl|spir-?v|pipeline|nvrtc|metallib)\b",
+    ]),
 ];

@@ -110,4 +110,24 @@ pub(super) const RULES: &[Rule] = &[
         r"\bundefined symbol\b|\bhas no attribute\b",
     ])
     .cause("Work was submitted to the GPU and did not complete; the device may live on."),
+    rule(DriverOrInit, Names, &[
+        r"\b887A0004\b|\bfeature level is not supported on this system\b|\bDXGI_ERROR_(UNSUPPORTED|NOT_FOUND)\b",
+        r"\bSymbol not found: \S+|\blib\w*(metal|cuda|cudnn|vulkan|hip|rocm|mps)\w*\.(dylib|so|dll)\b.{0,80}\b(not found|missing|image not found|could not|cannot)",
+        r"\bggml_(metal|cuda|vulkan|backend)\w*_init\w*\(\) failed\b",
+    ])
+    .cause("The device could not be found or brought up: a driver, a library or a build without it."),
+    rule(DriverOrInit, Hints, &[
+        r"\b(driver|cuda|gpu|adapter|nvidia|rocm|vulkan|metal device|accelerator)\b.{0,40}\b(not found|missing|unavailable|not present|failed to (load|start|open|init\w*)|could not be (found|loaded|opened))\b",
+        r"\b(could not|cannot|can't|unable to|failed to) (find|detect|see|access|use|reach)\b.{0,24}\b(gpus?|cuda|driver|nvidia|metal device|adapter|accelerator)\b",
+    ])
+    .unless(&[r"\bNo such file\b|\bkernel\b|\bfunction\b|\bsymbol\b"]),
+    rule(CommandBuffer, Names, &[
+        r"\bMetal Performance Shaders operations encoded on it may not have completed\b",
+    ])
+    .without(&[r"\bInsufficient Memory\b|OutOfMemory|ErrorHang"]),
+    // API misuse that a validation layer caught.
+    rule(CommandBuffer, Hints, &[
+        r"\bIn a (CommandEncoder|ComputePass|RenderPass|pass parameter|set_bind_group command|set_pipeline command)\b|\bIn a CommandEncoder\b|\bQueue::submit\b|\bqueue\.submit\b.{0,60}\b(error|fail|invalid)",
+        r"-\[(_?MTL|IOGPU|AGX|MTLDebug)\w* [^\]]*\].{0,24}\bfailed assertion\b",
+    ]),
 ];

@@ -66,4 +66,10 @@ pub(super) const RULES: &[Rule] = &[
     ]),
     rule(ModelLoading, Hints, &[r"\b(checkpoint|weights?|safetensors|gguf)\b.{0,60}\b(invalid|broken|wrong|bad|old|newer)\b"])
         .unless(&[r"\btensor\b.{0,20}\bdevice\b"]),
+    rule(ModelLoading, Overrides, &[
+        r"\bfor parameter [\w.]+(weight|bias|scales|biases)\b|\bmismatchedSize\b|\bexpectedShape: \[",
+    ]),
+    rule(ModelLoading, Usual, &[
+        r"\bmissing field `\w+`( at line \d+)?|\bunknown variant `\w+`, expected\b|\bconfig\.json\b.{0,60}\b(missing|invalid|not found|error|parse)",
+    ]),
 ];

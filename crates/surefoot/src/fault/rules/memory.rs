@@ -160,4 +160,10 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"shared memory|\bdisk\b"])
     .advice(&[SMALLER]),
     rule(OutOfMemory, Overrides, &[r"\bGPUOutOfMemoryError\b|\bwgpu error: Out of Memory\b"]).advice(&[SMALLER]),
+    rule(OutOfMemory, Names, &[
+        r"\b\w*(Buffer|Allocation|Tensor|Texture)TooBig\b|\bBufferTooLarge\b|\b(buffer|allocation|texture|tensor) (is |was )?too (big|large)\b",
+    ])
+    .unless(&[r"\bhttp|\brequest entity\b|\bheader\b"])
+    .cause("One buffer is larger than the device allows.")
+    .advice(ONE_BUFFER),
 ];

@@ -80,4 +80,8 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .unless(&[r"\b(no|zero|without( any)?|0) (nans?|infs?)\b"]),
     rule(Numeric, Hints, &[r"\bnans?\b.{0,30}\b(check|tensor|layer)|\bunderflow\b|\ball zeros? gradients?\b"]),
+    rule(ShapeMismatch, Hints, &[
+        r"\b(shape|dimension|rank|stride)s?\b.{0,40}\b(invalid|wrong|unexpected|bad|illegal)\b|\b(invalid|wrong|unexpected|bad|illegal) (input |output |tensor )?(shape|dimension|rank|stride)s?\b",
+    ])
+    .unless(LOADING),
 ];

@@ -319,9 +319,11 @@ impl RuleSet {
         let compiled = &self.rules[pattern.rule];
         let rule = compiled.rule;
         if let Some((known, winner)) = best {
-            let here = Rank { weight: rule.weight, last_error: log.is_last_error(line), at: 0 };
+            // No match ends before its first word begins.
+            let at = pattern.guarded.sets.first().map_or(0, |rarest| here.span(rarest).0);
+            let rank = Rank { weight: rule.weight, last_error: log.is_last_error(line), at };
             let same_kind = self.rule(self.patterns[winner.pattern].rule).kind == rule.kind;
-            if !here.beats(known) || (same_kind && here.as_strong_as(known)) {
+            if !rank.beats(known) || (same_kind && rank.as_strong_as(known)) {
                 return;
             }
         }

@@ -8,7 +8,8 @@ use predicates::prelude::*;
 use serde_json::Value;
 use tempfile::TempDir;
 
-const CLEAN: &str = "import torch\n\ndevice = torch.device(\"cuda\" if torch.cuda.is_available() else \"cpu\")\n";
+const CLEAN: &str =
+    "import torch\n\ndevice = torch.device(\"cuda\" if torch.cuda.is_available() else \"cpu\")\n";
 const BAD: &str = "import torch\n\nx = torch.zeros(3)\nx.half()\n";
 const BROKEN: &str = "import torch\n\ndef f(:\n    pass\n";
 
@@ -61,7 +62,11 @@ fn a_file_that_does_not_parse_exits_2_is_named_and_the_others_are_checked() {
 #[test]
 fn a_missing_path_exits_2_and_an_empty_folder_says_so() {
     let folder = project(&[("notes.txt", "")]);
-    surefoot(folder.path()).arg("gone.py").assert().code(2).stdout(predicate::str::contains("gone.py"));
+    surefoot(folder.path())
+        .arg("gone.py")
+        .assert()
+        .code(2)
+        .stdout(predicate::str::contains("gone.py"));
     surefoot(folder.path()).assert().code(0).stderr(predicate::str::contains("no Python files"));
 }
 
@@ -98,11 +103,11 @@ fn sarif_has_the_shape_that_scanners_read() {
 #[test]
 fn github_annotations_are_one_line_each() {
     let folder = project(&[("a.py", BAD)]);
-    surefoot(folder.path())
-        .args(["--format", "github"])
-        .assert()
-        .code(1)
-        .stdout(predicate::str::starts_with("::error file=a.py,line=4,endLine=4,col=1,endColumn=9,title=SF004::"));
+    surefoot(folder.path()).args(["--format", "github"]).assert().code(1).stdout(
+        predicate::str::starts_with(
+            "::error file=a.py,line=4,endLine=4,col=1,endColumn=9,title=SF004::",
+        ),
+    );
 }
 
 #[test]
@@ -115,7 +120,11 @@ fn fix_writes_and_diff_only_shows() {
         .code(1)
         .stdout(predicate::str::contains("-x.half()\n+x = x.half()\n"));
     assert_eq!(fs::read_to_string(&path).expect("read"), BAD);
-    surefoot(folder.path()).arg("--fix").assert().code(0).stderr(predicate::str::contains("1 finding fixed"));
+    surefoot(folder.path())
+        .arg("--fix")
+        .assert()
+        .code(0)
+        .stderr(predicate::str::contains("1 finding fixed"));
     let once = fs::read_to_string(&path).expect("read");
     assert!(once.ends_with("x = x.half()\n"));
     surefoot(folder.path()).arg("--fix").assert().code(0);
@@ -124,8 +133,11 @@ fn fix_writes_and_diff_only_shows() {
 
 #[test]
 fn noqa_silences_by_code_and_altogether() {
-    for (comment, code) in [("# noqa: SF004", 0), ("# noqa", 0), ("# noqa: E501", 1), ("# noqa: SF001", 1)] {
-        let folder = project(&[("a.py", &BAD.replace("x.half()", &format!("x.half()  {comment}")))]);
+    for (comment, code) in
+        [("# noqa: SF004", 0), ("# noqa", 0), ("# noqa: E501", 1), ("# noqa: SF001", 1)]
+    {
+        let folder =
+            project(&[("a.py", &BAD.replace("x.half()", &format!("x.half()  {comment}")))]);
         surefoot(folder.path()).assert().code(code);
     }
 }
@@ -135,7 +147,8 @@ fn pyproject_selects_ignores_and_excludes() {
     let settings = "[tool.surefoot]\nexclude = [\"old/\"]\n\n[tool.surefoot.per-file-ignores]\n\"tests/*\" = [\"SF004\"]\n";
     let folder = project(&[("pyproject.toml", settings), ("old/a.py", BAD), ("tests/b.py", BAD)]);
     surefoot(folder.path()).assert().code(0);
-    let folder = project(&[("pyproject.toml", "[tool.surefoot]\nselect = [\"SF01\"]\n"), ("a.py", BAD)]);
+    let folder =
+        project(&[("pyproject.toml", "[tool.surefoot]\nselect = [\"SF01\"]\n"), ("a.py", BAD)]);
     surefoot(folder.path()).assert().code(0);
     surefoot(folder.path()).args(["--select", "SF00"]).assert().code(1);
     surefoot(folder.path()).args(["--select", "SF00", "--ignore", "SF004"]).assert().code(0);
@@ -146,7 +159,11 @@ fn pyproject_selects_ignores_and_excludes() {
 #[test]
 fn an_unknown_rule_exits_2() {
     let folder = project(&[("a.py", BAD)]);
-    surefoot(folder.path()).args(["--select", "XX1"]).assert().code(2).stderr(predicate::str::contains("XX1"));
+    surefoot(folder.path())
+        .args(["--select", "XX1"])
+        .assert()
+        .code(2)
+        .stderr(predicate::str::contains("XX1"));
     surefoot(folder.path()).args(["--explain", "SF999"]).assert().code(2);
 }
 
@@ -183,7 +200,10 @@ fn notebooks_name_the_cell() {
         {"cell_type": "code", "source": ["!nvidia-smi\n", "x.half()"]}
     ], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}"#;
     let folder = project(&[("n.ipynb", notebook)]);
-    surefoot(folder.path()).assert().code(1).stdout(predicate::str::contains("--> n.ipynb:cell 3:2:1"));
+    surefoot(folder.path())
+        .assert()
+        .code(1)
+        .stdout(predicate::str::contains("--> n.ipynb:cell 3:2:1"));
     surefoot(folder.path()).arg("--fix").assert().code(0);
     let fixed = fs::read_to_string(folder.path().join("n.ipynb")).expect("read");
     assert_eq!(json(fixed.as_bytes())["cells"][2]["source"][1], "x = x.half()");

@@ -107,14 +107,22 @@ impl Check {
         self.print(&report, global, terminal)
     }
 
-    fn stdin(&self, settings: &Settings, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+    fn stdin(
+        &self,
+        settings: &Settings,
+        global: &Global,
+        terminal: &Terminal,
+    ) -> Result<Exit, Failure> {
         if self.paths.len() > 1 || self.plan {
-            return Err(Failure::usage("stdin can only be checked by itself").hint("surefoot check - < file.py"));
+            return Err(Failure::usage("stdin can only be checked by itself")
+                .hint("surefoot check - < file.py"));
         }
         let mut bytes = Vec::new();
-        io::stdin().lock().take(LARGEST + 1).read_to_end(&mut bytes).map_err(|error| {
-            Failure::usage("stdin can't be read").caused_by(&error)
-        })?;
+        io::stdin()
+            .lock()
+            .take(LARGEST + 1)
+            .read_to_end(&mut bytes)
+            .map_err(|error| Failure::usage("stdin can't be read").caused_by(&error))?;
         let rules = settings.rules_for(Path::new(&self.stdin_filename));
         let mut report = Report::default();
         let source = match Source::from_bytes(self.stdin_filename.clone(), bytes) {
@@ -134,7 +142,8 @@ impl Check {
             // The text goes to stdout as it was or as it is now; what is left goes to stderr.
             let now = fixed.map_or(source, |fixed| fixed.source);
             terminal.result(&now.text)?;
-            report.add(check::check(&now, &rules).map(|findings| Checked { source: now, findings }));
+            report
+                .add(check::check(&now, &rules).map(|findings| Checked { source: now, findings }));
             terminal.note(report::text::render(&report, false).trim_end());
             return Ok(outcome(&report));
         }
@@ -186,7 +195,12 @@ impl Check {
         self.print(&report, global, terminal)
     }
 
-    fn print(&self, report: &Report, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+    fn print(
+        &self,
+        report: &Report,
+        global: &Global,
+        terminal: &Terminal,
+    ) -> Result<Exit, Failure> {
         match if global.json { Format::Json } else { self.format } {
             Format::Json => terminal.json(&report::json::document(report))?,
             Format::Sarif => terminal.json(&report::sarif::document(report))?,

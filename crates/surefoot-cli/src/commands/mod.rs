@@ -2,6 +2,8 @@
 //! returns how the program ends.
 
 pub(crate) mod check;
+pub(crate) mod devices;
+pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod journal;
 
@@ -13,6 +15,8 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
     let global = &arguments.global;
     match arguments.command {
         Command::Check(command) => command.run(global, terminal),
+        Command::Devices(command) => command.run(global, terminal),
+        Command::Doctor(command) => command.run(global, terminal),
         Command::Explain(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
     }

@@ -1,0 +1,7 @@
+//! Running a model in less memory than it needs: the plan, what stays, what streams.
+
+pub mod bytes;
+pub(crate) mod feed;
+pub mod meter;
+pub mod plan;
+pub(crate) mod store;

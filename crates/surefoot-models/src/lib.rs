@@ -5,6 +5,7 @@
 pub mod arch;
 mod error;
 pub mod folder;
+pub mod generate;
 pub mod run;
 pub mod stream;
 pub mod weights;

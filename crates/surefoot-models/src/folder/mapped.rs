@@ -73,10 +73,10 @@ impl Mapped {
         }
     }
 
-    /// Takes the pages that lie wholly in `range` out of the process.
+    /// Takes the pages that `range` touches out of the process.
     pub(crate) fn drop_pages(&self, range: &Range<usize>) {
-        let start = range.start.div_ceil(PAGE) * PAGE;
-        let end = if range.end == self.map.len() { range.end } else { range.end / PAGE * PAGE };
+        let start = range.start / PAGE * PAGE;
+        let end = (range.end.div_ceil(PAGE) * PAGE).min(self.map.len());
         if start < end {
             // SAFETY: the mapping is read-only and file-backed: a page that is dropped comes
             // back with the same contents when it is next touched. A refusal changes nothing.

@@ -7,7 +7,7 @@
 use burn::tensor::{Device, Tensor, TensorData, activation};
 
 /// The scores of one run of queries hold at most this many numbers.
-pub(crate) const MAX_SCORES: usize = 4 << 20;
+pub(crate) const MAX_SCORES: usize = 1 << 20;
 /// Added to a score that is masked: it underflows in softmax, and a row where everything is
 /// masked (padding) stays finite.
 const MASKED: f32 = -1e30;

@@ -12,15 +12,19 @@ use super::cache::Cache;
 use super::norm::Norm;
 use super::rotary::Rotation;
 use crate::arch;
-use crate::arch::blueprint::Blueprint;
+use crate::arch::blueprint::{Blueprint, Head};
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
 use crate::folder::settings::Settings;
 use crate::stream::meter::Meter;
-use crate::stream::plan::Residency;
+use crate::stream::needs::Work;
+use crate::stream::plan::Plan;
 use crate::stream::store::{Session, Store};
 use crate::weights::binding::Binding;
 use crate::weights::convert;
+
+/// So many rows of a table are read before their pages leave the process again.
+const ROWS_BEFORE_DROP: usize = 64;
 
 /// Which logits a pass should give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,13 +100,24 @@ impl Opened {
         Ok(Self { blueprint, binding, settings, file_bytes: checkpoint.bytes() })
     }
 
-    /// Loads what stays in memory.
-    pub(crate) fn load(
+    /// Plans `work` in `budget` bytes for the whole process.
+    pub fn plan(&self, work: &Work, budget: Option<u64>) -> Plan {
+        Plan::new(&self.blueprint, &self.binding, work, budget)
+    }
+
+    /// Plans `work` so that a `share` of the matrices stays, from 0 to 1, whatever it needs.
+    pub fn plan_with_share(&self, work: &Work, share: f64) -> Plan {
+        Plan::with_share(&self.blueprint, &self.binding, work, share)
+    }
+
+    /// Loads what stays in memory by `plan`, which must be of this model.
+    pub fn load(
         self,
-        residency: &Residency,
+        plan: &Plan,
         device: &Device,
         meter: Arc<Meter>,
     ) -> Result<Model, ModelError> {
+        let residency = &plan.residency;
         let Self { blueprint, binding, .. } = self;
         let blocks = binding
             .blocks
@@ -114,7 +129,10 @@ impl Opened {
             Some(bound) => Norm::load(blueprint.norm, bound, blueprint.eps, device).map(Some),
             None => Ok(None),
         };
+        let table_stays = blueprint.head == Head::Tied
+            && residency.cuts.last().is_some_and(|cuts| cuts.iter().all(|cut| cut.resident));
         Ok(Model {
+            table_stays,
             embedding_norm: norm(&binding.embedding_norm)?,
             final_norm: norm(&binding.final_norm)?,
             store: Store::load(&binding.matrices, residency, device, meter)?,
@@ -134,15 +152,22 @@ pub struct Model {
     embedding_norm: Option<Norm>,
     blocks: Vec<BlockRunner>,
     final_norm: Option<Norm>,
+    /// The token table is the head and stays in memory: its pages must not be dropped.
+    table_stays: bool,
     pub(crate) device: Device,
 }
 
 impl Model {
-    /// Loads all of `folder` onto `device`.
-    pub fn resident(folder: &Path, device: &Device) -> Result<Self, ModelError> {
+    /// Opens `folder`, plans `work` in `budget` bytes and loads what stays.
+    pub fn open(
+        folder: &Path,
+        work: &Work,
+        budget: Option<u64>,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
         let opened = Opened::new(folder)?;
-        let residency = Residency::all(&opened.binding.matrices);
-        opened.load(&residency, device, Arc::default())
+        let plan = opened.plan(work, budget).checked()?;
+        opened.load(&plan, device, Arc::default())
     }
 
     /// What the model is made of.
@@ -246,8 +271,14 @@ impl Model {
             let dtype = table.float()?;
             for (at, sum) in numbers.chunks_exact_mut(hidden).enumerate() {
                 convert::add_row(table, dtype, row_of(at), sum);
+                // The system maps some pages around each one that is touched.
+                if !self.table_stays && at % ROWS_BEFORE_DROP == ROWS_BEFORE_DROP - 1 {
+                    table.file.drop_pages(&table.range);
+                }
             }
-            table.file.drop_pages(&table.range);
+            if !self.table_stays {
+                table.file.drop_pages(&table.range);
+            }
             Ok::<_, ModelError>(())
         };
         add(&self.binding.tokens, &|at| ids[at] as usize, &mut numbers)?;

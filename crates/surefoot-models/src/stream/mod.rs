@@ -3,5 +3,7 @@
 pub mod bytes;
 pub(crate) mod feed;
 pub mod meter;
+pub mod needs;
 pub mod plan;
+pub mod process;
 pub(crate) mod store;

@@ -44,4 +44,5 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Explain(commands::explain::Explain),
+    Journal(commands::journal::Journal),
 }

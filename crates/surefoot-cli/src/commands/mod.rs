@@ -2,6 +2,7 @@
 //! returns how the program ends.
 
 pub(crate) mod explain;
+pub(crate) mod journal;
 
 use crate::args::{Arguments, Command};
 use crate::exit::{Exit, Failure};
@@ -11,5 +12,6 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
     let global = &arguments.global;
     match arguments.command {
         Command::Explain(command) => command.run(global, terminal),
+        Command::Journal(command) => command.run(global, terminal),
     }
 }

@@ -1,5 +1,6 @@
 //! The fixtures made with transformers: logits and every hidden state within 1e-4, in every
-//! mode of execution.
+//! mode of execution. `SUREFOOT_GOLDENS` names another folder of them, made by
+//! `make_goldens.py`, to be tried instead.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +14,10 @@ use surefoot_models::{Batch, Logits, Model, Opened, Want};
 const WANT: Want = Want { logits: Logits::All, hidden: true, last_hidden: true };
 
 fn folders() -> Vec<PathBuf> {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let fixtures = match std::env::var_os("SUREFOOT_GOLDENS") {
+        Some(more) => PathBuf::from(more),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures"),
+    };
     let mut folders: Vec<PathBuf> = std::fs::read_dir(fixtures)
         .unwrap()
         .map(|entry| entry.unwrap().path())

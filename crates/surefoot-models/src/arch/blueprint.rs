@@ -207,8 +207,10 @@ impl Heads {
         dim_default: Option<usize>,
     ) -> Result<Self, ModelError> {
         let heads = settings.needed("num_attention_heads", limits::HEADS)?;
-        let kv_heads =
-            settings.count("num_key_value_heads", limits::HEADS)?.or(kv_default).unwrap_or(heads);
+        // Left out means the family's default; null means as many as there are queries.
+        let key = "num_key_value_heads";
+        let kv_default = kv_default.filter(|_| !settings.mentions(key));
+        let kv_heads = settings.count(key, limits::HEADS)?.or(kv_default).unwrap_or(heads);
         if !heads.is_multiple_of(kv_heads) {
             return Err(settings.problem(
                 "num_key_value_heads",

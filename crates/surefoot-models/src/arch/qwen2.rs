@@ -11,7 +11,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         settings,
         &Kin {
             family: "qwen2",
-            kv_heads: None,
+            kv_heads: Some(32),
             head_dim: None,
             max_positions: 32_768,
             qkv_bias: true,

@@ -12,7 +12,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         settings,
         &Kin {
             family: "qwen3",
-            kv_heads: None,
+            kv_heads: Some(32),
             head_dim: Some(128),
             max_positions: 32_768,
             qkv_bias: attention_bias,

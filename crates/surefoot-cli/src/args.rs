@@ -49,8 +49,12 @@ pub(crate) struct Global {
 pub(crate) enum Command {
     Devices(commands::devices::Devices),
     Doctor(commands::doctor::Doctor),
+    Embed(commands::embed::Embed),
     Explain(commands::explain::Explain),
+    Forward(commands::forward::Forward),
+    Generate(commands::generate::Generate),
     Journal(commands::journal::Journal),
+    Plan(commands::plan::Plan),
 }
 
 impl Global {

@@ -40,8 +40,8 @@ pub enum ModelError {
     /// The work doesn't fit in the memory that was allowed.
     #[error(
         "{} would be needed, {} are allowed",
-        crate::stream::bytes::Bytes(*needed),
-        crate::stream::bytes::Bytes(*allowed)
+        surefoot::device::memory::Bytes(*needed),
+        surefoot::device::memory::Bytes(*allowed)
     )]
     Memory {
         /// The least number of bytes that would be enough.

@@ -3,10 +3,12 @@
 #![deny(unsafe_code)]
 
 pub mod arch;
+pub mod embed;
 mod error;
 pub mod folder;
 pub mod generate;
 pub mod run;
+pub mod save;
 pub mod stream;
 pub mod weights;
 

@@ -3,8 +3,12 @@
 
 pub(crate) mod devices;
 pub(crate) mod doctor;
+pub(crate) mod embed;
 pub(crate) mod explain;
+pub(crate) mod forward;
+pub(crate) mod generate;
 pub(crate) mod journal;
+pub(crate) mod plan;
 
 use crate::args::{Arguments, Command};
 use crate::exit::{Exit, Failure};
@@ -15,7 +19,11 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
     match arguments.command {
         Command::Devices(command) => command.run(global, terminal),
         Command::Doctor(command) => command.run(global, terminal),
+        Command::Embed(command) => command.run(global, terminal),
         Command::Explain(command) => command.run(global, terminal),
+        Command::Forward(command) => command.run(global, terminal),
+        Command::Generate(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
+        Command::Plan(command) => command.run(global, terminal),
     }
 }

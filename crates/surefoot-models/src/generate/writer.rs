@@ -50,6 +50,11 @@ impl<'a> Writer<'a> {
         self.text.get(from..).unwrap_or("")
     }
 
+    /// How many bytes of the text were given out.
+    pub fn given(&self) -> usize {
+        self.given
+    }
+
     /// The whole text.
     pub fn text(&self) -> &str {
         &self.text

@@ -1,6 +1,6 @@
 //! A model that is ready to run.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -85,6 +85,8 @@ pub struct Opened {
     pub binding: Binding,
     /// The configuration.
     pub settings: Settings,
+    /// Where it is.
+    pub folder: PathBuf,
     /// The bytes of all tensors in the files.
     pub file_bytes: u64,
 }
@@ -97,7 +99,24 @@ impl Opened {
         let blueprint = arch::describe(&settings)?;
         let checkpoint = Checkpoint::open(&folder)?;
         let binding = Binding::new(&blueprint, &checkpoint)?;
-        Ok(Self { blueprint, binding, settings, file_bytes: checkpoint.bytes() })
+        Ok(Self { blueprint, binding, settings, folder, file_bytes: checkpoint.bytes() })
+    }
+
+    /// Whether the model gives logits.
+    pub fn has_head(&self) -> bool {
+        self.binding.head.is_some()
+    }
+
+    /// Tokens that end a text, as `generation_config.json` or else the configuration says.
+    pub fn end_tokens(&self) -> Result<Vec<u32>, ModelError> {
+        let generation = self.folder.join("generation_config.json");
+        if generation.exists() {
+            let ends = Settings::open(&generation)?.counts("eos_token_id")?;
+            if !ends.is_empty() {
+                return Ok(ends);
+            }
+        }
+        self.settings.counts("eos_token_id")
     }
 
     /// Plans `work` in `budget` bytes for the whole process.
@@ -217,7 +236,7 @@ impl Model {
             width: batch.width,
         };
         let mut output = Output::default();
-        let mut x = self.embed(&batch.ids, &positions)?;
+        let mut x = self.first_state(&batch.ids, &positions)?;
         for (number, block) in self.blocks.iter().enumerate() {
             if want.hidden {
                 output.hidden.push(self.read(x.clone(), || format!("block {number}"))?);
@@ -264,7 +283,7 @@ impl Model {
     }
 
     /// The first hidden state: rows of the tables, read from the files as they are needed.
-    fn embed(&self, ids: &[u32], positions: &[usize]) -> Result<Tensor<2>, ModelError> {
+    fn first_state(&self, ids: &[u32], positions: &[usize]) -> Result<Tensor<2>, ModelError> {
         let hidden = self.blueprint.hidden;
         let mut numbers = vec![0.0_f32; ids.len() * hidden];
         let add = |table: &Stored, row_of: &dyn Fn(usize) -> usize, numbers: &mut [f32]| {

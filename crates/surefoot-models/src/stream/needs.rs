@@ -36,7 +36,7 @@ pub struct Needs {
 
 /// Code, thread stacks and the allocator's reserves that are touched only once work begins,
 /// and the pages of a file that are being read or converted.
-const WARMING: u64 = 20 << 20;
+const WARMING: u64 = 14 << 20;
 
 impl Needs {
     pub(crate) fn new(blueprint: &Blueprint, binding: &Binding, work: &Work) -> Self {

@@ -59,10 +59,6 @@ impl Piece {
         self.file_range().len() as u64
     }
 
-    pub(crate) fn name(&self) -> &str {
-        &self.stored.name
-    }
-
     fn file_range(&self) -> Range<usize> {
         let row = self.cols * self.dtype.size();
         let start = self.stored.range.start;
@@ -90,12 +86,7 @@ impl Piece {
             let start = Instant::now();
             self.stored.file.populate(&range);
             let cost = Cost { reading: start.elapsed(), converting: Duration::ZERO };
-            let window = Window {
-                file: Arc::clone(&self.stored.file),
-                range,
-                passing: permit.is_some(),
-                _permit: permit,
-            };
+            let window = Window { file: Arc::clone(&self.stored.file), range, _permit: permit };
             (bytes::Bytes::from_owner(window), cost)
         } else {
             let (memory, cost) = self.converted(range)?;
@@ -134,8 +125,6 @@ impl Piece {
 struct Window {
     file: Arc<Mapped>,
     range: Range<usize>,
-    /// Whether its pages leave the process with it.
-    passing: bool,
     _permit: Option<Permit>,
 }
 
@@ -147,9 +136,7 @@ impl AsRef<[u8]> for Window {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        if self.passing {
-            self.file.drop_pages(&self.range);
-        }
+        self.file.drop_pages(&self.range);
     }
 }
 

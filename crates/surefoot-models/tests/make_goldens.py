@@ -141,8 +141,9 @@ def make(folder, name, model_class, config, how):
         for parameter_name, parameter in model.named_parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
-    if "dtype" in how:
-        model = model.to(how["dtype"])
+    if "dtype" in how:  # the parameters alone: rotary frequencies stay in fp32
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(how["dtype"])
     path = os.path.join(folder, name)
     os.makedirs(path, exist_ok=True)
     model.save_pretrained(path, max_shard_size=how.get("shards", "10GB"))
@@ -158,7 +159,8 @@ def make(folder, name, model_class, config, how):
         written = json.load(open(file))
         how["config"](written)
         json.dump(written, open(file, "w"), indent=2)
-    model = model.to(torch.float32)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.float32)
     ids = torch.randint(0, config.vocab_size, (2, 24))
     with torch.no_grad():
         output = model(input_ids=ids, output_hidden_states=True)

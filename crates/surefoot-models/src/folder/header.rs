@@ -92,6 +92,11 @@ pub(crate) fn read(file: &Mapped) -> Result<BTreeMap<String, Entry>, ModelError>
     Ok(entries)
 }
 
+/// Whether the header of `file` can be relied on.
+pub fn check_file(file: &Mapped) -> Result<(), ModelError> {
+    read(file).map(|_| ())
+}
+
 fn check(file: &Mapped, start: usize, name: &str, raw: RawTensor) -> Result<Entry, ModelError> {
     let bad = |problem: String| ModelError::tensor(file.path(), name, problem);
     if raw.shape.len() > MAX_DIMS {

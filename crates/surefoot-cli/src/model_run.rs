@@ -120,7 +120,7 @@ impl<'a> ModelRun<'a> {
         let plan = if step.is_streaming() {
             opened.plan_with_share(work, 0.0)
         } else {
-            opened.plan(work, self.budget()).checked()?
+            opened.plan_here(work, self.budget()).checked()?
         };
         if step.attempt() > 1 {
             self.terminal.note(&format!(

@@ -146,7 +146,7 @@ fn fitting(opened: &Opened, sequences: &[Vec<u32>], budget: Option<u64>) -> (Wor
     let mut size = sequences.len().clamp(1, BATCH);
     loop {
         let work = Work { batch: size, prompt, new_tokens: 0, want: embed::WANT };
-        if size == 1 || opened.plan(&work, budget).fits {
+        if size == 1 || opened.plan_here(&work, budget).fits {
             return (work, size);
         }
         size = size.div_ceil(2);

@@ -46,7 +46,7 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     max_tokens: u32,
     /// 0 takes the most likely token, 1 samples as the model says, more is bolder
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Sample from the N most likely tokens only
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]

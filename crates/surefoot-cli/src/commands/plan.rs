@@ -70,7 +70,7 @@ impl Plan {
             false => None,
         };
         let work = self.work(&opened);
-        let plan = opened.plan(&work, run.budget());
+        let plan = opened.plan_here(&work, run.budget());
         let device = run.footing.device()?;
         let expected = Rate::estimate(&plan, &opened.binding, device.burn());
         drop(texts);

@@ -1,5 +1,5 @@
-//! The weights of a folder: one safetensors file or shards with an index, mapped, with every
-//! tensor's place known and checked.
+//! The weights of a folder: one safetensors file or shards with an index, with every tensor's
+//! place known and checked.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::header::{self, Dtype};
 use super::index;
-use super::mapped::Mapped;
+use super::mapped::WeightFile;
 use crate::error::ModelError;
 
 const SINGLE: &str = "model.safetensors";
@@ -16,10 +16,10 @@ const INDEX: &str = "model.safetensors.index.json";
 /// More than any published index needs.
 const MAX_INDEX: u64 = 16 << 20;
 
-/// One tensor's place in a mapped file.
+/// One tensor's place in its file.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    pub(crate) file: Arc<Mapped>,
+    pub(crate) file: Arc<WeightFile>,
     /// The name in the file.
     pub name: String,
     pub(crate) dtype: String,
@@ -56,7 +56,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Maps the weights of `folder` and checks their headers. No weight is read.
+    /// Opens the weights of `folder` and checks their headers. No weight is read.
     pub fn open(folder: &Path) -> Result<Self, ModelError> {
         if folder.join(SINGLE).exists() {
             let path = index::inside(folder, SINGLE)?;
@@ -98,7 +98,7 @@ impl Checkpoint {
 }
 
 fn shard(path: &Path) -> Result<BTreeMap<String, Stored>, ModelError> {
-    let file = Arc::new(Mapped::open(path)?);
+    let file = Arc::new(WeightFile::open(path)?);
     let entries = header::read(&file)?;
     Ok(entries
         .into_iter()

@@ -10,7 +10,7 @@ use std::ops::Range;
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
 
-use super::mapped::Mapped;
+use super::mapped::WeightFile;
 use crate::error::ModelError;
 
 /// More than any published model needs (about 150 bytes a tensor).
@@ -59,26 +59,29 @@ pub(crate) struct Entry {
 }
 
 /// Reads and checks the header of `file`.
-pub(crate) fn read(file: &Mapped) -> Result<BTreeMap<String, Entry>, ModelError> {
-    let bytes = file.bytes();
+pub(crate) fn read(file: &WeightFile) -> Result<BTreeMap<String, Entry>, ModelError> {
     let bad = |problem: String| ModelError::file(file.path(), problem);
-    let length = bytes
-        .first_chunk::<8>()
-        .map(|length| u64::from_le_bytes(*length))
-        .ok_or_else(|| bad(format!("is no safetensors file: it has {} bytes", bytes.len())))?;
+    let mut length = [0; 8];
+    if file.size() < 8 {
+        return Err(bad(format!("is no safetensors file: it has {} bytes", file.size())));
+    }
+    file.read_at(0, &mut length)?;
+    let length = u64::from_le_bytes(length);
     if length > MAX_HEADER {
         return Err(bad(format!(
             "claims a header of {length} bytes; more than {MAX_HEADER} is no model"
         )));
     }
     let data_start = 8 + length as usize;
-    let json = bytes.get(8..data_start).ok_or_else(|| {
-        bad(format!(
+    if file.size() < data_start as u64 {
+        return Err(bad(format!(
             "is truncated: its header should end at byte {data_start}, the file at {}",
-            bytes.len()
-        ))
-    })?;
-    let raw: RawHeader = serde_json::from_slice(json)
+            file.size()
+        )));
+    }
+    let mut json = vec![0; length as usize];
+    file.read_at(8, &mut json)?;
+    let raw: RawHeader = serde_json::from_slice(&json)
         .map_err(|error| bad(format!("has a header that can't be read: {error}")))?;
     let mut entries = BTreeMap::new();
     for (name, tensor) in raw.0 {
@@ -88,16 +91,15 @@ pub(crate) fn read(file: &Mapped) -> Result<BTreeMap<String, Entry>, ModelError>
         }
     }
     refuse_overlaps(file, &entries)?;
-    file.drop_pages(&(0..data_start));
     Ok(entries)
 }
 
 /// Whether the header of `file` can be relied on.
-pub fn check_file(file: &Mapped) -> Result<(), ModelError> {
+pub fn check_file(file: &WeightFile) -> Result<(), ModelError> {
     read(file).map(|_| ())
 }
 
-fn check(file: &Mapped, start: usize, name: &str, raw: RawTensor) -> Result<Entry, ModelError> {
+fn check(file: &WeightFile, start: usize, name: &str, raw: RawTensor) -> Result<Entry, ModelError> {
     let bad = |problem: String| ModelError::tensor(file.path(), name, problem);
     if raw.shape.len() > MAX_DIMS {
         return Err(bad(format!("has {} dimensions", raw.shape.len())));
@@ -114,7 +116,7 @@ fn check(file: &Mapped, start: usize, name: &str, raw: RawTensor) -> Result<Entr
     if from > to {
         return Err(bad(format!("ends ({to}) before it starts ({from})")));
     }
-    let available = (file.bytes().len() - start) as u64;
+    let available = file.size() - start as u64;
     if to > available {
         return Err(bad(format!(
             "ends at byte {to} of the data, but the file has only {available}: it is truncated"
@@ -136,7 +138,7 @@ fn check(file: &Mapped, start: usize, name: &str, raw: RawTensor) -> Result<Entr
     })
 }
 
-fn refuse_overlaps(file: &Mapped, entries: &BTreeMap<String, Entry>) -> Result<(), ModelError> {
+fn refuse_overlaps(file: &WeightFile, entries: &BTreeMap<String, Entry>) -> Result<(), ModelError> {
     let mut by_start: Vec<_> =
         entries.iter().filter(|(_, entry)| !entry.range.is_empty()).collect();
     by_start.sort_by_key(|(_, entry)| entry.range.start);

@@ -1,28 +1,28 @@
-//! A file mapped for reading: the only `unsafe` of the project.
+//! A file of weights: read by position, or mapped a range at a time. The mapping is the only
+//! `unsafe` of the project.
 //!
-//! Pages come in when they are touched or asked for with [`Mapped::populate`] and leave the
-//! process with [`Mapped::drop_pages`]; they stay in the page cache, so reading them again is
+//! Only what is in use is mapped, so neither the process's memory nor its address space grows
+//! with the file. Pages that leave the process stay in the page cache, so reading them again is
 //! cheap where the machine has room.
-
-#![allow(unsafe_code)]
 
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memmap2::{Advice, Mmap, UncheckedAdvice};
+use memmap2::{Advice, Mmap, MmapOptions};
 
 use crate::error::ModelError;
 
-/// One file, mapped read-only.
+/// One file that is open for reading.
 #[derive(Debug)]
-pub struct Mapped {
+pub struct WeightFile {
     path: PathBuf,
-    map: Mmap,
+    file: File,
+    size: u64,
 }
 
-impl Mapped {
-    /// Maps a regular file. Devices, pipes and folders are refused before they are opened.
+impl WeightFile {
+    /// Opens a regular file. Devices, pipes and folders are refused before they are opened.
     pub fn open(path: &Path) -> Result<Self, ModelError> {
         let about = std::fs::metadata(path)
             .map_err(|error| ModelError::file(path, format!("can't be read: {error}")))?;
@@ -31,13 +31,7 @@ impl Mapped {
         }
         let file = File::open(path)
             .map_err(|error| ModelError::file(path, format!("can't be opened: {error}")))?;
-        // SAFETY: the mapping is read-only and private, and its bytes are only ever read as
-        // plain numbers, so no value can be invalid. Another process that rewrites the file
-        // changes the numbers that are read; one that truncates it ends this process with
-        // SIGBUS. Both are what every program that maps model files accepts.
-        let map = unsafe { Mmap::map(&file) }
-            .map_err(|error| ModelError::file(path, format!("can't be mapped: {error}")))?;
-        Ok(Self { path: path.to_owned(), map })
+        Ok(Self { path: path.to_owned(), file, size: about.len() })
     }
 
     /// The file.
@@ -45,48 +39,73 @@ impl Mapped {
         &self.path
     }
 
-    /// The whole file.
-    pub fn bytes(&self) -> &[u8] {
-        &self.map
+    /// Its bytes.
+    pub fn size(&self) -> u64 {
+        self.size
     }
 
-    /// Reads the pages of `range` in now, so that who uses them doesn't wait for the disk.
-    pub(crate) fn populate(&self, range: &Range<usize>) {
-        if range.is_empty() {
-            return;
-        }
-        if self.map.advise_range(Advice::PopulateRead, range.start, range.len()).is_err() {
-            // Kernels before 5.14: touch one byte of every page.
-            let mut sum = 0_u8;
-            for byte in self.map[range.clone()].iter().step_by(PAGE) {
-                sum = sum.wrapping_add(*byte);
+    /// Reads as many bytes as `target` has from `offset` on.
+    pub(crate) fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), ModelError> {
+        #[cfg(unix)]
+        let read = std::os::unix::fs::FileExt::read_exact_at(&self.file, target, offset);
+        #[cfg(windows)]
+        let read = (0..target.len()).try_fold(0, |done, _| {
+            if done == target.len() {
+                return Ok(done);
             }
-            std::hint::black_box(sum);
-        }
+            use std::os::windows::fs::FileExt as _;
+            match self.file.seek_read(&mut target[done..], offset + done as u64)? {
+                0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+                more => Ok(done + more),
+            }
+        });
+        read.map(|_| ()).map_err(|error| {
+            ModelError::file(&self.path, format!("can't be read at byte {offset}: {error}"))
+        })
     }
 
-    /// Starts reading `range` from the disk without waiting for it.
+    /// Maps a range and reads its pages in, so that who uses them doesn't wait for the disk.
+    pub(crate) fn map(&self, range: &Range<usize>) -> Result<MappedRange, ModelError> {
+        let map = self.mapping(range)?;
+        if map.advise(Advice::PopulateRead).is_err() {
+            // Kernels before 5.14, other systems: touch one byte of every page.
+            let touched = map.iter().step_by(4096).fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+            std::hint::black_box(touched);
+        }
+        Ok(MappedRange(map))
+    }
+
+    /// Starts reading a range from the disk without waiting for it.
     pub(crate) fn announce(&self, range: &Range<usize>) {
-        if !range.is_empty() {
-            // A hint: if the kernel refuses it, the pages are read when they are touched.
-            let _ = self.map.advise_range(Advice::WillNeed, range.start, range.len());
+        if let Ok(map) = self.mapping(range) {
+            // A hint: if the system refuses it, the pages are read when they are needed.
+            let _ = map.advise(Advice::WillNeed);
         }
     }
 
-    /// Takes the pages that `range` touches out of the process.
-    pub(crate) fn drop_pages(&self, range: &Range<usize>) {
-        let start = range.start / PAGE * PAGE;
-        let end = (range.end.div_ceil(PAGE) * PAGE).min(self.map.len());
-        if start < end {
-            // SAFETY: the mapping is read-only and file-backed: a page that is dropped comes
-            // back with the same contents when it is next touched. A refusal changes nothing.
-            let _ = unsafe {
-                self.map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start)
-            };
-        }
+    #[allow(unsafe_code)]
+    fn mapping(&self, range: &Range<usize>) -> Result<Mmap, ModelError> {
+        let mut options = MmapOptions::new();
+        options.offset(range.start as u64).len(range.len());
+        // SAFETY: the mapping is read-only and private, and its bytes are only ever read as
+        // plain numbers, so no value can be invalid. Another process that rewrites the file
+        // changes the numbers that are read; one that truncates it ends this process with
+        // SIGBUS. Both are what every program that maps model files accepts.
+        unsafe { options.map(&self.file) }.map_err(|error| {
+            ModelError::file(
+                &self.path,
+                format!("can't be mapped ({} bytes): {error}", range.len()),
+            )
+        })
     }
 }
 
-/// Dropping is rounded to this. Where pages are larger the kernel refuses ranges that don't
-/// fit, and the pages merely stay longer.
-const PAGE: usize = 4096;
+/// A mapped range of a file.
+#[derive(Debug)]
+pub(crate) struct MappedRange(Mmap);
+
+impl AsRef<[u8]> for MappedRange {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}

@@ -12,19 +12,17 @@ use super::cache::Cache;
 use super::norm::Norm;
 use super::rotary::Rotation;
 use crate::arch;
-use crate::arch::blueprint::{Blueprint, Head};
+use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
 use crate::folder::settings::Settings;
 use crate::stream::meter::Meter;
 use crate::stream::needs::Work;
 use crate::stream::plan::Plan;
+use crate::stream::process;
 use crate::stream::store::{Session, Store};
 use crate::weights::binding::Binding;
 use crate::weights::convert;
-
-/// So many rows of a table are read before their pages leave the process again.
-const ROWS_BEFORE_DROP: usize = 64;
 
 /// Which logits a pass should give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,6 +122,14 @@ impl Opened {
         Plan::new(&self.blueprint, &self.binding, work, budget)
     }
 
+    /// Plans `work` in `budget` bytes, or in what the machine can give if that is less: a model
+    /// that doesn't fit the machine is streamed without being asked.
+    pub fn plan_here(&self, work: &Work, budget: Option<u64>) -> Plan {
+        let plan = self.plan(work, budget);
+        let limit = process::limit();
+        if plan.peak_bytes <= limit { plan } else { self.plan(work, Some(limit)) }
+    }
+
     /// Plans `work` so that a `share` of the matrices stays, from 0 to 1, whatever it needs.
     pub fn plan_with_share(&self, work: &Work, share: f64) -> Plan {
         Plan::with_share(&self.blueprint, &self.binding, work, share)
@@ -148,10 +154,7 @@ impl Opened {
             Some(bound) => Norm::load(blueprint.norm, bound, blueprint.eps, device).map(Some),
             None => Ok(None),
         };
-        let table_stays = blueprint.head == Head::Tied
-            && residency.cuts.last().is_some_and(|cuts| cuts.iter().all(|cut| cut.resident));
         Ok(Model {
-            table_stays,
             embedding_norm: norm(&binding.embedding_norm)?,
             final_norm: norm(&binding.final_norm)?,
             store: Store::load(&binding.matrices, residency, device, meter)?,
@@ -171,8 +174,6 @@ pub struct Model {
     embedding_norm: Option<Norm>,
     blocks: Vec<BlockRunner>,
     final_norm: Option<Norm>,
-    /// The token table is the head and stays in memory: its pages must not be dropped.
-    table_stays: bool,
     pub(crate) device: Device,
 }
 
@@ -289,14 +290,7 @@ impl Model {
         let add = |table: &Stored, row_of: &dyn Fn(usize) -> usize, numbers: &mut [f32]| {
             let dtype = table.float()?;
             for (at, sum) in numbers.chunks_exact_mut(hidden).enumerate() {
-                convert::add_row(table, dtype, row_of(at), sum);
-                // The system maps some pages around each one that is touched.
-                if !self.table_stays && at % ROWS_BEFORE_DROP == ROWS_BEFORE_DROP - 1 {
-                    table.file.drop_pages(&table.range);
-                }
-            }
-            if !self.table_stays {
-                table.file.drop_pages(&table.range);
+                convert::add_row(table, dtype, row_of(at), sum)?;
             }
             Ok::<_, ModelError>(())
         };

@@ -62,18 +62,18 @@ fn sample(binding: &Binding) -> (f64, Option<f64>) {
         return (f64::INFINITY, None);
     };
     let size = matrix.dtype.size();
-    let start = matrix.stored.range.start;
-    let range = start..start + matrix.stored.range.len().min(SAMPLE) / size * size;
+    let mut source = vec![0; matrix.stored.range.len().min(SAMPLE) / size * size];
     let begun = Instant::now();
-    matrix.stored.file.populate(&range);
-    let read = range.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9);
+    if matrix.stored.file.read_at(matrix.stored.range.start as u64, &mut source).is_err() {
+        return (f64::INFINITY, None);
+    }
+    let read = source.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9);
     let convert = (size != 4).then(|| {
-        let mut target = vec![0_u8; range.len() / size * 4];
+        let mut target = vec![0_u8; source.len() / size * 4];
         let begun = Instant::now();
-        convert::to_f32(matrix.dtype, &matrix.stored.file.bytes()[range.clone()], &mut target);
-        range.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9)
+        convert::to_f32(matrix.dtype, &source, &mut target);
+        source.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9)
     });
-    matrix.stored.file.drop_pages(&range);
     (read, convert)
 }
 

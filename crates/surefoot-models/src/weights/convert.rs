@@ -3,6 +3,7 @@
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
+use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
 use crate::folder::header::Dtype;
 
@@ -45,14 +46,19 @@ fn f16_to_f32(source: &[u8], target: &mut [u8]) {
     }
 }
 
-/// Rows `row..row + 1` of a table, or a whole vector with row 0 of one row, added to `sum`.
-pub(crate) fn add_row(stored: &Stored, dtype: Dtype, row: usize, sum: &mut [f32]) {
-    let size = dtype.size();
-    let start = stored.range.start + row * sum.len() * size;
-    let range = start..start + sum.len() * size;
-    let mut bytes = vec![0_u8; sum.len() * 4];
-    to_f32(dtype, &stored.file.bytes()[range.clone()], &mut bytes);
-    for (sum, number) in sum.iter_mut().zip(bytes.as_chunks::<4>().0) {
+/// Adds a row of a table to `sum`; a vector is a table of one row.
+pub(crate) fn add_row(
+    stored: &Stored,
+    dtype: Dtype,
+    row: usize,
+    sum: &mut [f32],
+) -> Result<(), ModelError> {
+    let mut source = vec![0; sum.len() * dtype.size()];
+    let mut numbers = vec![0; sum.len() * 4];
+    stored.file.read_at((stored.range.start + row * source.len()) as u64, &mut source)?;
+    to_f32(dtype, &source, &mut numbers);
+    for (sum, number) in sum.iter_mut().zip(numbers.as_chunks::<4>().0) {
         *sum += f32::from_ne_bytes(*number);
     }
+    Ok(())
 }

@@ -5,7 +5,6 @@
 //! a [`Permit`] is held as long as the memory is.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
@@ -17,11 +16,9 @@ use super::gate::Permit;
 use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
 use crate::folder::header::Dtype;
-use crate::folder::mapped::Mapped;
 
-/// Reading and converting go on in steps of this many file bytes, so that few pages of the
-/// file are in the process beside the converted numbers.
-const STEP: usize = 2 << 20;
+/// Reading and converting go on in steps of this many file bytes, which a cache holds.
+const STEP: usize = 512 << 10;
 
 /// Some rows of a matrix.
 #[derive(Clone, Debug)]
@@ -78,19 +75,18 @@ impl Piece {
     ) -> Result<(Tensor<2>, Cost), ModelError> {
         let range = self.file_range();
         let shape = [self.rows.len(), self.cols];
-        let source = &self.stored.file.bytes()[range.clone()];
+        // A page begins at a multiple of four, so the offset alone decides.
         let in_place = self.dtype == Dtype::F32
             && cfg!(target_endian = "little")
-            && source.as_ptr().cast::<f32>().is_aligned();
+            && range.start.is_multiple_of(align_of::<f32>());
         let (shared, cost) = if in_place {
             let start = Instant::now();
-            self.stored.file.populate(&range);
+            let memory = self.stored.file.map(&range)?;
             let cost = Cost { reading: start.elapsed(), converting: Duration::ZERO };
-            let window = Window { file: Arc::clone(&self.stored.file), range, _permit: permit };
-            (bytes::Bytes::from_owner(window), cost)
+            (bytes::Bytes::from_owner(Held { memory, _permit: permit }), cost)
         } else {
             let (memory, cost) = self.converted(range)?;
-            (bytes::Bytes::from_owner(Converted { memory, _permit: permit }), cost)
+            (bytes::Bytes::from_owner(Held { memory, _permit: permit }), cost)
         };
         let bytes = Bytes::from_shared(shared, AllocationProperty::Other);
         let data = TensorData::from_bytes(bytes, shape, DType::F32);
@@ -98,56 +94,35 @@ impl Piece {
     }
 
     fn converted(&self, range: Range<usize>) -> Result<(MmapMut, Cost), ModelError> {
-        let file = &self.stored.file;
         let size = self.dtype.size();
         let mut memory = MmapMut::map_anon(range.len() / size * 4).map_err(|error| {
             self.stored.problem(format!("finds no memory for {} bytes: {error}", range.len()))
         })?;
+        let mut source = vec![0; STEP.min(range.len())];
         let mut cost = Cost::default();
-        let mut at = range.start;
+        let mut at = range.start as u64;
         for target in memory.chunks_mut(STEP / size * 4) {
-            let part = at..at + target.len() / 4 * size;
+            let source = &mut source[..target.len() / 4 * size];
             let start = Instant::now();
-            file.populate(&part);
+            self.stored.file.read_at(at, source)?;
             let read = Instant::now();
-            convert::to_f32(self.dtype, &file.bytes()[part.clone()], target);
+            convert::to_f32(self.dtype, source, target);
             cost.reading += read - start;
             cost.converting += read.elapsed();
-            file.drop_pages(&part);
-            at = part.end;
+            at += source.len() as u64;
         }
-        file.drop_pages(&range);
         Ok((memory, cost))
     }
 }
 
-/// A part of a mapped file that a tensor reads in place.
-struct Window {
-    file: Arc<Mapped>,
-    range: Range<usize>,
+/// Memory that a tensor reads, with the room it takes.
+struct Held<M> {
+    memory: M,
     _permit: Option<Permit>,
 }
 
-impl AsRef<[u8]> for Window {
+impl<M: AsRef<[u8]>> AsRef<[u8]> for Held<M> {
     fn as_ref(&self) -> &[u8] {
-        &self.file.bytes()[self.range.clone()]
-    }
-}
-
-impl Drop for Window {
-    fn drop(&mut self) {
-        self.file.drop_pages(&self.range);
-    }
-}
-
-/// Numbers that were converted.
-struct Converted {
-    memory: MmapMut,
-    _permit: Option<Permit>,
-}
-
-impl AsRef<[u8]> for Converted {
-    fn as_ref(&self) -> &[u8] {
-        &self.memory
+        self.memory.as_ref()
     }
 }

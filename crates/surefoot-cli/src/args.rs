@@ -50,8 +50,12 @@ pub(crate) enum Command {
     Check(commands::check::Check),
     Devices(commands::devices::Devices),
     Doctor(commands::doctor::Doctor),
+    Embed(commands::embed::Embed),
     Explain(commands::explain::Explain),
+    Forward(commands::forward::Forward),
+    Generate(commands::generate::Generate),
     Journal(commands::journal::Journal),
+    Plan(commands::plan::Plan),
 }
 
 impl Global {

@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use surefoot::journal::Journal;
+
 use crate::commands;
+use crate::exit::Failure;
+use crate::terminal::Terminal;
 
 /// Runs models on whatever devices this machine has, and keeps its footing when one fails.
 #[derive(Debug, Parser)]
@@ -43,6 +47,32 @@ pub(crate) struct Global {
 /// The commands, one module each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Devices(commands::devices::Devices),
+    Doctor(commands::doctor::Doctor),
     Explain(commands::explain::Explain),
     Journal(commands::journal::Journal),
+}
+
+impl Global {
+    /// The journal that `--journal` names, or none.
+    pub(crate) fn open_journal(&self) -> Result<Journal, Failure> {
+        let mut builder = Journal::builder();
+        if let Some(path) = &self.journal {
+            builder = builder.file(path).map_err(|error| {
+                Failure::usage(format!("the journal {} can't be written", path.display()))
+                    .caused_by(&error)
+            })?;
+        }
+        if self.verbose > 0 {
+            builder = builder.tracing();
+        }
+        Ok(builder.build())
+    }
+}
+
+/// Says if events were lost: the work itself is not undone for that.
+pub(crate) fn flush(journal: &Journal, terminal: &Terminal) {
+    if let Err(error) = journal.flush() {
+        terminal.note(&format!("the journal is incomplete: {error}"));
+    }
 }

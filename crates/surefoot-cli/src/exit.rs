@@ -3,6 +3,8 @@
 
 use std::process::ExitCode;
 
+use surefoot::Fault;
+
 /// The exit codes of DESIGN.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -18,6 +20,20 @@ pub(crate) enum Exit {
     Undecided = 4,
     /// Ctrl-C.
     Interrupted = 130,
+}
+
+impl Exit {
+    /// The meaning of a child's exit code.
+    pub(crate) fn of(code: i32) -> Self {
+        match code {
+            0 => Self::Done,
+            1 => Self::No,
+            3 => Self::Fault,
+            4 => Self::Undecided,
+            130 => Self::Interrupted,
+            _ => Self::Usage,
+        }
+    }
 }
 
 impl From<Exit> for ExitCode {
@@ -66,5 +82,21 @@ impl Failure {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
+    }
+}
+
+impl From<Fault> for Failure {
+    /// A fault ends the program with 3, unless the caller's own mistake is behind it.
+    fn from(fault: Fault) -> Self {
+        let exit = if fault.kind.is_callers() { Exit::Usage } else { Exit::Fault };
+        let place =
+            fault.device.as_ref().map_or_else(String::new, |device| format!(" on {device}"));
+        let mut failure = Self::new(exit, format!("{} in {}{place}", fault.kind, fault.operation));
+        failure.because = fault.chain.clone();
+        for earlier in &fault.earlier {
+            failure.because.push(format!("before that, {earlier}"));
+        }
+        failure.hints = fault.advice;
+        failure
     }
 }

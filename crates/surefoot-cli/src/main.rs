@@ -1,8 +1,10 @@
 //! The program `surefoot`: arguments in, an exit code out.
 
 mod args;
+mod child;
 mod commands;
 mod exit;
+mod footing_args;
 mod terminal;
 
 use std::process::ExitCode;

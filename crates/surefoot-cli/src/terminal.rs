@@ -1,6 +1,7 @@
 //! The one place that prints: results to stdout, everything else to stderr, colour only on a
 //! terminal and never with NO_COLOR.
 
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
@@ -41,6 +42,14 @@ impl Terminal {
         self.result(&(text + "\n"))
     }
 
+    /// Writes a JSON document on one line of stdout.
+    pub(crate) fn json_line(&self, document: &impl Serialize) -> Result<(), Failure> {
+        let text = serde_json::to_string(document).map_err(|error| {
+            Failure::usage("the result could not be turned into JSON").caused_by(&error)
+        })?;
+        self.result(&(text + "\n"))
+    }
+
     /// Says something about the run on stderr, unless `-q`.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
@@ -61,5 +70,37 @@ impl Terminal {
 
     fn paint(&self, code: &str, text: &str) -> String {
         if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// Columns that line up.
+pub(crate) struct Table<const N: usize> {
+    rows: Vec<[String; N]>,
+}
+
+impl<const N: usize> Table<N> {
+    pub(crate) fn new(headings: [&str; N]) -> Self {
+        Self { rows: vec![headings.map(str::to_owned)] }
+    }
+
+    pub(crate) fn row(&mut self, cells: [String; N]) {
+        self.rows.push(cells);
+    }
+}
+
+impl<const N: usize> fmt::Display for Table<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = |column: usize| {
+            let cells =
+                self.rows.iter().filter(|row| column + 1 < N && !row[column + 1].is_empty());
+            cells.map(|row| row[column].chars().count()).max().unwrap_or(0)
+        };
+        let widths: [usize; N] = std::array::from_fn(width);
+        for row in &self.rows {
+            let line: Vec<String> =
+                row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+            writeln!(f, "{}", line.join("  ").trim_end())?;
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,8 @@
 //! One file per command. Each takes its own arguments, the shared ones and the terminal, and
 //! returns how the program ends.
 
+pub(crate) mod devices;
+pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod journal;
 
@@ -11,6 +13,8 @@ use crate::terminal::Terminal;
 pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Failure> {
     let global = &arguments.global;
     match arguments.command {
+        Command::Devices(command) => command.run(global, terminal),
+        Command::Doctor(command) => command.run(global, terminal),
         Command::Explain(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
     }

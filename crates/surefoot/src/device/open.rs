@@ -161,7 +161,7 @@ fn as_init_fault(mut fault: Fault, name: DeviceName) -> Fault {
 
 fn open_new(name: DeviceName) -> Result<OpenDevice, Fault> {
     match name.backend {
-        Backend::Cpu => Ok(super::cpu::open()),
+        Backend::Cpu => Ok(super::cpu::open(name)),
         #[cfg(any(feature = "gpu", target_os = "macos"))]
         Backend::Metal | Backend::Vulkan | Backend::Gpu => super::wgpu::open(name),
         #[cfg(feature = "cuda")]

@@ -10,9 +10,10 @@ mod classify;
 mod explain;
 mod kind;
 mod panics;
+mod rules;
 mod story;
 
-pub use explain::{Explanation, explain};
+pub use explain::{Explanation, MAX_TEXT, explain};
 pub use kind::{FaultKind, UnknownKind};
 pub use panics::{PanicRecord, catch};
 pub use story::{BoxError, Fault};

@@ -1,0 +1,50 @@
+//! This program, started again as a child process: for probes, and for `--isolate`.
+
+use std::ffi::OsStr;
+use std::io;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use surefoot::device::supervisor::{Ended, Supervisor};
+use surefoot::journal::Journal;
+
+use crate::exit::{Exit, Failure};
+use crate::terminal::Terminal;
+
+/// A command that runs this very program with other arguments.
+pub(crate) fn own_command(
+    arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> io::Result<Command> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(arguments);
+    Ok(command)
+}
+
+/// Runs this very command line without `--isolate` in a child, and again if the child dies.
+pub(crate) fn supervise(terminal: &Terminal, journal: Journal) -> Result<Exit, Failure> {
+    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+    let cannot = |error: &dyn std::error::Error| {
+        Failure::usage("the work could not be started in a process of its own").caused_by(error)
+    };
+    // The terminal sends Ctrl-C to the child as well; it ends by itself, and this one waits.
+    ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))
+        .map_err(|error| cannot(&error))?;
+    let program = std::env::current_exe().map_err(|error| cannot(&error))?;
+    let ended = Supervisor::default()
+        .journal(journal)
+        .interrupted_by(&INTERRUPTED)
+        .run(
+            || {
+                let mut command = Command::new(&program);
+                command.args(std::env::args_os().skip(1).filter(|arg| arg != "--isolate"));
+                command
+            },
+            |fault| terminal.note(&format!("the process died, starting it again: {fault}")),
+        )
+        .map_err(|error| cannot(&error))?;
+    match ended {
+        Ended::Exit(code) => Ok(Exit::of(code)),
+        Ended::Interrupted => Ok(Exit::Interrupted),
+        Ended::GaveUp(fault) => Err(Failure::from(fault)),
+    }
+}

@@ -1,0 +1,205 @@
+//! `surefoot doctor`: probes each device for real and says how to use it.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use surefoot::device::memory::Bytes;
+use surefoot::device::probe::{Check, Finding, Settings, probe};
+use surefoot::device::{DeviceInfo, DeviceName, Selector, open, supervisor};
+use surefoot::journal::{Event, EventKind};
+use surefoot::place::{Dtype, DtypeSupport};
+
+use crate::args::Global;
+use crate::child::own_command;
+use crate::commands::devices;
+use crate::exit::{Exit, Failure};
+use crate::terminal::Terminal;
+
+/// Probe each device for real: storage, arithmetic, dtypes, limits, threads, copies, recovery
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each device is probed in a process of its own, so a driver that crashes costs a line.
+Exit code 1 if a device that was asked for is unhealthy or not there.
+
+Examples:
+  surefoot doctor                 every device that is there
+  surefoot doctor --device gpu    this one, which has to be there
+  surefoot doctor --json          for machines")]
+pub(crate) struct Doctor {
+    /// Probe only these devices: cpu, gpu, gpu:1, vulkan, metal, mps, cuda, cuda:0, auto
+    #[arg(long, value_name = "NAMES", default_value = "auto")]
+    device: Selector,
+    /// Stop a probe that takes longer than this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    timeout: u64,
+    /// Probe in this very process and print findings: what the command itself runs in a child
+    #[arg(long, hide = true)]
+    in_process: bool,
+}
+
+/// What was found about one device.
+#[derive(Debug, Default, Serialize)]
+struct Diagnosis {
+    device: String,
+    healthy: bool,
+    /// It could not be opened, or its probe died.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failure: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<DeviceInfo>,
+    checks: Vec<Check>,
+    dtypes: Vec<(Dtype, DtypeSupport)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    settings: Option<Settings>,
+}
+
+#[derive(Debug, Serialize)]
+struct Summary {
+    healthy: bool,
+    devices: Vec<Diagnosis>,
+}
+
+impl Doctor {
+    pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        if self.in_process {
+            return self.probe_here(terminal);
+        }
+        let journal = global.open_journal()?;
+        let found = devices::find();
+        let asked: Vec<DeviceName> = match &self.device {
+            Selector::Chain(names) => names.clone(),
+            Selector::Auto => found
+                .iter()
+                .filter(|device| {
+                    if let Some(why) = &device.unavailable {
+                        terminal.note(&format!("{}: not available, because {why}", device.name));
+                    }
+                    device.info.is_some()
+                })
+                .map(|device| device.name)
+                .collect(),
+        };
+        let mut diagnoses = Vec::new();
+        for name in asked {
+            let info = found.iter().find(|device| device.name == name).and_then(|d| d.info.clone());
+            if !global.json {
+                terminal.result(&heading(name, info.as_ref()))?;
+            }
+            let diagnosis = self.diagnose(name, info, |check| {
+                if global.json { Ok(()) } else { terminal.result(&line(check)) }
+            })?;
+            journal.with(|| {
+                let event = Event::new(EventKind::Note, "doctor").device(name.to_string());
+                event.context("healthy", diagnosis.healthy)
+            });
+            if !global.json {
+                terminal.result(&verdict(&diagnosis))?;
+            }
+            diagnoses.push(diagnosis);
+        }
+        let healthy = diagnoses.iter().all(|diagnosis| diagnosis.healthy);
+        if global.json {
+            terminal.json(&Summary { healthy, devices: diagnoses })?;
+        }
+        crate::args::flush(&journal, terminal);
+        Ok(if healthy { Exit::Done } else { Exit::No })
+    }
+
+    /// The child's side: one finding a line.
+    fn probe_here(self, terminal: &Terminal) -> Result<Exit, Failure> {
+        let Selector::Chain(names) = &self.device else {
+            return Err(Failure::usage("--in-process needs --device"));
+        };
+        for name in names {
+            let device = open(*name).map_err(Failure::from)?;
+            let mut written = Ok(());
+            probe(&device, |finding| {
+                if written.is_ok() {
+                    written = terminal.json_line(&finding);
+                }
+            });
+            written?;
+        }
+        Ok(Exit::Done)
+    }
+
+    fn diagnose(
+        &self,
+        name: DeviceName,
+        info: Option<DeviceInfo>,
+        mut tell: impl FnMut(&Check) -> Result<(), Failure>,
+    ) -> Result<Diagnosis, Failure> {
+        let mut diagnosis = Diagnosis { device: name.to_string(), info, ..Default::default() };
+        let command = own_command(["doctor", "--in-process", "--device", &name.to_string()])
+            .map_err(|error| Failure::usage("the probe could not be started").caused_by(&error))?;
+        let mut doing = String::from("opening it");
+        let mut told = Ok(());
+        let ended = supervisor::run_probe(command, Duration::from_secs(self.timeout), |text| {
+            match serde_json::from_str(text) {
+                Ok(Finding::Starting(what)) => doing = what,
+                Ok(Finding::Checked(check)) => {
+                    if told.is_ok() {
+                        told = tell(&check);
+                    }
+                    diagnosis.checks.push(check);
+                }
+                Ok(Finding::Dtype(dtype, support)) => diagnosis.dtypes.push((dtype, support)),
+                Ok(Finding::Settings(settings)) => diagnosis.settings = Some(settings),
+                // Drivers print what they like; what isn't a finding is theirs.
+                Err(_) => {}
+            }
+        });
+        told?;
+        if let Err(fault) = ended {
+            diagnosis.failure = Some(format!("{doing}: {}", fault.chain.join(": ")));
+        }
+        diagnosis.healthy = diagnosis.failure.is_none()
+            && diagnosis.settings.is_some()
+            && diagnosis.checks.iter().all(|check| check.passed)
+            && diagnosis.dtypes.contains(&(Dtype::F32, DtypeSupport::Works));
+        Ok(diagnosis)
+    }
+}
+
+fn heading(name: DeviceName, info: Option<&DeviceInfo>) -> String {
+    match info {
+        Some(info) => {
+            let memory = info.memory_total.map_or_else(String::new, |b| format!(", {}", Bytes(b)));
+            format!("{name}: {}{memory} ({})\n", info.label, info.driver)
+        }
+        None => format!("{name}\n"),
+    }
+}
+
+fn line(check: &Check) -> String {
+    let mark = if check.passed { "ok  " } else { "FAIL" };
+    format!("  {mark} {:<42} {} [{:.2} s]\n", check.name, check.detail, check.seconds)
+}
+
+fn verdict(diagnosis: &Diagnosis) -> String {
+    let mut text = String::new();
+    if let Some(failure) = &diagnosis.failure {
+        let _ = writeln!(text, "  FAIL {failure}");
+    }
+    if !diagnosis.dtypes.is_empty() {
+        let dtypes: Vec<_> =
+            diagnosis.dtypes.iter().map(|(dtype, support)| format!("{dtype} {support}")).collect();
+        let _ = writeln!(text, "  dtypes: {}", dtypes.join(", "));
+    }
+    if let Some(settings) = &diagnosis.settings {
+        let _ = writeln!(text, "  settings to use:");
+        let mut row = |name: &str, value: &dyn std::fmt::Display, because: &str| {
+            let _ = writeln!(text, "    {name:<16} {value:<6} {because}");
+        };
+        row("precision", &settings.precision.value, &settings.precision.because);
+        row("loader workers", &settings.loader_workers.value, &settings.loader_workers.because);
+        let staging = if settings.staging.value { "yes" } else { "no" };
+        row("staging", &staging, &settings.staging.because);
+        row("batch", &settings.batch.value, &settings.batch.because);
+    }
+    let word = if diagnosis.healthy { "healthy" } else { "UNHEALTHY" };
+    let _ = writeln!(text, "  {} is {word}\n", diagnosis.device);
+    text
+}

@@ -1,0 +1,142 @@
+//! What `explain` reads, in bounded memory: the end of a log, or messages a line at a time.
+
+use std::borrow::Cow;
+use std::io::{self, BufRead, Read};
+
+use serde::Deserialize;
+use surefoot::fault::MAX_TEXT;
+
+/// The longest line of `--jsonl`, in bytes.
+const MAX_LINE: u64 = 8 << 20;
+
+/// The last [`MAX_TEXT`] bytes of a stream as text, and how many bytes came before them.
+pub(super) fn end_of(mut stream: impl Read) -> io::Result<(String, u64)> {
+    let mut kept = Vec::new();
+    let mut skipped = 0;
+    loop {
+        let read = stream.by_ref().take(MAX_TEXT as u64).read_to_end(&mut kept)?;
+        if kept.len() > MAX_TEXT {
+            let over = kept.len() - MAX_TEXT;
+            kept.drain(..over);
+            skipped += over as u64;
+        }
+        if read == 0 {
+            return Ok((String::from_utf8_lossy(&kept).into_owned(), skipped));
+        }
+    }
+}
+
+/// One line: a message, nothing (a blank line), or why it is none.
+type Line = Result<Option<String>, String>;
+
+/// The messages of a JSONL stream, one item a line.
+pub(super) struct Messages<R> {
+    stream: R,
+    line: Vec<u8>,
+}
+
+impl<R: BufRead> Messages<R> {
+    pub(super) fn new(stream: R) -> Self {
+        Self { stream, line: Vec::new() }
+    }
+
+    fn read(&mut self) -> io::Result<Option<Line>> {
+        self.line.clear();
+        let read = self.stream.by_ref().take(MAX_LINE).read_until(b'\n', &mut self.line)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        if read as u64 == MAX_LINE && !self.line.ends_with(b"\n") {
+            self.stream.skip_until(b'\n')?;
+            return Ok(Some(Err(format!("longer than {MAX_LINE} bytes"))));
+        }
+        Ok(Some(message_of(&self.line)))
+    }
+}
+
+impl<R: BufRead> Iterator for Messages<R> {
+    type Item = io::Result<Line>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.read().transpose()
+    }
+}
+
+fn message_of(line: &[u8]) -> Line {
+    #[derive(Deserialize)]
+    struct Row<'a> {
+        #[serde(borrow)]
+        message: Cow<'a, str>,
+    }
+    if line.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    match serde_json::from_slice::<Row<'_>>(line) {
+        Ok(row) => Ok(Some(row.message.into_owned())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(bytes: &[u8]) -> Vec<Line> {
+        Messages::new(bytes).map(|line| line.unwrap()).collect()
+    }
+
+    #[test]
+    fn the_end_of_a_long_log_is_kept() {
+        let mut log = vec![b'x'; 3 * MAX_TEXT];
+        log.extend_from_slice(b"\nthe end");
+        let (text, skipped) = end_of(&log[..]).unwrap();
+        assert!(text.ends_with("\nthe end"));
+        assert_eq!(text.len(), MAX_TEXT);
+        assert_eq!(skipped as usize, log.len() - MAX_TEXT);
+        assert_eq!(end_of(&b"short"[..]).unwrap(), ("short".to_owned(), 0));
+    }
+
+    #[test]
+    fn every_line_has_one_answer() {
+        let found =
+            lines(b"{\"message\":\"a\\u00e9\"}\n\nnot json\n{\"text\":1}\n{\"message\":\"last\"}");
+        assert_eq!(found.len(), 5);
+        assert_eq!(found[0], Ok(Some("a\u{e9}".to_owned())));
+        assert_eq!(found[1], Ok(None));
+        assert!(found[2].is_err() && found[3].is_err());
+        assert_eq!(found[4], Ok(Some("last".to_owned())));
+    }
+
+    #[test]
+    fn an_endless_line_is_refused_and_the_next_one_read() {
+        let mut bytes = vec![b'x'; MAX_LINE as usize + 10];
+        bytes.extend_from_slice(b"\n{\"message\":\"next\"}\n");
+        let found = lines(&bytes);
+        assert_eq!(found.len(), 2);
+        assert!(found[0].as_ref().unwrap_err().contains("longer"));
+        assert_eq!(found[1], Ok(Some("next".to_owned())));
+    }
+
+    /// Bytes of all kinds, by a small generator with a fixed seed.
+    #[test]
+    fn any_bytes_give_as_many_answers_as_lines() {
+        let mut state = 0x9E37_79B9_u32;
+        let mut next = || {
+            state ^= state << 13;
+            state ^= state >> 17;
+            state ^= state << 5;
+            state
+        };
+        let pieces: [&[u8]; 9] =
+            [b"\n", b"{", b"}", b"\"message\":", b"\"x\"", b"\xff\xfe", b"null", b"[", b"\\u00"];
+        for _ in 0..2000 {
+            let mut bytes = Vec::new();
+            for _ in 0..next() % 24 {
+                bytes.extend_from_slice(pieces[next() as usize % pieces.len()]);
+            }
+            let newlines = bytes.iter().filter(|&&b| b == b'\n').count();
+            let open = usize::from(bytes.last().is_some_and(|&b| b != b'\n'));
+            assert_eq!(lines(&bytes).len(), newlines + open, "{bytes:?}");
+        }
+    }
+}

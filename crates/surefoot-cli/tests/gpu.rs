@@ -1,0 +1,122 @@
+//! The program on a GPU, and where one should be but isn't.
+#![cfg(feature = "gpu")]
+
+use std::path::Path;
+use std::process::Command as Shell;
+
+use assert_cmd::Command;
+use predicates::prelude::*;
+
+fn surefoot() -> Command {
+    Command::cargo_bin("surefoot").expect("the program is built")
+}
+
+#[test]
+fn devices_lists_the_gpu() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    surefoot()
+        .arg("devices")
+        .assert()
+        .success()
+        .stdout(predicate::str::is_match("(?m)^gpu  ").unwrap());
+}
+
+#[test]
+fn doctor_finds_the_gpu_healthy() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    surefoot()
+        .args(["doctor", "--device", "gpu"])
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("gpu is healthy"));
+}
+
+#[test]
+fn a_gpu_beyond_the_last_is_not_available_and_says_which_there_are() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    surefoot().args(["doctor", "--device", "gpu:7"]).assert().code(1).stdout(
+        predicate::str::contains("gpu:7 is not available")
+            .and(predicate::str::contains("there is one such device")),
+    );
+}
+
+#[test]
+fn without_a_driver_the_gpu_is_not_available_and_the_cpu_is() {
+    surefoot()
+        .arg("devices")
+        .env("VK_DRIVER_FILES", "/nonexistent.json")
+        .env("VK_ICD_FILENAMES", "/nonexistent.json")
+        .assert()
+        .success()
+        .stdout(
+            predicate::str::contains("not available, because")
+                .and(predicate::str::contains("fp32")),
+        );
+}
+
+#[test]
+fn without_a_loader_the_gpu_is_not_available_and_the_cpu_is() {
+    let dir = tempfile::tempdir().unwrap();
+    // A file that is no library stands before the real one.
+    std::fs::write(dir.path().join("libvulkan.so.1"), "not a library").unwrap();
+    std::fs::write(dir.path().join("libvulkan.so"), "not a library").unwrap();
+    surefoot().arg("devices").env("LD_LIBRARY_PATH", dir.path()).assert().success().stdout(
+        predicate::str::contains("not available, because").and(predicate::str::contains("fp32")),
+    );
+}
+
+/// Builds a driver that crashes when it is loaded.
+fn crashing_driver(dir: &Path) -> std::path::PathBuf {
+    let source = dir.join("driver.c");
+    let library = dir.join("libcrash.so");
+    std::fs::write(
+        &source,
+        "__attribute__((constructor)) static void crash(void) { *(volatile int *)0 = 1; }\n",
+    )
+    .unwrap();
+    let built =
+        Shell::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(&source).status();
+    assert!(built.expect("a C compiler").success());
+    let manifest = dir.join("crash.json");
+    std::fs::write(
+        &manifest,
+        format!(
+            r#"{{"file_format_version":"1.0.0","ICD":{{"library_path":"{}","api_version":"1.3.0"}}}}"#,
+            library.display()
+        ),
+    )
+    .unwrap();
+    manifest
+}
+
+#[test]
+fn a_driver_that_crashes_costs_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let manifest = crashing_driver(dir.path());
+    surefoot()
+        .arg("devices")
+        .env("VK_DRIVER_FILES", &manifest)
+        .env("VK_ICD_FILENAMES", &manifest)
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("SIGSEGV").and(predicate::str::contains("fp32")));
+}
+
+#[test]
+fn auto_does_not_choose_a_gpu_that_is_only_imitated() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let footing = surefoot::Footing::builder().build().unwrap();
+    let chosen = footing.device().unwrap();
+    if gpu.info.kind == surefoot::device::DeviceKind::SoftwareGpu {
+        assert_eq!(chosen.name().to_string(), "cpu");
+        assert!(footing.reason().contains("computes on the processor"), "{}", footing.reason());
+    } else {
+        assert_eq!(chosen.name(), gpu.name());
+    }
+}

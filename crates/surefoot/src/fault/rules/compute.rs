@@ -1,0 +1,89 @@
+//! What the device can't do: kernels that don't compile or fit, operations and element types
+//! that have no kernel.
+
+use super::FaultKind::{KernelCompile, UnsupportedDtype, UnsupportedOp};
+use super::Weight::{Hints, Names, Overrides, Usual};
+use super::{Rule, rule};
+
+const BLOCKS: &[&str] = &["Use smaller blocks, tiles or fewer pipeline stages in the kernel."];
+
+pub(super) const RULES: &[Rule] = &[
+    // A kernel that needs more of a core than the card has: the words sound like memory.
+    rule(KernelCompile, Overrides, &[
+        r"\bout of resources?:|\bOutOfResources\b|\bHardware limit ?:? ?\d|\bno valid triton configs\b",
+        r"\btoo many resources( were)? requested\b|\b(CUDA_ERROR|cudaError|hipError)_?LAUNCH_?OUT_?OF_?RESOURCES\b|\bcuda runtime error \((7|701)\)|\bCUDA (failure|error) 701\b",
+        r"\btoo much shared (memory|data)\b|\b(exceeds?|exceeded|exceeding|over|larger than|greater than|more than)\b.{0,40}\b(shared|threadgroup|local|workgroup|lds|smem|tensor) ?(memory|storage)\b( size| limit)?|\b(shared|threadgroup|workgroup|lds|smem)[ _]?(memory|storage)\b.{0,60}\b(exceed|limit|larger|greater|too (much|large|many)|overflow|maximum|required)\b",
+        r"\bTotal unit count exceeds maximum\b|\bCube dim exceeds\b|\bmax(imum)? (threads|registers|workgroup|invocations)\w* (per|size)\b.{0,60}\b(exceed|greater|limit|larger)|\b(uses|needs|requires) too many registers\b|\bregister (spill|allocation) failed\b|\bworkgroup size\b.{0,60}\b(exceed|limit|larger|greater)|\bmaxTotalThreadsPerThreadgroup\b|\btoo many bindings of type\b|\bran out of registers\b|\bout of (shared memory|registers|local memory|smem|lds)\b",
+    ])
+    .unless(&[r"\bdataloader\b|\bworker\b|\bshm\b|/dev/shm|\bdocker\b|\binsufficient shared memory \(shm\)|\bbus error\b"])
+    .cause("The kernel needs more shared memory, registers or threads than this card has; device memory is not the matter.")
+    .advice(BLOCKS),
+    rule(KernelCompile, Names, &[
+        r"\bnvrtc: error\b|\bnvrtc\b.{0,40}\b(compilation|compile)\b.{0,20}\b(fail|error)|\bNVRTC_ERROR_\w+|\bNVRTCError\b|\bnvrtc compilation failed\b|\bhiprtc\w*\b.{0,40}\b(error|fail)|\bHIPRTC_ERROR_\w+",
+        r"\b(CUDA_ERROR|cudaError|hipError)_?(UNSUPPORTED_?PTX_?VERSION|INVALID_?PTX|INVALID_?IMAGE|INVALID_?KERNEL_?IMAGE|INVALID_?SOURCE|JIT_?COMPILER_?NOT_?FOUND|JIT_?COMPILATION_?DISABLED|NVVM_\w+|INVALID_?CLUSTER_?SIZE)\b|\bPTX\b.{0,60}\b(unsupported toolchain|JIT compil\w+ fail|was compiled with|invalid|error)|\bPTX JIT\b|\bdevice kernel image is invalid\b",
+        r"\bptxas\b.{0,80}\b(error|fatal|fail|exited|non-zero|not found|unknown|died)|\bfatbinary\b.{0,30}\bfail|\bnvcc\b.{0,30}\b(fatal|fail|error)\b|\bnvcc fatal\b|\bUnsupported gpu architecture\b|\bunsupported (gpu )?arch\w*\b.{0,20}\b(compute_|sm_|gfx)|\bfeature '[^']*' requires \.?target\b|\b\.target sm_\d+\b|\brequires \.target\b|\bPTX \.version\b|\bnvvm\b.{0,40}\b(error|fail)|\blibdevice not found\b|\blibdevice\.\w+\b.{0,30}\bnot found\b|\bcicc\b.{0,20}\b(died|fail)",
+        r"\bCompilationError\b|\btriton\b.{0,60}\b(compil\w* (error|fail)|failed to compile|CompilationError|PassManager)|\bPassManager::run failed\b|\bTritonGPU\w*\b.{0,40}\bfail|\bfailed to (legalize operation|translate|compile)\b.{0,40}\b(triton|llvm|ptx|kernel|module|mlir|shader|spir-?v|msl|wgsl)|\bLLVM ERROR: Cannot select\b|\bLLVM compilation\b.{0,20}\bfail|\bCannot find a working triton installation\b|\bTritonMissing\b|\bmlir\b.{0,60}\bfailed\b",
+        r"\b(InductorError|BackendCompilerFailed|CppCompileError|LoweringException|TorchRuntimeError: .{0,30}compile)\b|\bbackend='?\w+'? raised\b|\bC\+\+ compile error\b|\bError building extension\b|\berror compiling (objects for extension|source|kernel|program|shader)\b|\bninja: build stopped\b|\bNinja is required to load\b",
+        r"\bMTLLibraryError\w*|\bMTLLibraryErrorDomain\b|\bprogram_source:\d+|\bMetal (shader |kernel )?(compilation|compile|compiler)\b.{0,30}\b(fail|error)|\bmissing Metal Toolchain\b|\bunable to build metal library\b|\bunable to (load|create|build|compile) (the )?(kernel|library|metallib|pipeline|shader|compute pipeline)\b|\bfail\w* to (find|load|create|compile|open|build)( the| a)? ?(default |metal |shader |msl |compute )*(library|metallib|shaders?|kernels?|pipeline( state)?s?)\b|\bdefault\.metallib\b.{0,40}\b(not found|missing|fail|could not)|\bnewComputePipelineState\w*\b.{0,60}\b(fail|error)|\bnewLibraryWithSource\b.{0,40}\b(fail|error)|\bpipeline state\b.{0,40}\b(fail|error|null|nil)\b|\bXPC_ERROR_CONNECTION_INTERRUPTED\b|\bCompiler encountered an internal error\b|\bAGXMetal\w*\b.{0,60}\b(compil|error)|\bmetal kernel\b.{0,40}\b(compil|error)",
+        r"\bShader validation error\b|\bcreate_shader_module\b|\bcreateShaderModule\b|\bShader '[^']*' parsing error\b|\bFailed to (parse|validate|compile|create|build|link) (the )?(shader|wgsl|spir-?v|glsl|msl|hlsl|compute pipeline|render pipeline|pipeline)\b|\b(shader|wgsl|spir-?v|glsl|hlsl|msl) (module )?(compil\w+|validation|parsing|translation|link\w*) (has )?(fail|error)|\bInternal error in \S+ shader\b|\bEntry point \w+ at \w+ is invalid\b|\bPipeline constant error\b|\bnaga\b.{0,120}\b(error|panicked|unreachable|not cached|fail)|\bCreateComputePipelines?\b.{0,60}\b(fail|error)|\bcreate_compute_pipeline\b|\bcreateComputePipeline\b|\bvkCreate(ComputePipelines|ShaderModule)\b.{0,40}\b(fail|error|return)|\bVK_ERROR_INVALID_SHADER\w*|\bDXC\b.{0,40}\b(error|fail)|\bFXC\b.{0,30}\berror|\b(shader|kernel) compil\w+ (failed|error|failure)\b|\bfailed to compile (the )?(\w+ )?(kernel|shader|program|module|graph|function)s?\b",
+        r"\bworkgroup size\b.{0,60}\bmust be less or equal\b|\bTint WGSL\b|\bWGSL reader failure\b|\b(shader module|pipeline) creation failed\b|\[Invalid ShaderModule\b|\bload pipeline error\b|\bError Domain=(CompilerError|AGXMetal\w*)",
+        r"\bcompilation error happened\b|\bcaused the compilation to fail\b|\bExpanding the kernel\b.{0,40}\bpanicked\b|\b(kernel|device|jit|cuda|hip|opencl|gpu) (kernel |code |program )?compil\w+ (has )?(failed|error|failure)\b|\bCL_BUILD_PROGRAM_FAILURE\b|\bclBuildProgram\b.{0,40}\b(fail|error|return)|\bCL_(INVALID_PROGRAM\w*|COMPILE_PROGRAM_FAILURE|LINK_PROGRAM_FAILURE)\b|\bcuda kernel\b.{0,30}\bcompil|\bcupy\b.{0,60}\bCompileException\b|\bCompileException\b|\bMosaic failed to compile\b|\bhipcc\b.{0,40}\b(fail|error)|\bclang\S*: error\b.{0,60}\b(amdgcn|gpu|nvptx)|\bCodegen\w* (error|fail)|\bmiopenStatus\w*Compil|\bCode object build failed\b|\bcomgr\b.{0,30}\b(fail|error)",
+    ])
+    .unless(&[r"\.so\b|\.dll\b", r"\bInvalidTypeWidth\b|\bNot enough memory\b|\bout of memory\b|\bdevice is lost\b|\bis lost\b|\bSHADER_F(16|64)\b|\bunsupported dtype\b"])
+    .without(&[r"\bNot enough memory left\b|\bCaused by:(?s:.){0,200}\bout of device memory\b"])
+    .cause("A kernel or shader could not be compiled for this device."),
+    rule(KernelCompile, Usual, &[
+        r"\buse of undeclared identifier\b|\berror: .{0,60}\b(__global__|__device__|threadgroup|metal_stdlib|cuda_fp16|cuda_bf16)\b|\bEntered unreachable code: Expression\b|\bcompute_\d+\b.{0,40}\bunsupported\b",
+        r"\btorch\._dynamo\.exc\.\w+|\btorch\.compile\b.{0,40}\bfail",
+    ]),
+    // No kernel for the operation.
+    rule(UnsupportedOp, Names, &[
+        r"\bno kernel image is available\b|\binvalid device function\b|\bnamed symbol not found\b|\b(CUDA_ERROR|cudaError|hipError)_?(NO_?BINARY_?FOR_?GPU|NO_?KERNEL_?IMAGE_?FOR_?DEVICE|NOT_?FOUND|INVALID_?DEVICE_?FUNCTION|SYMBOL_?NOT_?FOUND|SHARED_?OBJECT_?SYMBOL_?NOT_?FOUND|NOT_?SUPPORTED|INVALID_?CONFIGURATION|COOPERATIVE_LAUNCH_TOO_LARGE)\b|\bcuda runtime error \((8|48|98|209|9)\)|\bCUDA (failure|error) (209|98|500|9|801)\b|\bUnable to find code object for all current devices\b|\bNo compatible code objects found\b",
+        r"\boperator '?[\w:.]+'? is not (currently )?(implemented|supported)\b|\bnot currently (implemented|supported) (for|on) the \w+ (device|backend)\b|\bCould not run '[\w:.]+' with arguments from the '(?:[A-LN-Z]|M[A-DF-Z])\w*' backend\b",
+        r"\bno (cuda|metal|cpu|gpu|wgpu|vulkan|mps|hip) implementation\b|\bnot (yet )?implemented (for|on|in) (the )?(cuda|metal|cpu|gpu|mps|wgpu|vulkan|webgpu|this|rocm|xpu|dml|directml|current)\b( (backend|device|execution provider|ep))?|\bis not (yet |currently )?(implemented|supported|available) (for|on|by|in|with) (the )?(cuda|metal|cpu|gpu|mps|wgpu|vulkan|webgpu|rocm|xpu|this|current|tpu|dml|directml|coreml)\b( (backend|device|gpu|card|platform|execution provider|ep))?",
+        r"\bUNIMPLEMENTED\b|\bUnimplementedVariant\b|\bNOT_IMPLEMENTED\b|\bCould not find an implementation for\b|\bNo (Op|op|operator|kernel) (registered|found|available)\b|\bis not a registered (function/)?op\b|\bop type not registered\b|\bNo OpKernel was registered\b|\bNo operator found for\b|\bNo available kernel\b|\bno kernel (is )?(found|available|registered)\b|\bUnsupported (op|operator|operation|ONNX op\w*|opset|layer|node|instruction|opcode)\b|\bunsupported operation `|\bEncountered unsupported operation\b|\bOperation not supported\b|\bop(eration|erator)?\b.{0,40}\bnot supported (on|by|for|in)\b",
+        r"\bbackward is not (supported|implemented)\b|\bonly supports contiguous\b|\bRequiresContiguous\b|\bBackwardNotSupported\b|\bdoes not (yet )?(support|implement) (backward|double backward|autograd|gradient)|\bderivative for '?[\w:]+'? is not implemented\b|\bdoes not have a deterministic implementation\b",
+        r"\bCubeCountTooLarge\b|\binvalid configuration argument\b|\bdispatch group size dimension\b|\bmaxComputeWorkgroupsPerDimension\b|\bmax_compute_workgroups_per_dimension\b|\b(cube|grid|block|workgroup) (count|size|dim\w*)\b.{0,40}\b(too large|exceeds?|greater|over)\b|\bdispatchWorkgroups\b.{0,60}\b(exceed|limit|larger)",
+        r"\brequired feature is unavailable\b|\bDownlevel flags\b.{0,60}\brequired but not supported\b|\bFeatures .{0,120}\bare required but not enabled\b|\bunsupported instruction\b|\bcurrent IO operation is not supported\b|\bneeds a transport between devices\b",
+        r"\bonly supports? (Ampere|Hopper|Turing|Volta|Ada|Blackwell|CUDA|NVIDIA|sm_?\d+|compute capability|gpus? with)\b|\brequires? (a )?(gpu|device|cuda)?( with)? ?(compute capability|cuda capability|sm_?\d\d)\b|\bCUDA capability sm_\d+ is not compatible\b|\bsm_\d+ is not compatible with\b|\btoo old to be supported\b|\bonly supports devices of CUDA Capability\b|\bminimum (cuda |compute )?capability\b|\bcompute capability\b.{0,60}\b(not supported|unsupported|too (old|low)|at least|or (higher|newer|above)|required|>=)\b|\bgfx\d+\b.{0,40}\b(not supported|unsupported)\b|\b(CUBLAS|CUDNN|HIPBLAS|MIOPEN|CUSPARSE|CUSOLVER|ROCBLAS)_(STATUS_)?(NOT_SUPPORTED|ARCH_MISMATCH|NOT_IMPLEMENTED)\w*\b|\bTensileLibrary\b.{0,80}\b(not|could|error|fail|cannot|illegal|no such)|\brocBLAS error: Cannot read\b",
+        r"\bFunction '?\w+'? (does not exist|was not found|not found)\b|\bError while loading function\b|\bunable to load function\b|\bkernel '?\w+'? (was )?not found\b|\bfunction not found in (the )?(library|module)\b|\bno (such )?kernel\b.{0,30}\b(for|named)\b",
+        r"\bnot supported (at|on|by) the (MPS|Metal|CUDA|DirectML|CoreML|WebGPU) (device|backend)\b|\bMPS(Graph|Gaph)? (backend |device )?(does not|doesn't) support\b|\bMPS: Unsupported\b|\bUnsupported \w+ (padding )?mode\b|\bAdaptive pool MPS\b|\bon (the )?MPS( device| backend)? (is|are) not (supported|implemented)\b|\bMPS\b.{0,40}\bnot (currently |yet )?(implemented|supported)\b",
+    ])
+    .unless(&[
+        r"\bnot implemented for '(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*)'",
+        r"\b(dtype|data ?type|bfloat16|float64|float16|bf16|f16|f64|fp16|fp64|fp8|float8\w*|int64|int8|complex64|complex128|half precision)\b.{0,40}\b(not|unsupported|un)\b|\b(not|un)\w*( supported)?\b.{0,40}\b(dtype|data ?type)\b|\bUnsupported\w*dtype",
+        r"\bhas no attribute\b|\bdeprecat",
+        r"\bTypes lhs=",
+        r"\bwith (int64|bool|float64|complex\w*|bfloat16|double|int8|uint8) (input|tensor|dtype)",
+        r"\bSHADER_F(16|64)\b",
+    ]),
+    rule(UnsupportedOp, Usual, &[
+        r"\bNotImplementedError\b.{0,80}\b(cuda|mps|metal|gpu|aten|backend|device|kernel|tensor)|\b(op|operator|kernel|layer|node)\b.{0,60}\b(not implemented|unimplemented|unsupported|has no implementation)\b|\b(not implemented|unimplemented|unsupported)\b.{0,40}\b(op|operator|kernel|layer type|node)\b|\bnot implemented\b.{0,40}\b(for|on) (this|the) (backend|device)\b",
+        r"\bCUDA error: (operation not supported|feature is not|API call is not supported|operation not permitted)|\bunsupported (on|by) (this|the) (device|gpu|backend)\b|\bfalling back to (the )?cpu\b.{0,60}\b(not|un)supported|\b(not|un)supported\b.{0,60}\bfall(ing)? ?back to (the )?cpu\b",
+        r"\bgrid_sampl\w+\b.{0,40}\bnot supported\b|\btodo: implement\b|\bnot yet implemented: ",
+    ])
+    .unless(&[
+        r"\bnot implemented for '(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*)'",
+        r"\b(dtype|data ?type|bfloat16|float64|bf16|fp16|float8\w*)\b",
+    ]),
+    rule(UnsupportedOp, Hints, &[r"\bnot implemented\b.{0,40}\b(cuda|metal|mps|gpu|wgpu)\b|\b(cuda|metal|mps|gpu|wgpu)\b.{0,60}\bnot implemented\b"]),
+    // No kernel for the element type.
+    rule(UnsupportedDtype, Overrides, &[
+        r"\bType '?tensor\(\w+\)'? of input parameter\b.{0,80}\bis invalid\b",
+        r#"\bnot implemented for '?"?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*|u?int\d+|float\d+)\b"#,
+        r"\bInvalidTypeWidth\b|\bFeatures\b.{0,40}\bSHADER_F(16|64)\b|\bSHADER_F(16|64)\b.{0,60}\b(not|required|missing|unsupported)|\b'?shader-f16'?\b.{0,60}\b(not|required|missing|unsupported|enable)|\bf16\b.{0,30}\bextension\b.{0,30}\bnot\b",
+        r"\bUnsupportedDType\w*|\bUnsupportedDataType\b",
+    ]),
+    rule(UnsupportedDtype, Names, &[
+        r"\bunsupported (safetensors? |scalar |tensor |element |input |output |source |target |index |cuda |metal )*(dtype|data ?type|type|precision|scalartype|element type)s?\b.{0,60}\b(b?f(loat)?\d+|bfloat16|half|double|u?int\d+|i\d+|u\d+|complex\w*|fp\d+|float|long|bool|dtype|for op|F8\w*|\{|for|on)",
+        r"\bunsupported dtype\b|\bdtype\b.{0,40}\b(is )?(not|un)[ -]?(yet |currently )?supported\b|\bdata ?type\b.{0,60}\b(is )?(not|un)[ -]?supported\b|\bdoes not (have )?support (for )?(that|the|this|requested)?( requested)? ?(dtype|data ?type)\b|\bnot have support for that dtype\b",
+        r"\b(bfloat16|bf16|float64|fp64|f64|double( precision)?|float16|fp16|f16|half( precision)?|fp8|float8\w*|int8|int4|int64|u?int16|complex(64|128|32)?|tf32|fp4|mxfp4|nvfp4|quantized)\b( dtype| type| tensors?| data type| precision| computation| arithmetic)?.{0,20}\b(is|are|was) (only )?(not|un)[ -]?(yet |currently |natively )?(supported|available|implemented)\b",
+        r"\b(bfloat16|bf16|fp8|float8\w*|float16|fp16|fp4|int4)\b.{0,20}\bis only supported\b|\b(device|gpu|card|backend|hardware|framework|platform|cpu|mps|it)\b.{0,30}\b(does not|doesn't|do not|don't|cannot|can't) support (\w+ )?(bfloat16|bf16|float64|fp64|f64|doubles?|float16|fp16|f16|half|fp8|float8\w*|int8|int64|complex\w*|tf32|int4|fp4)\b|\b(does not|doesn't|do not|don't) support (bfloat16|bf16|float64|fp64|f64|double|float16|fp16|f16|half|fp8|float8\w*|int8|int64|complex\w*|tf32)\b",
+        r"\bCannot convert a MPS Tensor to float64\b|\bTrying to convert \w+ to the MPS backend\b|\bconvert\w* (\w+ )?(a |an )?.{0,20}\bto float64 dtype\b|\bMPS framework doesn't support\b",
+        r"\bTypes lhs=.{0,160}\bnot supported\b|\bdoes not support the requested data type\b|\bEncountered unsupported type\b|\bUnsupported data conversion\b|\bunsupported (source |target |index )?dtype\b",
+        r"\bunsupported ScalarType\b|\bGot unsupported ScalarType\b|\bTypeError: Got unsupported\b|\bUndefined type \w+|\bUndefined Tensor\b.{0,20}\btype\b|\bCUDA_R_\w+\b.{0,40}\bnot supported\b|\bType '?tensor\(\w+\)'? of input parameter\b.{0,80}\bis invalid\b|\bnot supported for (dtype|type|data type)\b|\bMPS (does not|doesn't) support \S+ (op )?with (int64|bool|float64|complex|bfloat16|double)\b",
+        r"\b(Metal|CUDA|cuda|metal|wgpu)\b.{0,60}\b(BF16|F16|F64|U8|I64|U32|F8E4M3|F32)\b.{0,30}\bnot implemented\b",
+        r"\b(requires?|need(s|ed)?) (a )?(gpu|device|card|hardware|cpu)s? (with|that|which) (\w+ )?(bf16|bfloat16|fp16|fp8|float16|fp64|float64)( support)?\b|\bno (native |hardware )?(bf16|bfloat16|fp16|fp8|fp64|float64|half|double) support\b|\b(bf16|fp16|fp8|fp64|bfloat16)\b.{0,40}\b(cannot|can't|could not) be used\b|\bYour (setup|device|gpu) doesn't support bf16\b|\bsetup doesn't support bf16\b",
+    ])
+    .unless(&[r"\bunsupported operand type|\bunhashable\b|\bdeprecat|\bmodel type\b|\bcontent[- ]type\b|\bmedia type\b|\bfile type\b"]),
+];

@@ -1,0 +1,63 @@
+//! Ordinary errors that mention memory, devices or CUDA in passing. They have rules of their own
+//! so that a device's words inside them don't count.
+
+use super::FaultKind::NotDeviceRelated;
+use super::Weight::{Hints, Names, Overrides, Usual};
+use super::{Rule, rule};
+
+pub(super) const RULES: &[Rule] = &[
+    rule(NotDeviceRelated, Overrides, &[
+        r"\bno space left on device\b|\bErrno 28\b|\bos error 28\b|\bENOSPC\b|\bdisk (is |was )?(full|quota)\b|\bdisk quota exceeded\b|\bErrno 122\b|\bout of disk( space)?\b|\bnot enough (free )?(disk )?space( (left|available))?( on| in)? ?(the )?(disk|drive|volume|partition)\b|\bnot enough (free )?disk\b|\binsufficient (disk|storage) space\b|\bdatabase or disk is full\b|\bfile ?system (is )?full\b|\bno (free )?space (left )?(on|in) (the )?(disk|drive|volume|partition)\b|\bWinError 112\b|\bNot enough free disk space\b",
+    ])
+    .without(&[r"/dev/shm|\bshm\b|/torch_\d+|dataloader worker|shared memory"])
+    .cause("A disk is full or over its quota; the device in the message is the disk.")
+    .advice(&["Free space on the disk, or point caches and outputs at another one."]),
+    rule(NotDeviceRelated, Overrides, &[
+        r"\bhas no attribute '|\bobject has no attribute\b|\bmodule '[\w.]+' has no attribute\b|\bcannot import name\b|\bNo module named\b|\bModuleNotFoundError\b",
+        r"\bunexpected keyword argument\b|\bKeyword argument not understood\b|\bmissing \d+ required (positional|keyword)|\btakes \d+ positional argument|\bgot multiple values for\b|\bNameError: name\b|\bUnboundLocalError\b|\bSyntaxError\b|\bIndentationError\b|\bunsupported operand type\(s\)|\bis not (callable|subscriptable|iterable)\b|\bunhashable type\b|\bRecursionError\b",
+        r"\berror: (unrecognized arguments|argument |the following arguments are required|invalid choice)|\bunrecognized arguments\b|\binvalid choice: |\bunknown (option|flag|argument)\b",
+        r"\bdevice_map\b",
+        r"\bmodified by an inplace operation\b|\bbackward through the graph a second time\b|\bdoes not require grad and does not have a grad_fn\b|\bleaf variable\b.{0,40}\bin-?place\b|\bexpected to have finished reduction\b",
+    ])
+    .unless(&[r"\blib\w+\.so\b.{0,60}\bcannot open\b"])
+    .cause("A mistake in the program or its versions, not a device fault.")
+    .advice(&["Read the line that raised it: a name, an argument or a version doesn't fit."]),
+    rule(NotDeviceRelated, Overrides, &[
+        r"\bHTTPSConnectionPool\b|\bMaxRetryError\b|\bMax retries exceeded\b|\bConnectTimeout\w*|\bReadTimeout\w*|\bConnection (refused|reset by peer|timed out|aborted|error)\b|\bConnectionError\b|\bConnectionRefusedError\b|\bHTTP ?Error \d{3}|\b(4\d\d|5\d\d) (Client|Server) Error\b|\bHTTP/?\d?\.?\d? (4|5)\d\d\b|\bstatus(_| )code:? ?(4\d\d|5\d\d)\b|\bToo Many Requests\b|\bSSL(Error|: CERTIFICATE)|\bName or service not known\b|\bTemporary failure in name resolution\b|\bgetaddrinfo failed\b|\bcouldn't connect to\b|\bWe couldn't connect\b|\bProxyError\b|\b(401|403|404|429|500|502|503|504)\b.{0,20}\b(unauthorized|forbidden|not found|too many|rate|internal server|bad gateway|unavailable|timeout)\b|\brate limit\b|\bAddress already in use\b|\bGatedRepoError\b|\bRepositoryNotFoundError\b|\bnetwork is unreachable\b",
+    ])
+    .cause("A network request failed.")
+    .advice(&["Check the connection, the address and the access rights."]),
+    rule(NotDeviceRelated, Overrides, &[
+        r"\bpip('s)? (dependency resolver|install|subprocess)\b|\bdependency resolver\b|\bNo matching distribution found\b|\bCould not find a version that satisfies\b|\bResolutionImpossible\b|\bVersionConflict\b|\bPackagesNotFoundError\b|\bUnsatisfiableError\b|\brequires? \S+[<>=!~]=.{0,60}\b(but you have|which is incompatible|incompatible)|\bis not a supported wheel\b|\bmetadata-generation-failed\b|\bFailed building wheel\b|\bexternally-managed-environment\b|\bunmet dependencies\b|\bE: Unable to (locate|fetch)\b|\bcargo\b.{0,40}\bfailed to select a version\b",
+        r"\bfatal: (not a git|unable to access|repository|refusing|destination|could not read|ambiguous|pathspec|bad object|remote)\b|\bgit\b.{0,20}\b(merge|rebase|push|pull|clone|lfs)\b.{0,40}\b(conflict|failed|rejected|error)|\bCONFLICT \(",
+        r"\bKeyboardInterrupt\b",
+        r"\bUnicode(De|En)codeError\b|\bJSONDecodeError\b|\byaml\.\w+\.\w*Error\b|\bTOMLDecodeError\b|\bParserError\b|\bConfig(Attribute|Key|Type)?Error\b|\bValidationError:|\bvalidation errors? for\b|\bOmegaConf\b",
+        r"\bmaxmemory\b|\bOOM command not allowed\b|\bpsycopg\w*\.|\bsqlite3\.|\bOperationalError\b|\bsqlalchemy\b|\bMySQL\b|\bORA-\d{5}\b",
+        r"\bIsADirectoryError\b|\bNotADirectoryError\b|\bFileExistsError\b",
+    ])
+    .cause("An ordinary error of a tool, a file or a setting, not a device fault."),
+    rule(NotDeviceRelated, Overrides, &[r"\b(Deprecat|FutureWarn|PendingDeprec)\w*|\bis deprecated\b|\bwill be removed in\b|\bhas been (deprecated|renamed|moved)\b"])
+        .unless(&[r"\berror:|\bout of memory\b|\bfailed\b"])
+        .cause("A notice about an old name, not an error."),
+    rule(NotDeviceRelated, Names, &[
+        r"\bFileNotFoundError\b|\bNo such file or directory\b|\bos error 2\b|\bcannot find the (file|path) specified\b",
+        r"\bPermissionError\b|\bPermission denied\b|\bErrno 13\b|\bos error 13\b|\bOperation not permitted\b|\bAccess is denied\b",
+        r"\bcommand not found\b|\bis not recognized as an internal\b|\bUsage: |\btry '.{0,20}--help'",
+        r"\bKeyError: (?:\S{1,24}$|\S+ )|\bIndexError: (list|tuple|string|pop)|\bZeroDivisionError\b|\bStopIteration\b|\bAttributeError\b|\bImportError: (?:[^l]|l[^i]|li[^b])|\bTypeError: '\w+' object\b|\bTypeError: (can only|must be|expected (str|int|list|dict|float|bytes|string|a)|descriptor|\w+\(\) (got|takes|missing|argument)|unsupported)|\bValueError: (invalid literal|too many values|not enough values|could not convert|unknown|Unrecognized|Invalid (value|argument|option|choice|config\w*)|substring|time data|empty)|\bAssertionError(:? *$)",
+        r"\bthe upper bound value\b.{0,60}\bgreater than the lower bound\b|\bcannot set variable\b|\bprocess group has not been initiali[sz]ed\b",
+    ])
+    .unless(&[r"\blib\w+\.so\b|\.dll\b|/dev/(kfd|nvidia|dri)", r"\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|weights|engine)\b"])
+    .without(&[
+        r"_pin_memory_loop|dataloader worker",
+        // What was raised while a device fault was being handled is only its echo.
+        r"\bout of memory\b(?s:.){1,4000}\b(during handling of the above exception|direct cause of the following)\b",
+    ])
+    .cause("An ordinary error of the program, a file or a right, not a device fault."),
+    rule(NotDeviceRelated, Usual, &[
+        r"\bmemory_format\b|\bshare_memory\b|\bCUDA_VISIBLE_DEVICES\b.{0,30}\b(set|is|=|to)|\bmemory usage\b|\bmemory (summary|snapshot|profil\w+)\b|\b(using|use|running on|selected|available|moved to|loaded (on|to)) (device|gpu|cuda|cpu|mps)\b",
+    ])
+    .unless(&[r"\berror\b|\bfail|\bcannot\b|\bunable\b|\bexceed|\bout of memory\b|\bkilled\b|\binvalid\b"])
+    .cause("A note that mentions memory or devices, not an error."),
+    rule(NotDeviceRelated, Hints, &[r"\bAssertionError\b|\bValueError\b|\bTypeError\b|\bRuntimeWarning\b|\bOSError\b"])
+        .cause("An ordinary error as far as the text says; nothing in it names a device fault."),
+];

@@ -1,0 +1,103 @@
+//! The text classifier against real messages: the sample set and a held-out one.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use serde::Deserialize;
+use surefoot::fault::{FaultKind, explain};
+
+#[derive(Deserialize)]
+struct Row {
+    message: String,
+    label: FaultKind,
+}
+
+fn rows(jsonl: &str) -> Vec<Row> {
+    jsonl.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The share that is right, and what is wrong.
+fn accuracy(rows: &[Row]) -> (f64, Vec<String>) {
+    let wrong: Vec<String> = rows
+        .iter()
+        .map(|row| (row, explain(&row.message)))
+        .filter(|(row, found)| found.kind != row.label)
+        .map(|(row, found)| {
+            format!(
+                "{} taken for {} by {:?}: {}",
+                row.label, found.kind, found.evidence, row.message
+            )
+        })
+        .collect();
+    (1.0 - wrong.len() as f64 / rows.len() as f64, wrong)
+}
+
+#[test]
+fn the_sample_set_is_explained() {
+    let rows = rows(include_str!("data/errors.jsonl"));
+    assert_eq!(rows.len(), 121);
+    let (share, wrong) = accuracy(&rows);
+    assert!(share >= 0.97, "{:.1} %\n{}", share * 100.0, wrong.join("\n"));
+}
+
+#[test]
+fn the_held_out_set_is_explained() {
+    let rows = rows(include_str!("data/errors-held-out.jsonl"));
+    assert!(rows.len() >= 250);
+    let (share, wrong) = accuracy(&rows);
+    assert!(share >= 0.97, "{:.1} %\n{}", share * 100.0, wrong.join("\n"));
+}
+
+#[test]
+fn the_held_out_set_shares_no_message_with_the_samples_and_has_every_kind() {
+    let samples = rows(include_str!("data/errors.jsonl"));
+    let held_out = rows(include_str!("data/errors-held-out.jsonl"));
+    let mut kinds = BTreeMap::new();
+    for row in &held_out {
+        assert!(samples.iter().all(|sample| sample.message != row.message), "{}", row.message);
+        *kinds.entry(row.label).or_insert(0) += 1;
+    }
+    assert_eq!(kinds.len(), FaultKind::ALL.len());
+    assert!(kinds.values().all(|&count| count >= 10), "{kinds:?}");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_explained_from_its_own_words(text in "\\PC{0,300}") {
+        let found = explain(&text);
+        prop_assert!((0.0..=1.0).contains(&found.confidence));
+        prop_assert_eq!(&explain(&text), &found);
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        prop_assert!(words(&text).contains(&words(&found.evidence)), "{:?}", found.evidence);
+    }
+
+    #[test]
+    fn any_lines_around_a_message_leave_evidence_that_is_in_the_text(
+        before in "[ -~\n]{0,400}",
+        after in "[ -~é❱\n\t]{0,200}",
+        pick in 0_usize..121,
+    ) {
+        let message = &rows(include_str!("data/errors.jsonl"))[pick].message;
+        let text = format!("{before}\n{message}\n{after}");
+        let found = explain(&text);
+        let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        prop_assert!(words(&text).contains(&words(&found.evidence)), "{:?}", found.evidence);
+    }
+
+    #[test]
+    fn ordinary_words_are_no_device_fault(
+        words in prop::collection::vec(
+            prop::sample::select(vec![
+                "bloom", "room", "zoom", "broom", "memory_format", "device", "devices", "the",
+                "cuda", "gpu", "model", "batch", "shape", "of", "loaded", "kernel", "metal", "is",
+                "tensor", "nanometre", "information", "infer", "buffer", "half", "lost", "found",
+            ]),
+            0..4,
+        ),
+        noise in "[a-z]{3,9}( [a-z]{3,9}){0,6}",
+    ) {
+        let text = format!("{} {noise}", words.join(", "));
+        let found = explain(&text);
+        prop_assert_eq!(found.kind, FaultKind::NotDeviceRelated, "{:?} in {}", found.evidence, text);
+    }
+}

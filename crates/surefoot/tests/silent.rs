@@ -1,0 +1,73 @@
+//! Where Burn computes wrong numbers without a word: each case shows what Burn does, and that a
+//! guarded run refuses or repairs it. If Burn learns to refuse one itself, its test here fails
+//! and the check can go.
+
+use burn::tensor::{Device, Tensor};
+use surefoot::place::check_range;
+
+fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.to_data_as::<f32>().try_to_vec().expect("fp32")
+}
+
+#[test]
+fn a_slice_out_of_range_is_clamped_by_burn_and_refused_by_the_check() {
+    let x = Tensor::<1>::from_floats([1.0, 2.0, 3.0], &Device::flex());
+    assert_eq!(numbers(x.slice([1..9])), [2.0, 3.0]);
+    assert!(check_range("x", &(1..9), 3).unwrap_err().kind.is_callers());
+}
+
+#[cfg(feature = "gpu")]
+mod on_wgpu {
+    use super::numbers;
+    use burn::tensor::{FloatDType, Int, Tensor};
+    use surefoot::device::{OpenDevice, Selector};
+    use surefoot::fault::catch;
+    use surefoot::place::{Dtype, DtypeSupport, Target, check_ids, check_tensor_ids, probe_dtype};
+    use surefoot::{FaultKind, Footing};
+
+    fn footing(device: &OpenDevice) -> Footing {
+        Footing::builder().devices(Selector::only(device.name())).build().expect("it opens")
+    }
+
+    #[test]
+    fn f32_and_f16_give_wrong_sums_in_burn_and_right_ones_in_a_guarded_run() {
+        let Some(device) = testkit::gpu() else { return };
+        let a = Tensor::<1>::from_floats([1.0, 2.0, 3.0, 4.0], device.burn());
+        let b = a.clone().cast(FloatDType::F16);
+        let right = [2.0, 4.0, 6.0, 8.0];
+        let bare = catch(|| numbers(a.clone() + b.clone()));
+        assert_ne!(bare.ok().as_deref(), Some(&right[..]), "Burn got this right");
+        let guarded = footing(&device)
+            .task("sum")
+            .run_with((a, b), |_, (a, b)| Ok(a + b))
+            .expect("it is repaired");
+        assert_eq!(numbers(guarded), right);
+    }
+
+    #[test]
+    fn a_dtype_that_is_only_stored_is_refused_as_a_target() {
+        let Some(device) = testkit::gpu() else { return };
+        for dtype in Dtype::ALL {
+            if probe_dtype(&device, dtype) == DtypeSupport::Works {
+                continue;
+            }
+            let fault = Target::new(&device, dtype).unwrap_err();
+            assert_eq!(fault.kind, FaultKind::UnsupportedDtype);
+        }
+        assert!(
+            Dtype::ALL.iter().any(|dtype| probe_dtype(&device, *dtype) != DtypeSupport::Works),
+            "this device computes in everything: the case is not shown"
+        );
+    }
+
+    #[test]
+    fn an_index_out_of_bounds_reads_something_in_burn_and_is_refused_by_the_check() {
+        let Some(device) = testkit::gpu() else { return };
+        let table = Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 4.0]], device.burn());
+        let ids = Tensor::<1, Int>::from_data([0, 7], device.burn());
+        let bare = catch(|| numbers(table.select(0, ids.clone())));
+        assert_eq!(bare.map(|rows| rows.len()).ok(), Some(4), "Burn refused this");
+        assert!(check_tensor_ids("ids", &ids, 2).unwrap_err().kind.is_callers());
+        assert!(check_ids("ids", &[0, 7], 2).is_err());
+    }
+}

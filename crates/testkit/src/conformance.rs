@@ -1,0 +1,274 @@
+//! What must hold on every device.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
+use surefoot::device::health::Health;
+use surefoot::device::probe::probe;
+use surefoot::device::{OpenDevice, Selector};
+use surefoot::journal::{EventKind, Journal};
+use surefoot::place::{Dtype, DtypeSupport, Precision, Target, Weights, probe_dtype};
+use surefoot::recover::{Drill, Part, Policy};
+use surefoot::{FaultKind, Footing};
+
+use crate::drills;
+
+/// Two results in fp32 from different kernels differ by no more than this.
+const TOLERANCE: f32 = 1e-4;
+
+/// Held by cases that use or measure much memory, so that they don't disturb each other.
+fn memory_to_myself() -> MutexGuard<'static, ()> {
+    static MEMORY: Mutex<()> = Mutex::new(());
+    MEMORY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn footing(device: &OpenDevice) -> Footing {
+    footing_with(device, Policy::default(), Drill::default(), Journal::off())
+}
+
+fn footing_with(device: &OpenDevice, policy: Policy, drill: Drill, journal: Journal) -> Footing {
+    Footing::builder()
+        .devices(Selector::only(device.name()))
+        .precision(Precision::Fp32)
+        .policy(policy.verify_recovery(true))
+        .drill(drill)
+        .journal(journal)
+        .build()
+        .expect("the device opens")
+}
+
+fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.to_data_as::<f32>().try_to_vec().expect("fp32")
+}
+
+fn assert_close(found: &[f32], expected: &[f32]) {
+    assert_eq!(found.len(), expected.len());
+    let scale = expected.iter().fold(1e-3f32, |most, x| most.max(x.abs()));
+    for (at, (a, b)) in found.iter().zip(expected).enumerate() {
+        assert!((a - b).abs() <= TOLERANCE * scale, "element {at}: {a} for {b}");
+    }
+}
+
+/// A small network on the host with its input and the output that is right for it.
+fn network() -> (Linear, Tensor<2>, Vec<f32>) {
+    let host = Device::flex();
+    host.seed(7);
+    let model = LinearConfig::new(12, 6).init(&host);
+    let x = Tensor::random([16, 12], Distribution::Uniform(-1.0, 1.0), &host);
+    let y = numbers(model.forward(x.clone()));
+    (model, x, y)
+}
+
+/// The doctor's own probe.
+pub fn probe_finds_it_healthy(device: &Arc<OpenDevice>) {
+    let _guard = memory_to_myself();
+    let report = probe(device, |_| ());
+    assert!(report.is_healthy(), "{report:#?}");
+}
+
+/// The guard adds nothing and takes nothing.
+pub fn a_guarded_run_gives_what_burn_gives(device: &Arc<OpenDevice>) {
+    let bare = numbers(
+        Tensor::<2>::ones([4, 4], device.burn()).matmul(Tensor::ones([4, 4], device.burn())),
+    );
+    let guarded = footing(device)
+        .run("product", |step| {
+            let ones = Tensor::<2>::ones([4, 4], step.device());
+            Ok(ones.clone().matmul(ones))
+        })
+        .expect("it runs");
+    assert_eq!(numbers(guarded), bare);
+}
+
+/// Weights and inputs from the host are placed, and the moves are told.
+pub fn inputs_on_another_device_are_brought_here(device: &Arc<OpenDevice>) {
+    let (model, x, expected) = network();
+    let y = footing(device)
+        .task("forward")
+        .run_with((Weights(model), x), |step, (model, x)| {
+            assert_eq!(x.device(), *step.device());
+            Ok(model.forward(x))
+        })
+        .expect("it runs");
+    assert_eq!(y.device(), *device.burn());
+    assert_close(&numbers(y), &expected);
+}
+
+/// f16 weights and f32 inputs: Burn on wgpu computes wrong numbers without a word.
+pub fn a_mix_of_dtypes_is_repaired_before_the_device_sees_it(device: &Arc<OpenDevice>) {
+    if probe_dtype(device, Dtype::F16) == DtypeSupport::Refused {
+        return;
+    }
+    let (model, x, expected) = network();
+    let halved = x.cast(FloatDType::F16);
+    let rounded = numbers(model.forward(halved.clone().cast(FloatDType::F32)));
+    let y = footing(device)
+        .task("forward")
+        .run_with((Weights(model), halved), |_, (model, x)| Ok(model.forward(x)))
+        .expect("it runs");
+    assert_eq!(y.dtype(), DType::F32);
+    let found = numbers(y);
+    assert_close(&found, &rounded);
+    assert_ne!(found, expected, "the half-precision input was used");
+}
+
+/// Where the probe says that a dtype doesn't compute, no target in it can be made.
+pub fn a_dtype_it_cannot_compute_in_is_refused(device: &Arc<OpenDevice>) {
+    for dtype in Dtype::ALL {
+        let target = Target::new(device, dtype);
+        match probe_dtype(device, dtype) {
+            DtypeSupport::Works => assert!(target.is_ok(), "{dtype}"),
+            _ => assert_eq!(target.unwrap_err().kind, FaultKind::UnsupportedDtype, "{dtype}"),
+        }
+    }
+}
+
+/// Out of memory twice: the batch runs in four parts and the result is the whole's.
+pub fn a_split_batch_gives_the_whole_batches_result(device: &Arc<OpenDevice>) {
+    let (model, x, expected) = network();
+    let journal = Journal::builder().ring(64).build();
+    let drill = Drill::times(FaultKind::OutOfMemory, 3);
+    let footing = footing_with(device, Policy::default(), drill, journal.clone());
+    let y = footing
+        .task("forward")
+        .run_split(
+            Weights(model),
+            x,
+            |_, model, x| Ok(model.forward(x)),
+            |parts: Vec<Part<Tensor<2>>>| {
+                assert_eq!(parts.len(), 4);
+                Tensor::cat(parts.into_iter().map(|part| part.value).collect(), 0)
+            },
+        )
+        .unwrap_or_else(|fault| panic!("{fault}"));
+    assert_close(&numbers(y), &expected);
+    let rungs: Vec<_> =
+        journal.recent().iter().filter_map(|e| e.recovery.clone()).map(String::from).collect();
+    assert_eq!(rungs, ["reclaim", "split", "split", "split"]);
+}
+
+/// Gradients of a mean loss, accumulated over parts by their share of the samples.
+pub fn split_gradients_equal_the_whole_batches(device: &Arc<OpenDevice>) {
+    let (model, x, _) = network();
+    let gradients = |drill: Drill| {
+        let footing = footing_with(device, Policy::default(), drill, Journal::off());
+        let task = footing.task("step");
+        let total = task
+            .run_split(
+                Weights(model.clone()),
+                x.clone(),
+                |step, model, x| {
+                    let device = step.autodiff_device();
+                    let model = model.0.to_device(&device);
+                    let x = Tensor::from_data(x.try_into_data()?, &device);
+                    let loss = model.forward(x).powf_scalar(2.0).mean();
+                    let gradients = loss.backward();
+                    model.weight.val().grad(&gradients).ok_or_else(|| "no gradient".into())
+                },
+                |parts: Vec<Part<Tensor<2>>>| {
+                    let samples: usize = parts.iter().map(|part| part.samples).sum();
+                    let share = |part: &Part<Tensor<2>>| part.samples as f32 / samples as f32;
+                    let weighted = parts.iter().map(|part| part.value.clone() * share(part));
+                    weighted.reduce(|a, b| a + b).expect("there is a part")
+                },
+            )
+            .unwrap_or_else(|fault| panic!("{fault}"));
+        numbers(total)
+    };
+    let whole = gradients(Drill::default());
+    let split = gradients(Drill::times(FaultKind::OutOfMemory, 3));
+    assert_close(&split, &whole);
+}
+
+/// Unsupported once: the CPU runs it, the result comes back, and the next run goes there at once.
+pub fn a_segment_it_cannot_run_runs_on_the_cpu_once_and_is_remembered(device: &Arc<OpenDevice>) {
+    let (model, x, expected) = network();
+    let journal = Journal::builder().ring(64).build();
+    let drill = Drill::once(FaultKind::UnsupportedOp, 0).on(&device.name().to_string());
+    let footing = footing_with(device, Policy::default(), drill, journal.clone());
+    for _ in 0..3 {
+        let y = footing
+            .task("odd layer")
+            .run_segment((Weights(model.clone()), x.clone()), |step, (model, x)| {
+                assert_eq!(*step.device(), Device::flex(), "the CPU runs it");
+                Ok(model.forward(x))
+            })
+            .unwrap_or_else(|fault| panic!("{fault}"));
+        assert_eq!(y.device(), *device.burn(), "its result is back on the device");
+        assert_close(&numbers(y), &expected);
+    }
+    let faults = journal.recent().iter().filter(|e| e.kind == EventKind::Fault).count();
+    assert_eq!(faults, 1, "it was found out once");
+}
+
+/// A wrong shape panics inside Burn; it is told as the caller's, and the device is fine.
+pub fn a_callers_mistake_is_reported_at_once_and_costs_no_health(device: &Arc<OpenDevice>) {
+    let footing = footing(device);
+    let tries = std::cell::Cell::new(0);
+    let fault = footing
+        .run("mistake", |step| {
+            tries.set(tries.get() + 1);
+            let a = Tensor::<2>::ones([2, 3], step.device());
+            let b = Tensor::<2>::ones([2, 3], step.device());
+            Ok(a.matmul(b))
+        })
+        .expect_err("the shapes don't fit");
+    assert_eq!(fault.kind, FaultKind::ShapeMismatch, "{fault}");
+    assert_eq!(tries.get(), 1, "it was not retried");
+    assert_eq!(footing.health()[0].1, Health::Healthy);
+    a_guarded_run_gives_what_burn_gives(device);
+}
+
+/// NaN in a result.
+pub fn nan_is_a_numeric_fault_where_it_is_asked_for(device: &Arc<OpenDevice>) {
+    let footing = footing(device);
+    let make = || footing.task("log");
+    let work = |step: &surefoot::recover::Step<'_>| {
+        Ok(Tensor::<1>::from_floats([1.0, -1.0], step.device()).log())
+    };
+    assert!(make().run(work).is_ok());
+    let fault = make().finite().run(work).expect_err("the log of -1 is no number");
+    assert_eq!(fault.kind, FaultKind::Numeric, "{fault}");
+}
+
+/// Memory is measured, and comes back after a clean-up.
+pub fn memory_in_use_falls_when_tensors_go(device: &Arc<OpenDevice>) {
+    const BYTES: u64 = 48 << 20;
+    let _guard = memory_to_myself();
+    device.clean_up();
+    let before = device.memory_in_use();
+    let held = Tensor::<1>::ones([BYTES as usize / 4], device.burn()) * 2.0;
+    assert_eq!(held.clone().slice([5..6]).into_scalar::<f32>(), 2.0);
+    let during = device.memory_in_use();
+    assert!(during >= before + BYTES * 9 / 10, "{before} before, {during} with {BYTES} more");
+    drop(held);
+    device.clean_up();
+    let after = device.memory_in_use();
+    assert!(after < during - BYTES / 2, "{during} before, {after} after");
+    assert!(device.memory_peak() >= during);
+}
+
+/// The whole matrix of kinds and rungs.
+pub fn every_fault_is_survived_or_reported(device: &Arc<OpenDevice>) {
+    drills::every_kind_in_every_rung(device);
+}
+
+/// Eight threads on one footing, each with its own numbers.
+pub fn threads_share_a_footing(device: &Arc<OpenDevice>) {
+    let footing = footing(device);
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let footing = &footing;
+            scope.spawn(move || {
+                for round in 0..4 {
+                    let value = (thread * 4 + round) as f32;
+                    let sum = footing
+                        .run("sum", |step| Ok(Tensor::<1>::full([64], value, step.device()).sum()))
+                        .unwrap_or_else(|fault| panic!("{fault}"));
+                    assert_eq!(sum.into_scalar::<f32>(), 64.0 * value);
+                }
+            });
+        }
+    });
+}

@@ -9,7 +9,7 @@
 //! use surefoot::{Footing, journal::Journal};
 //! use surefoot_train::{Config, Run, Watch, checkpoint::Shelf, data, model::Mlp};
 //!
-//! let text = "{data: {kind: digits}, model: {kind: mlp}, epochs: 1}";
+//! let text = "{data: {kind: digits}, model: {kind: mlp}, epochs: 5}";
 //! let config = Config::parse(text, &[])?;
 //! let data = data::open(&config.data, config.seed)?;
 //! let watch = Watch::default();

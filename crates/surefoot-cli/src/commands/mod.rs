@@ -5,6 +5,7 @@ pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod journal;
+pub(crate) mod train;
 
 use crate::args::{Arguments, Command};
 use crate::exit::{Exit, Failure};
@@ -17,5 +18,6 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Doctor(command) => command.run(global, terminal),
         Command::Explain(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
+        Command::Train(command) => command.run(global, terminal),
     }
 }

@@ -18,7 +18,7 @@ use crate::report::EpochReport;
 use crate::scale::LossScale;
 
 pub use file::{read, read_story, write};
-pub use shelf::{Shelf, fresh_folder};
+pub use shelf::{Shelf, fresh_folder, latest_folder};
 
 /// The version of what is in the metadata.
 pub const VERSION: u32 = 1;

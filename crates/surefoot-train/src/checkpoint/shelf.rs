@@ -89,19 +89,28 @@ fn step_of(path: &Path) -> Option<u64> {
 
 /// `wanted`, or `wanted-2` and so on if a run is there already.
 pub fn fresh_folder(wanted: &Path) -> PathBuf {
-    let is_free = |folder: &Path| {
-        fs::read_dir(folder).map_or(true, |mut entries| {
-            !entries.any(|entry| entry.is_ok_and(|entry| step_of(&entry.path()).is_some()))
-        })
-    };
-    let numbered = |number: usize| match number {
-        1 => wanted.to_owned(),
-        _ => {
-            let name = wanted.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-            wanted.with_file_name(format!("{name}-{number}"))
-        }
-    };
-    (1..10_000).map(numbered).find(|folder| is_free(folder)).unwrap_or_else(|| wanted.to_owned())
+    let folders = (1..10_000).map(|number| numbered(wanted, number));
+    folders.into_iter().find(|folder| !has_run(folder)).unwrap_or_else(|| wanted.to_owned())
+}
+
+/// The last folder that [`fresh_folder`] gave out for `wanted` and that has a run in it.
+pub fn latest_folder(wanted: &Path) -> Option<PathBuf> {
+    let folders = (1..10_000).map(|number| numbered(wanted, number));
+    folders.take_while(|folder| has_run(folder)).last()
+}
+
+fn has_run(folder: &Path) -> bool {
+    fs::read_dir(folder).is_ok_and(|mut entries| {
+        entries.any(|entry| entry.is_ok_and(|entry| step_of(&entry.path()).is_some()))
+    })
+}
+
+fn numbered(wanted: &Path, number: usize) -> PathBuf {
+    if number == 1 {
+        return wanted.to_owned();
+    }
+    let name = wanted.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
+    wanted.with_file_name(format!("{name}-{number}"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Models: what the loop needs of one, and those that are built in.
 
+mod builtin;
 mod cnn;
 mod gpt;
 mod init;
@@ -12,8 +13,9 @@ use surefoot::place::Autocast;
 
 use crate::batch::Batch;
 
+pub use builtin::Builtin;
 pub use cnn::Cnn;
-pub use gpt::Gpt;
+pub use gpt::{Gpt, Sizes};
 pub use init::redraw;
 pub use mlp::Mlp;
 

@@ -120,14 +120,7 @@ pub struct Task<'f> {
 
 impl<'f> Task<'f> {
     pub(crate) fn new(footing: &'f Footing, name: Cow<'static, str>) -> Self {
-        Self {
-            footing,
-            name,
-            rungs: Vec::new(),
-            finite: false,
-            start: None,
-            checkpointing: false,
-        }
+        Self { footing, name, rungs: Vec::new(), finite: false, start: None, checkpointing: false }
     }
 
     /// Says that the work honours `rung`: [`Step::autodiff_device`] for checkpointing,

@@ -38,6 +38,7 @@ pub mod config;
 pub mod curves;
 pub mod data;
 pub mod evaluate;
+pub mod fit;
 pub mod loader;
 pub mod model;
 pub mod optimizer;

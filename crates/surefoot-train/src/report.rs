@@ -69,6 +69,8 @@ pub struct Report {
     pub precision: String,
     /// The numbers in the model.
     pub parameters: usize,
+    /// The most bytes that were in use.
+    pub peak_memory: u64,
     /// Steps left out for inf or NaN.
     pub skipped_steps: u64,
     /// Samples left out because they can't be read.
@@ -100,6 +102,13 @@ pub enum News {
         workers: usize,
         /// Where checkpoints go.
         folder: PathBuf,
+    },
+    /// Batches are run in smaller ones, to stay within the budget.
+    Fitted {
+        /// Samples that are run at once.
+        micro_batch: usize,
+        /// The budget in bytes.
+        budget: u64,
     },
     /// A step is done.
     Step {

@@ -18,6 +18,7 @@ use crate::config::{Config, Length};
 use crate::curves;
 use crate::data::DataSet;
 use crate::evaluate::{Evaluation, evaluate};
+use crate::fit::Trials;
 use crate::loader::{Loader, Recipe, choose_workers, plan};
 use crate::model::Trainable;
 use crate::parameters::{self, Shape};
@@ -85,6 +86,7 @@ struct Course<M> {
     bad_in_a_row: u32,
     checkpointing: bool,
     held: Option<(Held, Running, Vec<EpochReport>)>,
+    micro_batch: usize,
     held_at: Instant,
     holding_took: Duration,
     started: Instant,
@@ -124,6 +126,11 @@ impl Run<'_> {
             workers,
             folder: self.shelf.folder().to_owned(),
         });
+        if let Some(budget) = self.config.memory {
+            let fit = self.trials(&course.state, &recipe).run(|_| {});
+            course.micro_batch = fit.map_err(|fault| self.stopped(fault, 0, None))?.largest;
+            tell(&News::Fitted { micro_batch: course.micro_batch, budget });
+        }
         self.hold(&mut course, true);
         let mut interrupted = false;
         while course.state.step < total && !interrupted {
@@ -168,6 +175,24 @@ impl Run<'_> {
         }
     }
 
+    fn settings(&self, micro_batch: usize) -> StepSettings {
+        let (rule, clip_norm) = (self.config.optimizer.rule, self.config.clip_norm);
+        StepSettings { rule, clip_norm, micro_batch }
+    }
+
+    fn trials<'t, M>(&'t self, state: &'t State<M>, recipe: &'t Recipe) -> Trials<'t, M> {
+        let most = self.config.batch_size;
+        Trials {
+            footing: self.footing,
+            state,
+            recipe,
+            settings: self.settings(most),
+            memory: self.config.memory,
+            most,
+            timed: false,
+        }
+    }
+
     fn order(&self) -> Order {
         let samples = self.data.train.len();
         Order { seed: self.config.seed, batch: self.effective_batch(), samples }
@@ -194,6 +219,7 @@ impl Run<'_> {
             bad_in_a_row: 0,
             checkpointing: false,
             held: None,
+            micro_batch: self.config.batch_size,
             held_at: now,
             holding_took: Duration::ZERO,
             started: now,
@@ -276,11 +302,7 @@ impl Run<'_> {
             return Ok(Stretch::Whole);
         }
         let optimizer = &self.config.optimizer;
-        let settings = StepSettings {
-            rule: optimizer.rule,
-            clip_norm: self.config.clip_norm,
-            micro_batch: self.config.batch_size,
-        };
+        let settings = self.settings(course.micro_batch);
         let order = StepOrder {
             lr: optimizer.schedule.rate(optimizer.lr, course.state.step, optimizer.warmup, total),
             checkpointing: course.checkpointing,
@@ -397,7 +419,7 @@ impl Run<'_> {
         workers: usize,
         tell: &mut dyn FnMut(&News),
     ) -> Result<Evaluation, TrainError> {
-        let (size, prefetch) = (self.config.batch_size, self.config.prefetch);
+        let (size, prefetch) = (course.micro_batch, self.config.prefetch);
         let result =
             evaluate(self.footing, &course.state, &self.recipe(false), size, workers, prefetch);
         self.pass_on_faults(course, tell);
@@ -529,6 +551,7 @@ impl Run<'_> {
             interrupted,
             precision: precision.compute.to_string(),
             parameters: course.state.model.num_params(),
+            peak_memory: self.footing.device().map_or(0, |device| device.memory_peak()),
             skipped_steps: course.running.skipped_steps,
             skipped_samples: course.running.skipped_samples,
             resumed_from,

@@ -9,9 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use serde::Serialize;
+use surefoot::Footing;
+use surefoot::device::memory::Bytes;
 use surefoot::device::supervisor;
 use surefoot::journal::Journal;
-use surefoot::{Fault, FaultKind, Footing};
+use surefoot::recover::Policy;
 use surefoot_train::checkpoint::{self, CheckpointError, Shelf, fresh_folder, latest_folder};
 use surefoot_train::config::Config;
 use surefoot_train::data::{self, DataError, DataSet};
@@ -19,7 +21,8 @@ use surefoot_train::evaluate::evaluate;
 use surefoot_train::loader::Recipe;
 use surefoot_train::model::Builtin;
 use surefoot_train::state::State;
-use surefoot_train::{ConfigError, Run, TrainError, Watch, parameters};
+use surefoot_train::step::StepSettings;
+use surefoot_train::{ConfigError, Run, TrainError, Watch, fit, parameters};
 
 use crate::args::{Global, flush};
 use crate::child::supervise_with;
@@ -99,7 +102,7 @@ impl Train {
         let journal = journal(global, &watch)?;
         let footing = self.footing(&origin.config, journal.clone())?;
         if self.find_batch {
-            return find_batch(&footing, &origin.config, &data, global, terminal);
+            return find_batch(&origin.config, &footing, &data, global, terminal);
         }
         let exit = self.train(origin, &folder, &footing, &data, watch, global, terminal);
         flush(&journal, terminal);
@@ -118,7 +121,11 @@ impl Train {
         let mut builder = Footing::builder()
             .devices(config.device.clone())
             .precision(config.precision)
-            .policy(self.options.policy(config))
+            .policy(match self.find_batch {
+                // What doesn't fit should fail, not be made to fit.
+                true => Policy::fail(),
+                false => self.options.policy(config),
+            })
             .drill(self.options.drill()?)
             .journal(journal);
         if let Some(bytes) = config.memory {
@@ -182,11 +189,11 @@ impl Train {
         terminal: &Terminal,
     ) -> Result<Exit, Failure> {
         let Origin { config, text, flags } = origin;
+        let device = footing.device().map_err(Failure::from)?;
+        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
         let shelf = Shelf::new(folder, config.checkpoint.keep).map_err(bad_checkpoint)?;
         let resume = self.checkpoint(&shelf, terminal)?;
         listen_for_ctrl_c()?;
-        let device = footing.device().map_err(Failure::from)?;
-        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
         let mut show = Show::new(terminal, global, footing);
         let run = Run {
             footing,
@@ -252,14 +259,55 @@ impl Train {
     }
 }
 
+/// The most samples that `--find-batch` tries at once.
+const MOST: usize = 1 << 16;
+
 fn find_batch(
-    _footing: &Footing,
-    _config: &Config,
-    _data: &DataSet,
-    _global: &Global,
-    _terminal: &Terminal,
+    config: &Config,
+    footing: &Footing,
+    data: &DataSet,
+    global: &Global,
+    terminal: &Terminal,
 ) -> Result<Exit, Failure> {
-    Err(Failure::usage("--find-batch is not there yet"))
+    let device = footing.device().map_err(Failure::from)?;
+    let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
+    let trials = fit::Trials {
+        footing,
+        state: &State::new(model, device.name()),
+        recipe: &Recipe {
+            source: data.train.clone(),
+            transform: data.transform.clone(),
+            on_bad_sample: config.data.on_bad_sample,
+            seed: Some(config.seed),
+        },
+        settings: StepSettings {
+            rule: config.optimizer.rule,
+            clip_norm: config.clip_norm,
+            micro_batch: MOST,
+        },
+        memory: config.memory,
+        most: MOST,
+        timed: true,
+    };
+    let fit = trials.run(|tried| {
+        terminal.note(&format!(
+            "{:>6} samples  {:>10.2} ms  {:>10.0} samples/s  {:>10} at most",
+            tried.batch,
+            1e3 * tried.seconds,
+            tried.samples_per_second,
+            Bytes(tried.memory)
+        ));
+    });
+    let fit = fit.map_err(Failure::from)?;
+    if global.json {
+        terminal.json(&fit)?;
+    } else {
+        terminal.result(&format!(
+            "largest batch   {}: {}\nfastest batch   {}\n",
+            fit.largest, fit.limit, fit.fastest
+        ))?;
+    }
+    Ok(Exit::Done)
 }
 
 fn journal(global: &Global, watch: &Watch) -> Result<Journal, Failure> {

@@ -33,4 +33,3 @@ fn a_run_that_keeps_diverging_stops_and_names_the_first_bad_tensor() {
     assert!(fault.advice[0].contains("optimizer.lr"));
     assert!(step < 40);
 }
-

@@ -91,6 +91,10 @@ impl<'a> Show<'a> {
                     "test_samples": samples.1, "steps": steps, "from": from, "folder": folder,
                 }));
             }
+            News::Fitted { micro_batch, budget } => {
+                self.note(&format!("{micro_batch} samples at once stay within {}", Bytes(*budget)));
+                self.line(json!({"event": "fitted", "micro_batch": micro_batch, "budget": budget}));
+            }
             News::Step { step, loss, accuracy, samples_per_second, .. } => {
                 self.bar.set_position(*step);
                 self.bar.set_message(format!(

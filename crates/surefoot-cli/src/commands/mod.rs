@@ -1,6 +1,7 @@
 //! One file per command. Each takes its own arguments, the shared ones and the terminal, and
 //! returns how the program ends.
 
+pub(crate) mod check;
 pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod embed;
@@ -9,6 +10,7 @@ pub(crate) mod forward;
 pub(crate) mod generate;
 pub(crate) mod journal;
 pub(crate) mod plan;
+pub(crate) mod train;
 
 use crate::args::{Arguments, Command};
 use crate::exit::{Exit, Failure};
@@ -17,6 +19,7 @@ use crate::terminal::Terminal;
 pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Failure> {
     let global = &arguments.global;
     match arguments.command {
+        Command::Check(command) => command.run(global, terminal),
         Command::Devices(command) => command.run(global, terminal),
         Command::Doctor(command) => command.run(global, terminal),
         Command::Embed(command) => command.run(global, terminal),
@@ -25,5 +28,6 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Generate(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
         Command::Plan(command) => command.run(global, terminal),
+        Command::Train(command) => command.run(global, terminal),
     }
 }

@@ -48,6 +48,10 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .unless(&[r"\bout of memory\b|\bTORCH_USE|\bno kernel image\b|\binvalid device function\b"]),
     // Never there.
+    rule(DriverOrInit, Overrides, &[
+        r"\bno (CUDA|ROCm|HIP|Metal|Vulkan|OpenCL)[- ](capable|enabled|compatible) (device|gpu|card)s?\b|\bCUDA driver version is insufficient\b|\bdriver/library version mismatch\b",
+    ])
+    .cause("The device could not be found or brought up: a driver, a library or a build without it."),
     rule(DriverOrInit, Names, &[
         r"\b(CUDA_ERROR|cudaError|hipError|HIP_ERROR)_?(NO_?DEVICE|INVALID_?DEVICE|SYSTEM_?NOT_?READY|SYSTEM_?DRIVER_?MISMATCH|COMPAT_?NOT_?SUPPORTED_?ON_?DEVICE|NOT_?INITIALIZED|INITIALIZATION_?ERROR|INSUFFICIENT_?DRIVER|DEVICES_?UNAVAILABLE|DEVICE_?NOT_?LICENSED|STUB_?LIBRARY|UNKNOWN|OPERATING_?SYSTEM|MPS_\w+|CALL_?REQUIRES_?NEWER_?DRIVER|SHARED_?OBJECT_?INIT_?FAILED|STARTUP_?FAILURE)\b",
         r"\b(CUBLAS|CUDNN|CUSOLVER|CUSPARSE|CUFFT|HIPBLAS|ROCBLAS|MIOPEN)_(STATUS_)?(NOT_INITIALIZED|RUNTIME_PREREQUISITE_MISSING|VERSION_MISMATCH|SUBLIBRARY_\w+|LICENSE_ERROR|SETUP_FAILED)\b",

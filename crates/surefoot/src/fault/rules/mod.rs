@@ -5,6 +5,7 @@
 //! the user. The order of the tables doesn't matter; [`Weight`] does.
 
 mod advice;
+mod codes;
 mod compile;
 mod compute;
 mod device;
@@ -13,6 +14,7 @@ mod lines;
 mod memory;
 mod mismatch;
 mod ordinary;
+mod phrasings;
 mod shape;
 mod type_names;
 
@@ -119,6 +121,8 @@ const TABLES: &[&[Rule]] = &[
     device::RULES,
     compute::RULES,
     files::RULES,
+    codes::RULES,
+    phrasings::RULES,
     ordinary::RULES,
 ];
 

@@ -10,6 +10,22 @@ use super::Weight::{Names, Overrides};
 use super::{Rule, rule};
 
 pub(super) const RULES: &[Rule] = &[
+    // The numbers of the CUDA and cuBLAS enumerations, where only they are printed.
+    rule(OutOfMemory, Names, &[r"\bcublas\w* (error|failure|status) ?[:=(]? ?3\b"]),
+    rule(DeviceLost, Names, &[
+        r"\b(cuda|hip)\w* ?(runtime |driver |api )?(error|failure|failed with error|status|error code)( code)?[ :=#(]{1,3}(214|700|702|709|710|714|715|716|717|718|719)\b|\bcublas\w* (error|failure|status) ?[:=(]? ?(11|13|14)\b",
+    ]),
+    rule(DriverOrInit, Names, &[
+        r"\b(cuda|hip)\w* ?(runtime |driver |api )?(error|failure|failed with error|status|error code)( code)?[ :=#(]{1,3}(30|34|35|36|38|46|71|100|101|102|201|303|304|802|803|804|805|999)\b|\bcublas\w* (error|failure|status) ?[:=(]? ?1\b",
+    ]),
+    rule(KernelCompile, Names, &[
+        r"\b(cuda|hip)\w* ?(runtime |driver |api )?(error|failure|failed with error|status|error code)( code)?[ :=#(]{1,3}(200|218|220|221|222|223|300|701)\b",
+    ]),
+    rule(UnsupportedOp, Names, &[
+        r"\b(cuda|hip)\w* ?(runtime |driver |api )?(error|failure|failed with error|status|error code)( code)?[ :=#(]{1,3}(98|209|500|801)\b|\bcublas\w* (error|failure|status) ?[:=(]? ?(8|15)\b",
+    ]),
+    rule(ShapeMismatch, Names, &[r"\bcublas\w* (error|failure|status) ?[:=(]? ?7\b"]),
+    // Their names.
     rule(OutOfMemory, Names, &[
         r"\b\w*out_?of_?(device_?|host_?|pool_?|gpu_?|video_?)memory\w*|\b\w+_?out_?of_?memory\b",
         r"\b\w*(status|error|result|failure)\w*_?alloc(ation)?_?(fail\w*|error)\b|\b\w+_alloc(ation)?_fail\w*",

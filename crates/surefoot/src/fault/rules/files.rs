@@ -38,10 +38,11 @@ pub(super) const RULES: &[Rule] = &[
     rule(DataLoading, Names, &[r"\bre-initialize CUDA in forked subprocess\b"])
         .with(&[r"dataloader worker"]),
     rule(DataLoading, Hints, &[r"\bnum_workers\b.{0,60}\b(fail|error|0|reduce|too|set)|\bfile_system\b.{0,30}\bsharing strategy\b|\btoo many open files\b.{0,10}\(24\)|\bset_sharing_strategy\b"]),
-    rule(DataLoading, Overrides, &[r"\b(lmdb|tfrecord|webdataset|pyarrow|tensorflow_datasets|datasets\.\w+)\.\w*(Error|Exception|Invalid)\b|\b(DatasetGeneration|DatasetNotFound|NonMatchingSplitsSizes|ExpectedMoreSplits)\w*Error\b"])
+    rule(DataLoading, Overrides, &[r"\b(lmdb|tfrecord|webdataset|pyarrow(\.lib)?|tensorflow_datasets|datasets\.\w+)\.\w*(Error|Exception|Invalid)\b|\b(DatasetGeneration|DatasetNotFound|NonMatchingSplitsSizes|ExpectedMoreSplits)\w*Error\b"])
         .cause("The data set could not be read."),
     // Models.
     rule(ModelLoading, Overrides, &[
+        r"\bonnx\S*checker\.ValidationError\b",
         r"\bmodel type:? [`'\x22]?[\w.-]+[`'\x22]? (is )?not (yet |currently )?supported\b",
         r"\bsaved (weights?|model|parameters?)\b.{0,40}\b(shape|size|dtype)\b",
         r"\bin loading state_dict\b|\b(Unexpected|Missing) key\(s\)|\bsize mismatch for [\w.]+: copying a param\b|\bcopying a param with shape\b|\bkey\(s\) in (source |checkpoint )?state_dict\b|\bmissing_keys=|\bunexpected_keys=",

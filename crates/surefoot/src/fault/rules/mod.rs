@@ -10,6 +10,7 @@ mod compile;
 mod compute;
 mod device;
 mod files;
+mod guarded;
 mod lines;
 mod memory;
 mod mismatch;
@@ -19,7 +20,7 @@ mod shape;
 mod type_names;
 
 pub(super) use advice::cause_of;
-pub(super) use compile::{Match, RuleSet, compiled};
+pub(super) use compile::{Match, RuleSet, named, phrased};
 
 use super::kind::FaultKind;
 
@@ -113,7 +114,7 @@ impl Rule {
     }
 }
 
-/// Every table.
+/// Every table but that of the turns of phrase, which is asked when these say nothing.
 const TABLES: &[&[Rule]] = &[
     memory::RULES,
     mismatch::RULES,
@@ -122,7 +123,6 @@ const TABLES: &[&[Rule]] = &[
     compute::RULES,
     files::RULES,
     codes::RULES,
-    phrasings::RULES,
     ordinary::RULES,
 ];
 

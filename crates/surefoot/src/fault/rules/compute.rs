@@ -35,6 +35,8 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"\bload library\b.{0,160}\.(so|dll)\b", r"\bInvalidTypeWidth\b|\bNot enough memory\b|\bout of memory\b|\bdevice is lost\b|\bis lost\b|\bSHADER_F(16|64)\b|\bunsupported dtype\b"])
     .without(&[r"\bNot enough memory left\b|\bCaused by:(?s:.){0,200}\bout of device memory\b"])
     .cause("A kernel or shader could not be compiled for this device."),
+    rule(KernelCompile, Names, &[r"\binvalid LLVM IR\b|\bInvalidIRError\b"])
+        .without(&[r"\bunsupported use of (double|half)\b"]),
     rule(KernelCompile, Usual, &[
         r"\buse of undeclared identifier\b|\berror: .{0,60}\b(__global__|__device__|threadgroup|metal_stdlib|cuda_fp16|cuda_bf16)\b|\bEntered unreachable code: Expression\b|\bcompute_\d+\b.{0,40}\bunsupported\b",
         r"\btorch\._dynamo\.exc\.\w+|\btorch\.compile\b.{0,40}\bfail",
@@ -44,7 +46,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bno kernel image is available\b|\binvalid device function\b|\bnamed symbol not found\b|\b(CUDA_ERROR|cudaError|hipError)_?(NO_?BINARY_?FOR_?GPU|NO_?KERNEL_?IMAGE_?FOR_?DEVICE|NOT_?FOUND|INVALID_?DEVICE_?FUNCTION|SYMBOL_?NOT_?FOUND|SHARED_?OBJECT_?SYMBOL_?NOT_?FOUND|NOT_?SUPPORTED|INVALID_?CONFIGURATION|COOPERATIVE_LAUNCH_TOO_LARGE)\b|\bcuda runtime error \((8|48|98|209|9)\)|\bCUDA (failure|error) (209|98|500|9|801)\b|\bUnable to find code object for all current devices\b|\bNo compatible code objects found\b",
         r"\boperator '?[\w:.]+'? is not (currently )?(implemented|supported)\b|\bnot currently (implemented|supported) (for|on) the \w+ (device|backend)\b|\bCould not run '[\w:.]+' with arguments from the '(?:[A-LN-Z]|M[A-DF-Z])\w*' backend\b",
         r"\bno (cuda|metal|cpu|gpu|wgpu|vulkan|mps|hip) implementation\b|\bnot (yet )?implemented (for|on|in) (the )?(cuda|metal|cpu|gpu|mps|wgpu|vulkan|webgpu|this|rocm|xpu|dml|directml|current)\b( (backend|device|execution provider|ep))?|\bis not (yet |currently )?(implemented|supported|available) (for|on|by|in|with) (the )?(cuda|metal|cpu|gpu|mps|wgpu|vulkan|webgpu|rocm|xpu|this|current|tpu|dml|directml|coreml)\b( (backend|device|gpu|card|platform|execution provider|ep))?",
-        r"\bUNIMPLEMENTED\b|\bUnimplementedVariant\b|\bUnsupported(Op\w*|Operat\w+|Node|Layer|Feature|Instruction)(Error|Exception)?\b|\bunable to find an engine\b|\bfailed to create function state object\b|\bNOT_IMPLEMENTED\b|\bCould not find an implementation for\b|\bNo (Op|op|operator|kernel) (registered|found|available)\b|\bis not a registered (function/)?op\b|\bop type not registered\b|\bNo OpKernel was registered\b|\bno (supported|registered|suitable|matching|valid) kernel\b|\bCould not satisfy explicit device specification\b|\bNo operator found for\b|\bNo available kernel\b|\bno kernel (is )?(found|available|registered)\b|\bUnsupported (op|operator|operation|ONNX op\w*|opset|layer|node|instruction|opcode)\b|\bunsupported operation `|\bEncountered unsupported operation\b|\bOperation not supported\b|\bop(eration|erator)?\b.{0,40}\bnot supported (on|by|for|in)\b",
+        r"\bUNIMPLEMENTED\b|\bUnimplementedVariant\b|\bUnsupported(Op|Operator|Node|Layer)(Error|Exception)\b|\bunable to find an engine\b|\bfailed to create function state object\b|\bNOT_IMPLEMENTED\b|\bCould not find an implementation for\b|\bNo (Op|op|operator|kernel) (registered|found|available)\b|\bis not a registered (function/)?op\b|\bop type not registered\b|\bNo OpKernel was registered\b|\bno (supported|registered|suitable|matching|valid) kernel\b|\bCould not satisfy explicit device specification\b|\bNo operator found for\b|\bNo available kernel\b|\bno kernel (is )?(found|available|registered)\b|\bUnsupported (op|operator|operation|ONNX op\w*|opset|layer|node|instruction|opcode)\b|\bunsupported operation `|\bEncountered unsupported operation\b|\bOperation not supported\b|\bop(eration|erator)?\b.{0,40}\bnot supported (on|by|for|in)\b",
         r"\bbackward is not (supported|implemented)\b|\bonly supports contiguous\b|\bRequiresContiguous\b|\bBackwardNotSupported\b|\bdoes not (yet )?(support|implement) (backward|double backward|autograd|gradient)|\bderivative for '?[\w:]+'? is not implemented\b|\bdoes not have a deterministic implementation\b",
         r"\bCubeCountTooLarge\b|\binvalid configuration argument\b|\bdispatch group size dimension\b|\bmaxComputeWorkgroupsPerDimension\b|\bmax_compute_workgroups_per_dimension\b|\b(cube|grid|block|workgroup) (count|size|dim\w*)\b.{0,40}\b(too large|exceeds?|greater|over)\b|\bdispatchWorkgroups\b.{0,60}\b(exceed|limit|larger)",
         r"\brequired feature is unavailable\b|\bDownlevel flags\b.{0,60}\brequired but not supported\b|\bFeatures .{0,120}\bare required but not enabled\b|\bunsupported instruction\b|\bcurrent IO operation is not supported\b|\bneeds a transport between devices\b",
@@ -101,6 +103,9 @@ pub(super) const RULES: &[Rule] = &[
         r"\bMPS(NDArray|Graph|Matrix|CNN|Kernel)\w*\b.{0,160}\bfailed assertion\b",
     ])
     .unless(&[r"\b(columns?|rows?|shapes?|dim\w*|rank|axis|equal|match|same|dtype|data ?type)\b"]),
+    rule(UnsupportedOp, Hints, &[
+        r"\bAssertion failed: .{0,240}, file \w+\.mm\b|\bAssertion failed: .{0,240}\bmps\w*",
+    ]),
     rule(UnsupportedOp, Hints, &[
         r"\b(not|un)[ -]?supported\b.{0,60}\b(mps|cuda|metal|gpu|wgpu|vulkan|backend|device|kernel|tpu|rocm)\b|\b(mps|cuda|metal|gpu|wgpu|vulkan|backend|kernel|tpu|rocm)\b.{0,60}\b(not|un)[ -]?supported\b",
     ])

@@ -92,6 +92,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(OutOfMemory, Names, &[
         r"\bInvalid buffer size: ?\d",
         r"\bbuffer size \(?\d+\)? (is greater than|exceeds|is larger than|is over)\b.{0,60}\b(max|limit)",
+        r"\bbinding size\b.{0,100}\b(larger|greater|exceeds?|over)\b",
         r"\bbuffer binding \d+ range \d+ exceeds\b|\bexceeds `?max_[a-z_*]*buffer_binding_size`?",
         r"\b(is )?(larger|greater|bigger|more) than the (maximum|max)( allowed)? buffer (size|length)\b",
         r"\b(exceeds?|over|above|beyond)\b.{0,30}\b(max_buffer_size|maxBufferSize|maxBufferLength|maxStorageBufferBindingSize|max_storage_buffer_binding_size|maxMemoryAllocationSize|maximum buffer (size|length)|max buffer (size|length))\b",

@@ -123,5 +123,7 @@ mod tests {
         assert!(elements_differ("'tensor<2x1280xf32>' and 'tensor<*xf16>'"));
         assert!(elements_agree("'tensor<2x4xf32>' and 'tensor<3xf32>'"));
         assert!(!elements_differ("nothing named here") && !places_differ("nor here"));
+        assert!(any_places_differ("on cuda:0, but the mask is on cpu"));
+        assert!(!any_places_differ("on cuda:0 and cuda:1") && !any_places_differ("on a GPU"));
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use surefoot::journal::Journal;
+use surefoot::journal::{Journal, JournalBuilder};
 
 use crate::commands;
 use crate::exit::Failure;
@@ -47,15 +47,26 @@ pub(crate) struct Global {
 /// The commands, one module each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Check(commands::check::Check),
     Devices(commands::devices::Devices),
     Doctor(commands::doctor::Doctor),
+    Embed(commands::embed::Embed),
     Explain(commands::explain::Explain),
+    Forward(commands::forward::Forward),
+    Generate(commands::generate::Generate),
     Journal(commands::journal::Journal),
+    Plan(commands::plan::Plan),
+    Train(Box<commands::train::Train>),
 }
 
 impl Global {
     /// The journal that `--journal` names, or none.
     pub(crate) fn open_journal(&self) -> Result<Journal, Failure> {
+        Ok(self.journal_builder()?.build())
+    }
+
+    /// That journal, to be given more sinks.
+    pub(crate) fn journal_builder(&self) -> Result<JournalBuilder, Failure> {
         let mut builder = Journal::builder();
         if let Some(path) = &self.journal {
             builder = builder.file(path).map_err(|error| {
@@ -66,7 +77,7 @@ impl Global {
         if self.verbose > 0 {
             builder = builder.tracing();
         }
-        Ok(builder.build())
+        Ok(builder)
     }
 }
 

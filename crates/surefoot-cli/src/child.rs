@@ -1,6 +1,6 @@
 //! This program, started again as a child process: for probes, and for `--isolate`.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,17 @@ pub(crate) fn own_command(
 }
 
 /// Runs this very command line without `--isolate` in a child, and again if the child dies.
+#[allow(dead_code, reason = "for commands that need nothing more")]
 pub(crate) fn supervise(terminal: &Terminal, journal: Journal) -> Result<Exit, Failure> {
+    supervise_with(terminal, journal, &[])
+}
+
+/// [`supervise`], with more arguments for the child.
+pub(crate) fn supervise_with(
+    terminal: &Terminal,
+    journal: Journal,
+    more: &[OsString],
+) -> Result<Exit, Failure> {
     static INTERRUPTED: AtomicBool = AtomicBool::new(false);
     let cannot = |error: &dyn std::error::Error| {
         Failure::usage("the work could not be started in a process of its own").caused_by(error)
@@ -37,6 +47,7 @@ pub(crate) fn supervise(terminal: &Terminal, journal: Journal) -> Result<Exit, F
             || {
                 let mut command = Command::new(&program);
                 command.args(std::env::args_os().skip(1).filter(|arg| arg != "--isolate"));
+                command.args(more);
                 command
             },
             |fault| terminal.note(&format!("the process died, starting it again: {fault}")),

@@ -1,1 +1,57 @@
-//! x
+//! Training that survives: data, the loop, mixed precision, running out of memory, losing a
+//! device, being killed.
+//!
+//! A [`Config`] says what to do; [`data::open`] gives the samples; [`Run::train`] takes any
+//! Burn module that is [`Trainable`] from its first weights to the last step:
+//!
+//! ```
+//! use std::sync::atomic::AtomicBool;
+//! use surefoot::{Footing, journal::Journal};
+//! use surefoot_train::{Config, Run, Watch, checkpoint::Shelf, data, model::Mlp};
+//!
+//! let text = "{data: {kind: digits}, model: {kind: mlp}, epochs: 5}";
+//! let config = Config::parse(text, &[])?;
+//! let data = data::open(&config.data, config.seed)?;
+//! let watch = Watch::default();
+//! let journal = Journal::builder().listener(watch.listener()).build();
+//! let footing = Footing::builder().journal(journal).build()?;
+//! let folder = tempfile::tempdir()?;
+//! let run = Run {
+//!     footing: &footing,
+//!     config: &config,
+//!     origin: (text.to_owned(), Vec::new()),
+//!     data: &data,
+//!     shelf: Shelf::new(folder.path(), 2)?,
+//!     watch,
+//!     stop: &AtomicBool::new(false),
+//! };
+//! let model = Mlp::new(64, &[32], 10, config.seed, footing.device()?.burn());
+//! let report = run.train(model, None, |_news| {})?;
+//! assert!(report.test_accuracy > 0.5);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub mod batch;
+pub mod chance;
+pub mod checkpoint;
+pub mod config;
+pub mod curves;
+pub mod data;
+pub mod evaluate;
+pub mod fit;
+pub mod loader;
+pub mod model;
+pub mod optimizer;
+pub mod parameters;
+pub mod report;
+mod run;
+pub mod scale;
+pub mod state;
+pub mod step;
+mod watch;
+
+pub use config::{Config, ConfigError};
+pub use model::{Score, Trainable};
+pub use report::{News, Report};
+pub use run::{Run, TrainError};
+pub use watch::Watch;

@@ -352,6 +352,12 @@ impl Footing {
         (at..self.chain.len()).find(|&at| self.chain[at].health() != Health::Lost)
     }
 
+    /// Where `name` is in the chain, unless it is lost.
+    pub(crate) fn usable_named(&self, name: DeviceName) -> Option<usize> {
+        let at = self.chain.iter().position(|link| link.name == name)?;
+        (self.chain[at].health() != Health::Lost).then_some(at)
+    }
+
     pub(crate) fn nothing_left(&self) -> Fault {
         let names: Vec<_> = self.chain.iter().map(|link| link.name.to_string()).collect();
         Fault::new(

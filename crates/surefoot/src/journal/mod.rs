@@ -99,6 +99,16 @@ struct Sinks {
     file: Option<FileSink>,
     ring: Option<Ring>,
     tracing: bool,
+    listener: Option<Listener>,
+}
+
+/// Someone who is told of each event as it happens.
+struct Listener(Box<dyn Fn(&Event) + Send + Sync>);
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Listener")
+    }
 }
 
 impl Journal {
@@ -162,6 +172,9 @@ impl Sinks {
         if let Some(file) = &self.file {
             file.append(&event);
         }
+        if let Some(listener) = &self.listener {
+            (listener.0)(&event);
+        }
         if let Some(ring) = &self.ring {
             ring.push(event);
         }
@@ -174,6 +187,7 @@ pub struct JournalBuilder {
     file: Option<FileSink>,
     ring: Option<Ring>,
     tracing: bool,
+    listener: Option<Listener>,
 }
 
 impl JournalBuilder {
@@ -195,11 +209,18 @@ impl JournalBuilder {
         self
     }
 
+    /// Tells `listener` of each event, in the thread that records it. It should be quick.
+    pub fn listener(mut self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Self {
+        self.listener = Some(Listener(Box::new(listener)));
+        self
+    }
+
     /// The journal; off if no sink was chosen.
     pub fn build(self) -> Journal {
-        let Self { file, ring, tracing } = self;
-        let on = file.is_some() || ring.is_some() || tracing;
-        Journal(on.then(|| Arc::new(Sinks { pid: std::process::id(), file, ring, tracing })))
+        let Self { file, ring, tracing, listener } = self;
+        let on = file.is_some() || ring.is_some() || tracing || listener.is_some();
+        let pid = std::process::id();
+        Journal(on.then(|| Arc::new(Sinks { pid, file, ring, tracing, listener })))
     }
 }
 
@@ -252,6 +273,19 @@ mod tests {
         journal.with(|| step("b"));
         let ops: Vec<_> = journal.recent().into_iter().map(|event| event.op).collect();
         assert_eq!(ops, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_listener_hears_each_event_as_it_happens() {
+        let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let ear = Arc::clone(&heard);
+        let journal = Journal::builder()
+            .listener(move |event| ear.lock().unwrap().push(event.op.to_string()))
+            .build();
+        journal.record(step("a"));
+        assert_eq!(*heard.lock().unwrap(), ["a"]);
+        journal.record(step("b"));
+        assert_eq!(*heard.lock().unwrap(), ["a", "b"]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Guarded work: the loop that runs a closure, catches what goes wrong and climbs down.
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::time::Instant;
 
 use burn::tensor::Device;
@@ -54,6 +55,26 @@ impl Step<'_> {
         Autocast::new(self.compute)
     }
 
+    /// Whether activations are recomputed in the backward pass.
+    pub fn is_checkpointing(&self) -> bool {
+        self.footwork.checkpointing
+    }
+
+    /// In how many parts this try takes its samples apart.
+    pub fn parts(&self) -> usize {
+        self.footwork.parts
+    }
+
+    /// The dtype of heavy operations.
+    pub fn compute(&self) -> Dtype {
+        self.compute
+    }
+
+    /// The ranges in which this try takes `samples` apart; one, until splitting was needed.
+    pub fn ranges(&self, samples: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        ranges(samples, self.footwork.parts)
+    }
+
     /// Whether weights should be streamed rather than kept on the device.
     pub fn is_streaming(&self) -> bool {
         self.footwork.streaming
@@ -93,11 +114,13 @@ pub struct Task<'f> {
     name: Cow<'static, str>,
     rungs: Vec<Rung>,
     finite: bool,
+    start: Option<DeviceName>,
+    checkpointing: bool,
 }
 
 impl<'f> Task<'f> {
     pub(crate) fn new(footing: &'f Footing, name: Cow<'static, str>) -> Self {
-        Self { footing, name, rungs: Vec::new(), finite: false }
+        Self { footing, name, rungs: Vec::new(), finite: false, start: None, checkpointing: false }
     }
 
     /// Says that the work honours `rung`: [`Step::autodiff_device`] for checkpointing,
@@ -105,6 +128,21 @@ impl<'f> Task<'f> {
     #[must_use]
     pub fn can(mut self, rung: Rung) -> Self {
         self.rungs.push(rung);
+        self
+    }
+
+    /// Starts on this device of the chain if it is not lost, not on the first: for work whose
+    /// state moved there and should stay.
+    #[must_use]
+    pub fn starting_on(mut self, device: DeviceName) -> Self {
+        self.start = Some(device);
+        self
+    }
+
+    /// Starts with gradient checkpointing if `on`, as an earlier run found it needed.
+    #[must_use]
+    pub fn checkpointing(mut self, on: bool) -> Self {
+        self.checkpointing = on;
         self
     }
 
@@ -161,6 +199,17 @@ impl<'f> Task<'f> {
         })
     }
 
+    /// Runs work over `samples` samples that takes them apart itself, along [`Step::ranges`]: for
+    /// work that does more with the parts than put their results together.
+    pub fn run_in_parts<T: Confirm>(
+        mut self,
+        samples: usize,
+        work: impl Fn(&Step<'_>) -> Result<T, BoxError>,
+    ) -> Result<T, Fault> {
+        self.rungs.push(Rung::Split);
+        self.climb(samples.max(1), None, work)
+    }
+
     /// Runs a part of a model that may go to the CPU alone: if its device can't run it, it runs
     /// on the CPU and its result comes back to the device. That is found out once for each
     /// combination of name, shapes and dtypes, and remembered.
@@ -190,7 +239,11 @@ impl<'f> Task<'f> {
     ) -> Result<T, Fault> {
         let footing = self.footing;
         let operation: &str = &self.name;
-        let mut at = footing.usable_from(0).ok_or_else(|| footing.nothing_left())?;
+        let mut at = self
+            .start
+            .and_then(|name| footing.usable_named(name))
+            .or_else(|| footing.usable_from(0))
+            .ok_or_else(|| footing.nothing_left())?;
         let mut ready = match footing.ready(at) {
             Ok(ready) => ready,
             Err(fault) => return Err(fault.during(operation.to_owned())),
@@ -202,6 +255,7 @@ impl<'f> Task<'f> {
             1
         };
         let mut ladder = Ladder::new(&footing.policy, parts.min(samples));
+        ladder.footwork.checkpointing = self.checkpointing;
         let mut compute = ready.precision.compute;
         if segment.as_ref().is_some_and(|key| footing.segments.runs_on_cpu(key)) {
             ladder.footwork.on_cpu = true;

@@ -1,0 +1,130 @@
+//! Options that override keys of the configuration, and what recovery may do.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use surefoot::device::Selector;
+use surefoot::device::memory::Bytes;
+use surefoot::place::Precision;
+use surefoot::recover::{Drill, DrillError, Policy, Rung};
+use surefoot_train::config::Config;
+
+use crate::exit::Failure;
+
+/// Each overrides a key of the configuration if it is given.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Options {
+    /// Override any key: --set optimizer.lr=0.01
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Train for this many passes over the data
+    #[arg(long, value_name = "N")]
+    epochs: Option<u64>,
+    /// Train for this many steps
+    #[arg(long, value_name = "N", conflicts_with = "epochs")]
+    steps: Option<u64>,
+    /// Samples of a step
+    #[arg(long, value_name = "N")]
+    batch_size: Option<usize>,
+    /// What all chance comes from
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+    /// Threads that load samples
+    #[arg(long, value_name = "N")]
+    workers: Option<usize>,
+    /// Where checkpoints go
+    #[arg(long, value_name = "DIR")]
+    folder: Option<PathBuf>,
+    /// The device, or several in order of preference: cpu, gpu, gpu:1, vulkan, metal, mps, cuda
+    #[arg(long, value_name = "NAMES", help_heading = RECOVERY)]
+    device: Option<Selector>,
+    /// The precision of heavy operations: auto, fp32, fp16 or bf16
+    #[arg(long, value_name = "PRECISION", help_heading = RECOVERY)]
+    precision: Option<Precision>,
+    /// Stay within this much memory, for example 2GiB
+    #[arg(long, value_name = "BYTES", help_heading = RECOVERY)]
+    memory: Option<Bytes>,
+    /// What to do when a device fails
+    #[arg(long, value_enum, value_name = "WHAT", help_heading = RECOVERY)]
+    on_fault: Option<OnFault>,
+    /// Stay on the device that was chosen, even if it fails
+    #[arg(long, help_heading = RECOVERY)]
+    no_fallback: bool,
+    /// Forbid a rung of the recovery ladder: reclaim, split, checkpoint, precision, next_device
+    #[arg(long, value_name = "RUNG", help_heading = RECOVERY)]
+    forbid: Vec<Rung>,
+    /// Let an out-of-memory be answered by a lower precision
+    #[arg(long, help_heading = RECOVERY)]
+    allow_lower_precision: bool,
+    /// Make faults on purpose, to see recovery work: KIND:step=3,count=2,device=gpu,op=NAME
+    #[arg(long, value_name = "DRILL", help_heading = RECOVERY)]
+    drill: Option<String>,
+    /// Work in a child process that is started again if a driver or the kernel kills it
+    #[arg(long, help_heading = RECOVERY)]
+    pub(super) isolate: bool,
+}
+
+const RECOVERY: &str = "Device and recovery";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnFault {
+    /// Climb down the ladder
+    Recover,
+    /// Climb down the ladder, but stay on the device
+    Stay,
+    /// Stop at the first fault
+    Fail,
+}
+
+impl Options {
+    /// The keys that are overridden, with their values.
+    pub(super) fn flags(&self) -> Result<Vec<(String, String)>, Failure> {
+        let mut flags = Vec::new();
+        for set in &self.set {
+            let (key, value) = set.split_once('=').ok_or_else(|| {
+                Failure::usage(format!("--set {set} has no '='"))
+                    .hint("write it as --set optimizer.lr=0.01")
+            })?;
+            flags.push((key.trim().to_owned(), value.trim().to_owned()));
+        }
+        let mut flag = |key: &str, value: Option<String>| {
+            flags.extend(value.map(|value| (key.to_owned(), value)));
+        };
+        flag("epochs", self.epochs.map(|n| n.to_string()));
+        // A number of epochs given by hand outweighs steps in the file, and the other way round.
+        flag("steps", self.epochs.map(|_| "null".to_owned()));
+        flag("steps", self.steps.map(|n| n.to_string()));
+        flag("batch_size", self.batch_size.map(|n| n.to_string()));
+        flag("seed", self.seed.map(|n| n.to_string()));
+        flag("workers", self.workers.map(|n| n.to_string()));
+        let folder = self.folder.as_ref().map(|path| format!("'{}'", path.display()));
+        flag("checkpoint.folder", folder);
+        flag("device", self.device.as_ref().map(|device| format!("'{device}'")));
+        flag("precision", self.precision.map(|precision| precision.to_string()));
+        flag("memory", self.memory.map(|bytes| bytes.0.to_string()));
+        let on_fault = self.on_fault.and_then(|what| what.to_possible_value());
+        flag("on_fault", on_fault.map(|what| what.get_name().to_owned()));
+        Ok(flags)
+    }
+
+    /// What recovery may do: the configuration's word, then the flags'.
+    pub(super) fn policy(&self, config: &Config) -> Policy {
+        let mut policy = config.on_fault.policy();
+        if self.allow_lower_precision && config.on_fault != surefoot_train::config::OnFault::Fail {
+            policy = policy.allow_lower_precision();
+        }
+        if self.no_fallback {
+            policy = policy.no_fallback();
+        }
+        self.forbid.iter().fold(policy, |policy, rung| policy.forbid(*rung))
+    }
+
+    pub(super) fn drill(&self) -> Result<Drill, Failure> {
+        match &self.drill {
+            None => Ok(Drill::default()),
+            Some(text) => text.parse().map_err(|error: DrillError| {
+                Failure::usage("--drill can't be understood").caused_by(&error)
+            }),
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! What a person sees of a run, and what a machine reads.
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use serde_json::{Value, json};
+use surefoot::Footing;
+use surefoot::device::memory::Bytes;
+use surefoot_train::config::{Config, Length};
+use surefoot_train::report::EpochReport;
+use surefoot_train::{News, Report};
+
+use crate::args::Global;
+use crate::exit::Failure;
+use crate::terminal::Terminal;
+
+/// Samples that were left out are named up to here, and counted beyond.
+const NAMED_SAMPLES: u64 = 10;
+
+/// Shows one run.
+pub(super) struct Show<'a> {
+    terminal: &'a Terminal,
+    json: bool,
+    bar: ProgressBar,
+    hardware: String,
+    steps: u64,
+    from: u64,
+    skipped_samples: u64,
+    since: Instant,
+}
+
+impl<'a> Show<'a> {
+    pub(super) fn new(terminal: &'a Terminal, global: &Global, footing: &Footing) -> Self {
+        let hidden = global.quiet || global.json;
+        let target =
+            if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let bar = ProgressBar::with_draw_target(Some(1), target);
+        let style = ProgressStyle::with_template("  {bar:24} {pos}/{len}  {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let hardware = footing.device().map_or_else(
+            |_| String::new(),
+            |device| {
+                let precision = footing.precision().map(|precision| precision.compute.to_string());
+                let precision = precision.unwrap_or_default();
+                let reason = footing.reason();
+                format!("{} ({}) in {precision}: {reason}", device.name(), device.info.label)
+            },
+        );
+        Self {
+            terminal,
+            json: global.json,
+            bar,
+            hardware,
+            steps: 0,
+            from: 0,
+            skipped_samples: 0,
+            since: Instant::now(),
+        }
+    }
+
+    /// Takes the progress line away.
+    pub(super) fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+
+    pub(super) fn tell(&mut self, news: &News) {
+        match news {
+            News::Started { parameters, samples, steps, from, workers, folder } => {
+                (self.steps, self.from, self.since) = (*steps, *from, Instant::now());
+                self.bar.set_length(*steps);
+                self.note(&format!(
+                    "{} samples to train on, {} to test on; {} parameters; {} steps",
+                    count(samples.0 as u64),
+                    count(samples.1 as u64),
+                    count(*parameters as u64),
+                    count(*steps)
+                ));
+                self.note(&self.hardware);
+                let loading = match workers {
+                    0 => "loading in the training thread".to_owned(),
+                    n => format!("{n} loading threads"),
+                };
+                self.note(&format!("checkpoints go to {}; {loading}", folder.display()));
+                if *from > 0 {
+                    self.note(&format!("going on from step {from}"));
+                }
+                self.line(json!({
+                    "event": "started", "parameters": parameters, "train_samples": samples.0,
+                    "test_samples": samples.1, "steps": steps, "from": from, "folder": folder,
+                }));
+            }
+            News::Fitted { micro_batch, budget } => {
+                self.note(&format!("{micro_batch} samples at once stay within {}", Bytes(*budget)));
+                self.line(json!({"event": "fitted", "micro_batch": micro_batch, "budget": budget}));
+            }
+            News::Step { step, loss, accuracy, samples_per_second, .. } => {
+                self.bar.set_position(*step);
+                self.bar.set_message(format!(
+                    "loss {loss:.4}  accuracy {:.1} %  {} samples/s  {}",
+                    100.0 * accuracy,
+                    count(*samples_per_second as u64),
+                    self.left(*step)
+                ));
+            }
+            News::Epoch(epoch) => {
+                self.note(&self.epoch(epoch));
+                self.event("epoch", epoch);
+            }
+            News::Fault(fault) => {
+                let first = fault.message.lines().next().unwrap_or_default();
+                self.note(&format!(
+                    "step {}: {} on {}: {first}",
+                    fault.step, fault.kind, fault.device
+                ));
+                self.event("fault", fault);
+            }
+            News::Recovery { rung, device, parts } => {
+                let parts_text =
+                    if *parts > 1 { format!(" in {parts} parts") } else { String::new() };
+                self.note(&format!("  recovering by {rung} on {device}{parts_text}"));
+                self.line(
+                    json!({"event": "recovery", "rung": rung, "device": device, "parts": parts}),
+                );
+            }
+            News::SkippedStep { step } => {
+                self.note(&format!("step {step}: inf or NaN, left out"));
+                self.line(json!({"event": "skipped_step", "step": step}));
+            }
+            News::SkippedSample { what } => {
+                self.skipped_samples += 1;
+                if self.skipped_samples <= NAMED_SAMPLES {
+                    self.note(&format!("left out: {what}"));
+                } else if self.skipped_samples == NAMED_SAMPLES + 1 {
+                    self.note("left out: more samples, not named one by one");
+                }
+                self.line(json!({"event": "skipped_sample", "what": what}));
+            }
+            News::Checkpoint { path, best } => {
+                self.line(json!({"event": "checkpoint", "path": path, "best": best}));
+            }
+            News::Rewound { to } => {
+                self.note(&format!(
+                    "the weights went with their device: doing again from step {to}"
+                ));
+                self.line(json!({"event": "rewound", "to": to}));
+            }
+        }
+    }
+
+    /// How long it will take yet.
+    fn left(&self, step: u64) -> String {
+        let done = step.saturating_sub(self.from).max(1);
+        let each = self.since.elapsed().as_secs_f64() / done as f64;
+        let left = Duration::from_secs_f64(each * self.steps.saturating_sub(step) as f64);
+        format!("{} left", time(left.as_secs_f64()))
+    }
+
+    fn epoch(&self, epoch: &EpochReport) -> String {
+        format!(
+            "epoch {:>3}  loss {:.4}  accuracy {:>6}  test loss {:.4}  test accuracy {:>7}  {} samples/s  {}  {}  {}",
+            epoch.epoch,
+            epoch.train_loss,
+            percent(epoch.train_accuracy, 1),
+            epoch.test_loss,
+            percent(epoch.test_accuracy, 2),
+            count(epoch.samples_per_second as u64),
+            Bytes(epoch.memory),
+            epoch.device,
+            self.left(epoch.step),
+        )
+    }
+
+    fn note(&self, text: &str) {
+        self.bar.suspend(|| self.terminal.note(text));
+    }
+
+    fn event(&self, name: &str, news: &impl Serialize) {
+        if let Ok(Value::Object(mut object)) = serde_json::to_value(news) {
+            object.insert("event".to_owned(), name.into());
+            self.line(Value::Object(object));
+        }
+    }
+
+    fn line(&self, line: Value) {
+        if self.json {
+            // A reader that is gone ends the program; anything else shows at the report.
+            let _ = self.terminal.json_line(&line);
+        }
+    }
+
+    /// The end: a table, or the last line of JSON.
+    pub(super) fn report(&self, report: &Report, config: &Config) -> Result<(), Failure> {
+        if self.json {
+            return self.terminal.json_line(report);
+        }
+        let mut text = String::new();
+        let mut row = |name: &str, value: String| {
+            let _ = writeln!(text, "{name:<16}{value}");
+        };
+        let ended = match (report.interrupted, config.length) {
+            (true, _) => "interrupted".to_owned(),
+            (false, Length::Epochs(epochs)) => format!("{epochs} epochs"),
+            (false, Length::Steps(_)) => "done".to_owned(),
+        };
+        row(
+            "trained",
+            format!(
+                "{ended}, {} steps in {} on {} in {}",
+                count(report.steps),
+                time(report.seconds),
+                report.device,
+                report.precision
+            ),
+        );
+        if report.test_accuracy.is_finite() {
+            let best = match report.best_test_accuracy > report.test_accuracy {
+                true => format!(" (best {})", percent(report.best_test_accuracy, 2)),
+                false => String::new(),
+            };
+            row("test accuracy", format!("{}{best}", percent(report.test_accuracy, 2)));
+            row("test loss", format!("{:.4}", report.test_loss));
+        }
+        row("faults", faults(report));
+        if report.skipped_steps > 0 {
+            row("steps left out", format!("{} with inf or NaN", report.skipped_steps));
+        }
+        if report.skipped_samples > 0 {
+            row("samples left out", format!("{} that can't be read", report.skipped_samples));
+        }
+        row("checkpoint", report.checkpoint.display().to_string());
+        if report.best_checkpoint != report.checkpoint {
+            row("best checkpoint", report.best_checkpoint.display().to_string());
+        }
+        if let Some(curves) = &report.curves {
+            row("curves", curves.display().to_string());
+        }
+        self.terminal.result(&text)
+    }
+}
+
+fn faults(report: &Report) -> String {
+    if report.fault_log.is_empty() {
+        return "none".to_owned();
+    }
+    let told: Vec<String> = report
+        .fault_log
+        .iter()
+        .take(5)
+        .map(|fault| {
+            let way = fault.recovery.as_deref().unwrap_or("nothing");
+            format!("{} at step {} → {way}", fault.kind, fault.step)
+        })
+        .collect();
+    let more = report.fault_log.len().saturating_sub(told.len());
+    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+    format!("{}: {}{more}", report.faults, told.join(", "))
+}
+
+fn percent(share: f64, digits: usize) -> String {
+    format!("{:.digits$} %", 100.0 * share)
+}
+
+fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 10.0 => format!("{s:.1} s"),
+        s if s < 120.0 => format!("{s:.0} s"),
+        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
+/// A whole number with its thousands apart.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

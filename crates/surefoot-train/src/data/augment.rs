@@ -1,0 +1,160 @@
+//! What is done to a sample between the file and the model: normalising, and for training
+//! flips and shifted crops that depend on the seed, the epoch and the sample alone.
+
+use super::{Form, Sample, Source};
+use crate::chance::Chance;
+
+/// Changes that make more of few images.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Augment {
+    /// Mirror half of the images.
+    pub flip: bool,
+    /// Shift by up to this many pixels; what comes in is the mean colour.
+    pub crop: usize,
+}
+
+/// At most this many samples are read to learn the means.
+const ENOUGH: usize = 5000;
+
+/// What is done to each sample.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Transform {
+    form: Form,
+    mean: Vec<f32>,
+    scale: Vec<f32>,
+    augment: Augment,
+}
+
+impl Transform {
+    /// Learns each channel's mean and deviation from the samples, if `normalise`. Samples that
+    /// can't be read are passed over: they are told when they are needed.
+    pub fn learn(source: &dyn Source, normalise: bool, augment: Augment) -> Self {
+        let form = source.form();
+        let channels = match form {
+            Form::Dense { channels, .. } => channels,
+            Form::Text { .. } => 0,
+        };
+        let (mut mean, mut scale) = (vec![0.0; channels], vec![1.0; channels]);
+        if normalise && channels > 0 {
+            let every = source.len().div_ceil(ENOUGH).max(1);
+            let (mut sum, mut squares) = (vec![0.0f64; channels], vec![0.0f64; channels]);
+            let mut count = 0usize;
+            let per_channel = form.size() / channels;
+            for at in (0..source.len()).step_by(every) {
+                let Ok(Sample::Dense { values, .. }) = source.read(at) else { continue };
+                for (channel, values) in values.chunks_exact(per_channel).enumerate() {
+                    sum[channel] += values.iter().map(|v| f64::from(*v)).sum::<f64>();
+                    squares[channel] += values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+                }
+                count += per_channel;
+            }
+            for channel in 0..channels {
+                let m = sum[channel] / count.max(1) as f64;
+                let variance = (squares[channel] / count.max(1) as f64 - m * m).max(0.0);
+                mean[channel] = m as f32;
+                // A channel that never changes says nothing; dividing by 0 would make it NaN.
+                scale[channel] =
+                    if variance > 1e-12 { (1.0 / variance.sqrt()) as f32 } else { 1.0 };
+            }
+        }
+        Self { form, mean, scale, augment }
+    }
+
+    /// Normalises, and augments if there is a chance to draw from.
+    pub fn apply(&self, values: &mut Vec<f32>, chance: Option<Chance>) {
+        let Form::Dense { channels, height, width, .. } = self.form else { return };
+        let plane = height * width;
+        for channel in 0..channels {
+            let (mean, scale) = (self.mean[channel], self.scale[channel]);
+            for value in &mut values[channel * plane..(channel + 1) * plane] {
+                *value = (*value - mean) * scale;
+            }
+        }
+        let Some(mut chance) = chance else { return };
+        if self.augment.flip && chance.below(2) == 1 {
+            values.chunks_exact_mut(width).for_each(<[f32]>::reverse);
+        }
+        if self.augment.crop > 0 {
+            let reach = self.augment.crop;
+            let mut offset = || chance.below(2 * reach + 1) as isize - reach as isize;
+            let (down, right) = (offset(), offset());
+            *values = shifted(values, channels, height, width, down, right);
+        }
+    }
+
+    /// Whether training samples are changed from epoch to epoch.
+    pub fn is_random(&self) -> bool {
+        self.augment != Augment::default()
+    }
+}
+
+/// The image moved; what comes in from outside is 0, which is the mean once normalised.
+fn shifted(
+    values: &[f32],
+    channels: usize,
+    height: usize,
+    width: usize,
+    down: isize,
+    right: isize,
+) -> Vec<f32> {
+    let mut moved = vec![0.0; values.len()];
+    for channel in 0..channels {
+        for row in 0..height {
+            let Some(from) = row.checked_add_signed(-down).filter(|from| *from < height) else {
+                continue;
+            };
+            for column in 0..width {
+                let source = column.checked_add_signed(-right).filter(|from| *from < width);
+                if let Some(source) = source {
+                    moved[(channel * height + row) * width + column] =
+                        values[(channel * height + from) * width + source];
+                }
+            }
+        }
+    }
+    moved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::digits::digits;
+
+    #[test]
+    fn normalised_values_have_mean_0_and_deviation_1() {
+        let source = digits().unwrap();
+        let transform = Transform::learn(&source, true, Augment::default());
+        let (mut sum, mut squares, mut count) = (0.0, 0.0, 0.0);
+        for at in 0..source.len() {
+            let Ok(Sample::Dense { mut values, .. }) = source.read(at) else { panic!() };
+            transform.apply(&mut values, Some(Chance::of(&[1])));
+            sum += values.iter().map(|v| f64::from(*v)).sum::<f64>();
+            squares += values.iter().map(|v| f64::from(v * v)).sum::<f64>();
+            count += values.len() as f64;
+        }
+        assert!((sum / count).abs() < 1e-3 && (squares / count - 1.0).abs() < 1e-3);
+    }
+
+    #[test]
+    fn a_shift_moves_and_fills_with_the_mean() {
+        let moved = shifted(&[1.0, 2.0, 3.0, 4.0], 1, 2, 2, 1, -1);
+        assert_eq!(moved, [0.0, 0.0, 2.0, 0.0]);
+        assert_eq!(shifted(&[1.0, 2.0], 1, 1, 2, 5, 0), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn testing_is_never_random_and_training_repeats_with_its_seed() {
+        let source = digits().unwrap();
+        let transform = Transform::learn(&source, true, Augment { flip: true, crop: 2 });
+        let Ok(Sample::Dense { values, .. }) = source.read(5) else { panic!() };
+        let run = |chance: Option<Chance>| {
+            let mut values = values.clone();
+            transform.apply(&mut values, chance);
+            values
+        };
+        assert_eq!(run(None), run(None));
+        assert_eq!(run(Some(Chance::of(&[3]))), run(Some(Chance::of(&[3]))));
+        let different = (0..20).filter(|seed| run(Some(Chance::of(&[*seed]))) != run(None)).count();
+        assert!(different > 10, "{different}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Where samples come from.
+//!
+//! A [`Source`] gives one sample at a time, by number, from any thread. What was read is checked
+//! when it enters: a file that is too short or a label that is none is an error that names it.
+
+mod augment;
+mod cifar;
+mod digits;
+mod folder;
+mod gzip;
+mod idx;
+mod open;
+mod pixels;
+mod subset;
+mod table;
+mod text;
+
+use std::path::{Path, PathBuf};
+
+pub use augment::{Augment, Transform};
+pub use folder::Folder;
+pub use open::{DataSet, open};
+pub use pixels::Pixels;
+pub use subset::{Subset, split};
+pub use table::Table;
+pub use text::Text;
+
+/// What a source's samples look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Numbers in channels, rows and columns, each sample with one class.
+    Dense {
+        /// Channels: 1 for grey, 3 for colour, the number of features for a table.
+        channels: usize,
+        /// Rows.
+        height: usize,
+        /// Columns.
+        width: usize,
+        /// How many classes there are.
+        classes: usize,
+    },
+    /// Tokens of a text, each to be foretold from those before it.
+    Text {
+        /// How many different tokens there are.
+        vocabulary: usize,
+        /// Tokens in a sample.
+        length: usize,
+    },
+}
+
+impl Form {
+    /// Numbers in one sample.
+    pub fn size(&self) -> usize {
+        match *self {
+            Self::Dense { channels, height, width, .. } => channels * height * width,
+            Self::Text { length, .. } => length,
+        }
+    }
+
+    /// Foretold things in one sample: one class, or each token.
+    pub fn items(&self) -> usize {
+        match *self {
+            Self::Dense { .. } => 1,
+            Self::Text { length, .. } => length,
+        }
+    }
+}
+
+/// One sample.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Sample {
+    /// Numbers and their class.
+    Dense {
+        /// The numbers, channel by channel, row by row.
+        values: Vec<f32>,
+        /// The class.
+        label: usize,
+    },
+    /// One token more than the form's length: each but the last is read, each but the first
+    /// foretold.
+    Tokens(Vec<u32>),
+}
+
+/// Samples, by number.
+pub trait Source: Send + Sync {
+    /// How many there are.
+    fn len(&self) -> usize;
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What they look like.
+    fn form(&self) -> Form;
+
+    /// Reads one; or says what is wrong with it.
+    fn read(&self, at: usize) -> Result<Sample, String>;
+
+    /// What a person would call a sample: its file or line.
+    fn name(&self, at: usize) -> String;
+}
+
+/// Data that can't be used: which, where and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {why}")]
+pub struct DataError {
+    /// The file or folder.
+    pub place: String,
+    /// What is wrong with it.
+    pub why: String,
+    /// What to do about it.
+    pub hint: Option<String>,
+}
+
+impl DataError {
+    fn new(place: &Path, why: impl Into<String>) -> Self {
+        Self { place: place.display().to_string(), why: why.into(), hint: None }
+    }
+
+    fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, DataError> {
+    std::fs::read(path).map_err(|error| DataError::new(path, error.to_string()))
+}
+
+/// The first of several names for a file that is there.
+fn first_of(folder: &Path, names: &[&str]) -> Result<PathBuf, DataError> {
+    names.iter().map(|name| folder.join(name)).find(|path| path.is_file()).ok_or_else(|| {
+        DataError::new(folder, format!("there is no {} in this folder", names.join(" or ")))
+    })
+}

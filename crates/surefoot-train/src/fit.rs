@@ -1,0 +1,172 @@
+//! How large a batch fits and how large a one is fastest, by trying.
+//!
+//! Batches of 1, 2, 4 and so on samples are run for real, each a few steps whose results are
+//! thrown away. Memory is measured after each. Running out of the host's memory would kill the
+//! process, so a size is only tried if the growth so far says that it will stay below the limit.
+
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use surefoot::device::memory::Bytes;
+use surefoot::{Fault, FaultKind, Footing};
+
+use crate::batch::HostBatch;
+use crate::loader::Recipe;
+use crate::model::Trainable;
+use crate::parameters;
+use crate::state::State;
+use crate::step::{StepOrder, StepSettings, step};
+
+/// A size is timed for about this long.
+const TIME_EACH: Duration = Duration::from_millis(300);
+/// Sizes are not doubled further once a step takes this long.
+const SLOW: Duration = Duration::from_secs(10);
+/// Without a budget, this share of what the device has free may be used.
+const SHARE: f64 = 0.8;
+
+/// One size that was tried.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Tried {
+    /// Samples of a batch.
+    pub batch: usize,
+    /// Seconds of a step.
+    pub seconds: f64,
+    /// Samples in a second.
+    pub samples_per_second: f64,
+    /// The most memory that was in use.
+    pub memory: u64,
+}
+
+/// What trying found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Fit {
+    /// The largest batch that fits.
+    pub largest: usize,
+    /// The batch with the most samples in a second.
+    pub fastest: usize,
+    /// Why no larger one was tried.
+    pub limit: String,
+    /// Every size that was tried.
+    pub tried: Vec<Tried>,
+}
+
+/// What is tried on.
+pub struct Trials<'a, M> {
+    /// The device.
+    pub footing: &'a Footing,
+    /// A run's state, which stays as it is.
+    pub state: &'a State<M>,
+    /// The samples.
+    pub recipe: &'a Recipe,
+    /// How a step is done.
+    pub settings: StepSettings,
+    /// A budget in bytes.
+    pub memory: Option<u64>,
+    /// Sizes above this are not tried.
+    pub most: usize,
+    /// Whether each size is timed, or run once.
+    pub timed: bool,
+}
+
+impl<M: Trainable> Trials<'_, M> {
+    /// Tries doubling sizes.
+    pub fn run(&self, mut tell: impl FnMut(&Tried)) -> Result<Fit, Fault> {
+        let device = self.footing.device()?;
+        let limit = match (self.memory, device.memory_available()) {
+            (Some(budget), _) => budget,
+            (None, Some(free)) => device.memory_in_use() + (free as f64 * SHARE) as u64,
+            (None, None) => u64::MAX,
+        };
+        let most = self.most.min(self.recipe.source.len()).max(1);
+        let mut tried: Vec<Tried> = Vec::new();
+        let mut size = 1;
+        let why = loop {
+            if let Some(needed) = expected(&tried, size).filter(|needed| *needed > limit) {
+                break format!(
+                    "{size} samples would need about {}, and {} are there",
+                    Bytes(needed),
+                    Bytes(limit)
+                );
+            }
+            let done = match self.time(size) {
+                Ok(done) => done,
+                Err(fault) if fault.kind == FaultKind::OutOfMemory && !tried.is_empty() => {
+                    break format!("{size} samples don't fit: {}", fault.root_cause());
+                }
+                Err(fault) => return Err(fault),
+            };
+            if done.memory > limit {
+                break format!(
+                    "{size} samples used {}, and {} are there",
+                    Bytes(done.memory),
+                    Bytes(limit)
+                );
+            }
+            tell(&done);
+            tried.push(done);
+            if size == most {
+                break format!("{size} is as much as was to be tried");
+            }
+            if self.timed && done.seconds > SLOW.as_secs_f64() {
+                break format!("a step with {size} samples takes {:.0} s", done.seconds);
+            }
+            size = (size * 2).min(most);
+        };
+        let fastest =
+            tried.iter().max_by(|a, b| a.samples_per_second.total_cmp(&b.samples_per_second));
+        match (tried.last(), fastest) {
+            (Some(largest), Some(fastest)) => {
+                Ok(Fit { largest: largest.batch, fastest: fastest.batch, limit: why, tried })
+            }
+            _ => Err(Fault::new(
+                FaultKind::OutOfMemory,
+                "fit",
+                format!("not one sample fits: {why}"),
+            )
+            .on(device.name().to_string())
+            .advise("give it more with --memory, or make the model smaller")),
+        }
+    }
+
+    fn time(&self, size: usize) -> Result<Tried, Fault> {
+        let samples: Vec<usize> = (0..size).collect();
+        let batch = self.recipe.make(&samples, 0)?;
+        let shapes = parameters::shapes(&self.state.model);
+        self.one(&shapes, &batch)?;
+        let started = Instant::now();
+        let mut steps = 0u32;
+        while self.timed && started.elapsed() < TIME_EACH {
+            self.one(&shapes, &batch)?;
+            steps += 1;
+        }
+        let seconds = started.elapsed().as_secs_f64() / f64::from(steps.max(1));
+        let memory = self.footing.device()?.memory_peak();
+        Ok(Tried { batch: size, seconds, samples_per_second: size as f64 / seconds, memory })
+    }
+
+    fn one(&self, shapes: &[parameters::Shape], batch: &HostBatch) -> Result<(), Fault> {
+        let settings = StepSettings { micro_batch: batch.samples(), ..self.settings };
+        let order = StepOrder { lr: 1e-6, checkpointing: false, name_bad: false };
+        step(self.footing, &settings, order, self.state, shapes, batch).map(drop)
+    }
+}
+
+/// The memory that the next size will need if it grows as it did: evenly with the samples.
+fn expected(tried: &[Tried], next: usize) -> Option<u64> {
+    let [.., before, last] = tried else { return None };
+    let each = last.memory.saturating_sub(before.memory) / (last.batch - before.batch) as u64;
+    Some(last.memory + each * (next - last.batch) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_expected_to_grow_with_the_samples() {
+        let tried = |batch, memory| Tried { batch, seconds: 1.0, samples_per_second: 1.0, memory };
+        assert_eq!(expected(&[tried(1, 100)], 2), None);
+        assert_eq!(expected(&[tried(2, 100), tried(4, 120)], 8), Some(160));
+        assert_eq!(expected(&[tried(2, 100), tried(4, 90)], 8), Some(90));
+    }
+}

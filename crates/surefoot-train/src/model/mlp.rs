@@ -1,0 +1,53 @@
+//! Layers of neurons.
+
+use burn::module::Module;
+use burn::nn::{Initializer, Linear, LinearConfig};
+use burn::tensor::Device;
+use burn::tensor::activation::relu;
+use surefoot::place::Autocast;
+
+use super::{Score, Trainable, redraw};
+use crate::batch::Batch;
+
+/// Linear layers with ReLU between them.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    layers: Vec<Linear>,
+}
+
+impl Mlp {
+    /// A network from `inputs` numbers over the hidden layers to `classes`.
+    pub fn new(
+        inputs: usize,
+        hidden: &[usize],
+        classes: usize,
+        seed: u64,
+        device: &Device,
+    ) -> Self {
+        let widths: Vec<usize> =
+            std::iter::once(inputs).chain(hidden.iter().copied()).chain([classes]).collect();
+        let layers = widths
+            .windows(2)
+            .map(|pair| {
+                LinearConfig::new(pair[0], pair[1])
+                    .with_initializer(Initializer::Zeros)
+                    .init(device)
+            })
+            .collect();
+        redraw(Self { layers }, seed, device)
+    }
+}
+
+impl Trainable for Mlp {
+    fn score(&self, batch: &Batch, cast: Autocast) -> Score {
+        let last = self.layers.len() - 1;
+        let mut x = batch.dense();
+        for (at, layer) in self.layers.iter().enumerate() {
+            x = cast.linear(x, layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
+            if at < last {
+                x = relu(x);
+            }
+        }
+        Score::of_classes(x, batch.targets.clone())
+    }
+}

@@ -1,0 +1,70 @@
+//! Models: what the loop needs of one, and those that are built in.
+
+mod builtin;
+mod cnn;
+mod gpt;
+mod init;
+mod mlp;
+
+use burn::module::Module;
+use burn::tensor::activation::log_softmax;
+use burn::tensor::{Int, Tensor};
+use surefoot::place::Autocast;
+
+use crate::batch::Batch;
+
+pub use builtin::Builtin;
+pub use cnn::Cnn;
+pub use gpt::{Gpt, Sizes};
+pub use init::redraw;
+pub use mlp::Mlp;
+
+/// How well a model did on a batch: sums, so that parts of a batch add up to the whole.
+#[derive(Clone, Debug)]
+pub struct Score {
+    /// The loss, summed over the things foretold.
+    pub loss: Tensor<1>,
+    /// How many were foretold right.
+    pub correct: Tensor<1>,
+}
+
+/// A Burn module that the loop can train.
+///
+/// Implement it for a module of your own: run it on the batch and score the result, for
+/// instance with [`Score::of_classes`]. Layers whose result for one sample depends on the
+/// others in the batch (batch normalisation) make a batch in parts differ from the whole one;
+/// prefer group or layer normalisation.
+pub trait Trainable: Module {
+    /// Scores a batch. Heavy operations should go through `cast`, which makes them run in the
+    /// run's precision.
+    fn score(&self, batch: &Batch, cast: Autocast) -> Score;
+}
+
+impl Score {
+    /// Cross entropy of `logits` (a row for each thing foretold) and the classes that are right.
+    pub fn of_classes(logits: Tensor<2>, targets: Tensor<2, Int>) -> Self {
+        let [rows, _] = logits.dims();
+        let targets = targets.reshape([rows, 1]);
+        let guesses = logits.clone().inner().argmax(1);
+        let correct = guesses.equal(targets.clone()).float().sum();
+        let loss = log_softmax(logits, 1).gather(1, targets).sum().neg();
+        Self { loss, correct }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn a_score_sums_losses_and_counts_hits() {
+        let device = Device::flex();
+        let logits = Tensor::<2>::from_floats([[2.0, 0.0], [0.0, 1.0], [5.0, 0.0]], &device);
+        let targets = Tensor::<2, Int>::from_data([[0], [0], [0]], &device);
+        let score = Score::of_classes(logits, targets);
+        let by_hand: f32 = [2.0f32, -1.0, 5.0].iter().map(|lead| (1.0 + (-lead).exp()).ln()).sum();
+        assert!((score.loss.into_scalar::<f32>() - by_hand).abs() < 1e-5);
+        assert_eq!(score.correct.into_scalar::<f32>(), 2.0);
+    }
+}

@@ -1,0 +1,110 @@
+//! What a run is at one step: weights, moments, loss scale. Moved between devices and held on
+//! the host as a whole.
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor, TensorData};
+use surefoot::Fault;
+use surefoot::device::DeviceName;
+
+use crate::optimizer::Moments;
+use crate::parameters;
+use crate::scale::LossScale;
+
+/// A run at one step. Clones share tensors.
+#[derive(Clone, Debug)]
+pub struct State<M> {
+    /// The model, without autodiff.
+    pub model: M,
+    /// What the optimizer remembers.
+    pub moments: Moments,
+    /// The factor of the loss.
+    pub scale: LossScale,
+    /// Steps done.
+    pub step: u64,
+    /// Where the tensors are.
+    pub device: DeviceName,
+}
+
+/// A state in the host's memory: numbers that no device can take along when it is lost.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    /// Each parameter's value.
+    pub values: Vec<Vec<f32>>,
+    /// Each parameter's first moment.
+    pub first: Vec<Option<Vec<f32>>>,
+    /// Each parameter's second moment.
+    pub second: Vec<Option<Vec<f32>>>,
+    /// How often weights were changed.
+    pub updates: u64,
+    /// The factor of the loss.
+    pub scale: LossScale,
+    /// Steps done.
+    pub step: u64,
+}
+
+impl<M: Module> State<M> {
+    /// The start of a run.
+    pub fn new(model: M, device: DeviceName) -> Self {
+        Self { model, moments: Moments::default(), scale: LossScale::default(), step: 0, device }
+    }
+
+    /// The same on another device.
+    #[must_use]
+    pub fn to_device(self, name: DeviceName, device: &Device) -> Self {
+        let device = device.clone().without_autodiff();
+        Self {
+            model: self.model.to_device(&device),
+            moments: self.moments.to_device(&device),
+            device: name,
+            ..self
+        }
+    }
+
+    /// Reads everything back to the host.
+    pub fn hold(&self) -> Result<Held, Fault> {
+        let moments = |moments: &[Option<Tensor<1>>]| {
+            let read = |moment: &Option<Tensor<1>>| moment.as_ref().map(numbers).transpose();
+            moments.iter().map(read).collect::<Result<Vec<_>, Fault>>()
+        };
+        let values = parameters::values(&self.model);
+        Ok(Held {
+            values: values.iter().map(numbers).collect::<Result<_, _>>()?,
+            first: moments(&self.moments.first)?,
+            second: moments(&self.moments.second)?,
+            updates: self.moments.updates,
+            scale: self.scale,
+            step: self.step,
+        })
+    }
+
+    /// A state from the host, in a model of the same shapes.
+    pub fn from_held(held: &Held, model: M, name: DeviceName, device: &Device) -> Self {
+        let device = device.clone().without_autodiff();
+        let tensor = |numbers: &Vec<f32>| {
+            Tensor::<1>::from_data(TensorData::new(numbers.clone(), [numbers.len()]), &device)
+        };
+        let moments = |moments: &[Option<Vec<f32>>]| {
+            moments.iter().map(|moment| moment.as_ref().map(tensor)).collect()
+        };
+        let model = model.to_device(&device);
+        let values = held.values.iter().map(tensor).collect();
+        Self {
+            model: parameters::with_values(model, values),
+            moments: Moments {
+                first: moments(&held.first),
+                second: moments(&held.second),
+                updates: held.updates,
+            },
+            scale: held.scale,
+            step: held.step,
+            device: name,
+        }
+    }
+}
+
+fn numbers(tensor: &Tensor<1>) -> Result<Vec<f32>, Fault> {
+    let failed = |error: &(dyn std::error::Error + 'static)| Fault::from_error("hold", error);
+    let data = tensor.clone().try_into_data().map_err(|error| failed(&error))?;
+    let data = data.try_cast_as::<f32>().map_err(|error| failed(&error))?;
+    data.try_to_vec::<f32>().map_err(|error| failed(&error))
+}

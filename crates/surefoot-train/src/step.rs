@@ -1,0 +1,273 @@
+//! One guarded step: forward, backward, update, as a function from a state to the next.
+//!
+//! Nothing of a step is visible until it returns, so the guard may run it again: in parts whose
+//! gradients are added up, with activations recomputed, or on another device. The new state is
+//! committed by the caller, once it is confirmed.
+
+use burn::tensor::{DType, Tensor};
+use surefoot::device::DeviceName;
+use surefoot::fault::catch;
+use surefoot::place::Dtype;
+use surefoot::recover::{Confirm, Rung, Step};
+use surefoot::{BoxError, Fault, FaultKind, Footing};
+
+use crate::batch::HostBatch;
+use crate::model::Trainable;
+use crate::optimizer::{Rule, Slice};
+use crate::parameters::{self, Shape};
+use crate::state::State;
+
+/// The name of the operation in the journal and in drills.
+pub const OPERATION: &str = "train step";
+
+/// What a fault says when the state went with its device.
+pub(crate) const STATE_LOST: &str = "the weights were on a device that is gone";
+
+/// What all steps share.
+#[derive(Clone, Copy, Debug)]
+pub struct StepSettings {
+    /// How weights change.
+    pub rule: Rule,
+    /// Gradients together are never longer than this.
+    pub clip_norm: Option<f64>,
+    /// Samples that are run at once, unless memory makes it fewer.
+    pub micro_batch: usize,
+}
+
+/// How one step is to be done.
+#[derive(Clone, Copy, Debug)]
+pub struct StepOrder {
+    /// The learning rate.
+    pub lr: f64,
+    /// Start with activations recomputed, since that was needed before.
+    pub checkpointing: bool,
+    /// Name the first bad tensor if there is one: reads every tensor.
+    pub name_bad: bool,
+}
+
+/// A step that was done.
+#[derive(Clone, Debug)]
+pub struct Done<M> {
+    /// The state after it.
+    pub state: State<M>,
+    /// The loss, summed over what was foretold.
+    pub loss: f64,
+    /// What was foretold right.
+    pub correct: f64,
+    /// Whether all numbers were finite; if not, the weights are as before.
+    pub finite: bool,
+    /// The first tensor that was not finite, if that was asked for.
+    pub bad: Option<String>,
+    /// The precision it was computed in.
+    pub compute: Dtype,
+    /// In how many parts each micro-batch was run.
+    pub parts: usize,
+    /// Whether activations were recomputed.
+    pub checkpointing: bool,
+    /// One number of each new tensor: reading it proves that all were made.
+    witness: Option<Tensor<1>>,
+}
+
+impl<M> Confirm for Done<M> {
+    fn confirm(&self, operation: &str) -> Result<(), Fault> {
+        match &self.witness {
+            None => Ok(()),
+            Some(witness) => witness
+                .try_to_data()
+                .map(drop)
+                .map_err(|error| Fault::from_error(operation, &error)),
+        }
+    }
+}
+
+/// Does one step.
+pub fn step<M: Trainable>(
+    footing: &Footing,
+    settings: &StepSettings,
+    order: StepOrder,
+    state: &State<M>,
+    shapes: &[Shape],
+    batch: &HostBatch,
+) -> Result<Done<M>, Fault> {
+    footing
+        .task(OPERATION)
+        .can(Rung::Checkpoint)
+        .can(Rung::Precision)
+        .starting_on(state.device)
+        .checkpointing(order.checkpointing)
+        .run_in_parts(settings.micro_batch.min(batch.samples()), |step| {
+            attempt(step, settings, order, state, shapes, batch)
+        })
+}
+
+fn attempt<M: Trainable>(
+    step: &Step<'_>,
+    settings: &StepSettings,
+    order: StepOrder,
+    state: &State<M>,
+    shapes: &[Shape],
+    batch: &HostBatch,
+) -> Result<Done<M>, BoxError> {
+    let state = bring(state, step)?;
+    let model = parameters::armed(state.model.clone(), &step.autodiff_device());
+    let scale = state.scale.factor(step.compute());
+    let share = scale / batch.items().max(1) as f64;
+    let mut sums: Option<(Tensor<1>, Tensor<1>)> = None;
+    let mut gradients: Vec<Option<Tensor<1>>> = Vec::new();
+    for micro in micro_batches(batch.samples(), settings.micro_batch) {
+        for range in step.ranges(micro.len()) {
+            let range = micro.start + range.start..micro.start + range.end;
+            let part = batch.on_device(range, step.device())?;
+            let score = model.score(&part, step.autocast());
+            let mut tape = score.loss.clone().mul_scalar(share).backward();
+            gradients = added(gradients, parameters::gradients(&model, &mut tape));
+            let (loss, correct) = (score.loss.inner(), score.correct.inner());
+            sums = Some(match sums {
+                None => (loss, correct),
+                Some((losses, hits)) => (losses + loss, hits + correct),
+            });
+            if step.parts() > 1 {
+                // A part's memory is only free for the next one once it is done.
+                sums.as_ref().map_or(Ok(()), |(losses, _)| losses.confirm(OPERATION))?;
+            }
+        }
+    }
+    let Some((losses, hits)) = sums else {
+        return Err(Box::new(Fault::new(FaultKind::DataLoading, OPERATION, "an empty batch")));
+    };
+    let check = gradient_check(&gradients, settings.clip_norm.is_some(), &losses);
+    let seen = read(Tensor::cat(vec![losses, hits, check], 0))?;
+    let (loss, correct, check) = (seen[0], seen[1], seen[2]);
+    let finite = loss.is_finite() && check.is_finite();
+    let mut done = Done {
+        loss,
+        correct,
+        finite,
+        bad: (!finite && order.name_bad)
+            .then(|| first_bad(&state, shapes, &gradients, loss))
+            .transpose()?,
+        compute: step.compute(),
+        parts: step.parts(),
+        checkpointing: step.is_checkpointing(),
+        witness: None,
+        state,
+    };
+    done.state.step += 1;
+    done.state.scale = done.state.scale.after(step.compute(), finite);
+    if finite {
+        let clip = settings.clip_norm.map_or(1.0, |longest| {
+            let norm = check.sqrt() / scale;
+            if norm > longest { longest / norm } else { 1.0 }
+        });
+        update(&mut done, settings, order.lr, clip / scale, shapes, gradients);
+    }
+    Ok(done)
+}
+
+/// The state on this try's device. If it can't be read from where it was, that is no fault of
+/// the device it should go to.
+fn bring<M: Trainable>(state: &State<M>, step: &Step<'_>) -> Result<State<M>, BoxError> {
+    if state.device == step.device_name() {
+        return Ok(state.clone());
+    }
+    let moved = catch(|| {
+        let moved = state.clone().to_device(step.device_name(), step.device());
+        moved.hold().map(|_| moved)
+    });
+    match moved {
+        Ok(Ok(moved)) => Ok(moved),
+        _ => Err(Box::new(Fault::new(FaultKind::NotDeviceRelated, OPERATION, STATE_LOST))),
+    }
+}
+
+fn micro_batches(samples: usize, size: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let size = size.max(1);
+    (0..samples.div_ceil(size)).map(move |at| at * size..((at + 1) * size).min(samples))
+}
+
+fn added(sum: Vec<Option<Tensor<1>>>, more: Vec<Option<Tensor<1>>>) -> Vec<Option<Tensor<1>>> {
+    if sum.is_empty() {
+        return more;
+    }
+    let pairs = sum.into_iter().zip(more);
+    pairs
+        .map(|pair| match pair {
+            (Some(sum), Some(more)) => Some(sum + more),
+            (sum, more) => sum.or(more),
+        })
+        .collect()
+}
+
+/// A number that is finite only if all gradients are: the squared norm if it is needed, else
+/// the sum, which is cheaper.
+fn gradient_check(gradients: &[Option<Tensor<1>>], squared: bool, like: &Tensor<1>) -> Tensor<1> {
+    let parts: Vec<Tensor<1>> = gradients
+        .iter()
+        .flatten()
+        .map(|gradient| match squared {
+            true => gradient.clone().mul(gradient.clone()).sum(),
+            false => gradient.clone().sum(),
+        })
+        .collect();
+    match parts.is_empty() {
+        true => like.zeros_like(),
+        false => Tensor::cat(parts, 0).sum(),
+    }
+}
+
+fn read(tensor: Tensor<1>) -> Result<Vec<f64>, BoxError> {
+    Ok(tensor.try_into_data()?.try_cast(DType::F64)?.try_to_vec::<f64>()?)
+}
+
+fn first_bad<M: Trainable>(
+    state: &State<M>,
+    shapes: &[Shape],
+    gradients: &[Option<Tensor<1>>],
+    loss: f64,
+) -> Result<String, BoxError> {
+    for (shape, value) in shapes.iter().zip(parameters::values(&state.model)) {
+        if !read(value.sum())?[0].is_finite() {
+            return Ok(format!("the weight {} {:?}", shape.name, shape.dims));
+        }
+    }
+    if !loss.is_finite() {
+        return Ok(format!("the loss, which is {loss}"));
+    }
+    for (shape, gradient) in shapes.iter().zip(gradients) {
+        if let Some(gradient) = gradient
+            && !read(gradient.clone().sum())?[0].is_finite()
+        {
+            return Ok(format!("the gradient of {} {:?}", shape.name, shape.dims));
+        }
+    }
+    Ok("the sum of all gradients".to_owned())
+}
+
+fn update<M: Trainable>(
+    done: &mut Done<M>,
+    settings: &StepSettings,
+    lr: f64,
+    factor: f64,
+    shapes: &[Shape],
+    gradients: Vec<Option<Tensor<1>>>,
+) {
+    let values = parameters::values(&done.state.model);
+    let slices = values
+        .into_iter()
+        .zip(gradients)
+        .zip(shapes)
+        .map(|((value, gradient), shape)| Slice { value, gradient, decays: shape.dims.len() > 1 })
+        .collect();
+    let (values, moments) = settings.rule.update(lr, factor, slices, &done.state.moments);
+    let made = values.iter().chain(moments.first.iter().chain(&moments.second).flatten());
+    let first = |tensor: &Tensor<1>| tensor.clone().slice([0..1]);
+    done.witness = needs_witness(done.state.device)
+        .then(|| Tensor::cat(made.filter(|t| t.dims()[0] > 0).map(first).collect(), 0));
+    done.state.moments = moments;
+    done.state.model = parameters::with_values(done.state.model.clone(), values);
+}
+
+/// On the CPU work is done when the call returns.
+fn needs_witness(device: DeviceName) -> bool {
+    device != DeviceName::CPU
+}

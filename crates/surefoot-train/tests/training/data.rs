@@ -1,0 +1,93 @@
+//! Runs on data of the user's own.
+
+use std::fmt::Write as _;
+use std::fs;
+
+use crate::harness::Trial;
+use surefoot::FaultKind;
+use surefoot_train::{News, TrainError};
+
+/// Two clouds of points, with a line that is no sample.
+fn table(bad: bool) -> String {
+    let mut text = String::from("x,y,kind\n");
+    for at in 0..200 {
+        let side = f64::from(at % 2) * 4.0 - 2.0;
+        let wave = f64::from(at) * 0.7;
+        let _ =
+            writeln!(text, "{},{},{}", side + wave.sin(), wave.cos(), ["a", "b"][at as usize % 2]);
+        if bad && at == 50 {
+            text.push_str("1,not a number,a\n");
+        }
+    }
+    text
+}
+
+const CSV: &str = "\
+data: {kind: csv, label: kind}
+model: {kind: mlp, hidden: [8]}
+batch_size: 20
+epochs: 8
+optimizer: {lr: 0.05}
+";
+
+#[test]
+fn a_table_is_learned() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("points.csv");
+    fs::write(&file, table(false)).unwrap();
+    let trial = Trial { config: CSV, ..Trial::new(folder.path()) };
+    let (report, _) = trial.set("data.path", &file.display().to_string()).run().unwrap();
+    assert!(report.test_accuracy > 0.95, "{}", report.test_accuracy);
+}
+
+#[test]
+fn a_bad_sample_ends_the_run_with_its_name_or_is_left_out_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("points.csv");
+    fs::write(&file, table(true)).unwrap();
+    let path = file.display().to_string();
+    let trial = || Trial { config: CSV, ..Trial::new(folder.path()) }.set("data.path", &path);
+    let Err(TrainError::Fault { fault, .. }) = trial().run() else { panic!() };
+    assert_eq!(fault.kind, FaultKind::DataLoading);
+    let text = fault.root_cause();
+    assert!(text.contains("line 53") && text.contains("not a number"), "{text}");
+    let (report, news) = trial().set("data.on_bad_sample", "skip").run().unwrap();
+    assert!(report.test_accuracy > 0.9);
+    let told = news.iter().filter(|news| matches!(news, News::SkippedSample { .. })).count();
+    assert_eq!(report.skipped_samples, told as u64);
+}
+
+#[test]
+fn a_text_is_learned_character_by_character() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text.txt");
+    fs::write(&file, "the cat sat on the mat. ".repeat(60)).unwrap();
+    let config = "\
+data: {kind: text, length: 24, test: 0.2}
+model: {kind: gpt, layers: 2, heads: 2, width: 32}
+batch_size: 16
+steps: 60
+optimizer: {lr: 0.01, warmup: 5}
+clip_norm: 1.0
+";
+    let trial = Trial { config, ..Trial::new(folder.path()) };
+    let (report, _) = trial.set("data.path", &file.display().to_string()).run().unwrap();
+    assert!(report.test_accuracy > 0.9, "{} {}", report.test_accuracy, report.test_loss);
+}
+
+#[test]
+fn a_step_with_inf_is_left_out_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("points.csv");
+    // Finite numbers whose sums are not.
+    fs::write(&file, table(false) + "3e38,3e38,a\n").unwrap();
+    let trial = Trial { config: CSV, ..Trial::new(folder.path()) }
+        .set("data.path", &file.display().to_string())
+        .set("data.normalise", "false")
+        .set("data.test", "0.1");
+    let (report, news) = trial.run().unwrap();
+    assert_eq!(report.skipped_steps, 8, "one step of each epoch");
+    let told = news.iter().filter(|news| matches!(news, News::SkippedStep { .. })).count();
+    assert_eq!(told, 8);
+    assert!(report.test_accuracy > 0.9, "{}", report.test_accuracy);
+}

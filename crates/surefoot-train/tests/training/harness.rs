@@ -1,0 +1,106 @@
+//! A short run that can be disturbed.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use surefoot::Footing;
+use surefoot::device::{Backend, DeviceName, Selector};
+use surefoot::journal::Journal;
+use surefoot::recover::{Drill, Policy};
+use surefoot_train::checkpoint::Shelf;
+use surefoot_train::data;
+use surefoot_train::model::Builtin;
+use surefoot_train::{Config, News, Report, Run, TrainError, Watch};
+
+/// Twelve steps: an epoch of nine batches and a bit.
+pub(crate) const SHORT: &str = "\
+data: {kind: digits, augment: {crop: 1}}
+model: {kind: mlp, hidden: [32]}
+batch_size: 160
+steps: 12
+optimizer: {lr: 0.01}
+clip_norm: 1.0
+workers: 1
+";
+
+/// The processor under another name, so that there is a device to lose.
+pub(crate) const SPARE: DeviceName = DeviceName { backend: Backend::Cpu, index: 1 };
+
+/// A run to be.
+pub(crate) struct Trial<'a> {
+    pub(crate) config: &'a str,
+    pub(crate) flags: Vec<(String, String)>,
+    pub(crate) drill: &'a str,
+    pub(crate) policy: Policy,
+    pub(crate) devices: Vec<DeviceName>,
+    pub(crate) folder: &'a Path,
+    pub(crate) resume: Option<&'a Path>,
+    /// Stop when this many steps are done.
+    pub(crate) stop_after: Option<u64>,
+}
+
+impl<'a> Trial<'a> {
+    pub(crate) fn new(folder: &'a Path) -> Self {
+        Self {
+            config: SHORT,
+            flags: Vec::new(),
+            drill: "",
+            policy: Policy::default(),
+            devices: vec![DeviceName::CPU],
+            folder,
+            resume: None,
+            stop_after: None,
+        }
+    }
+
+    pub(crate) fn set(mut self, key: &str, value: &str) -> Self {
+        self.flags.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    pub(crate) fn run(self) -> Result<(Report, Vec<News>), TrainError> {
+        let config = Config::parse(self.config, &self.flags).unwrap();
+        let data = data::open(&config.data, config.seed).unwrap();
+        let watch = Watch::default();
+        let drill: Drill = match self.drill {
+            "" => Drill::default(),
+            drill => drill.parse().unwrap(),
+        };
+        let footing = Footing::builder()
+            .devices(Selector::Chain(self.devices))
+            .precision(config.precision)
+            .policy(self.policy)
+            .drill(drill)
+            .journal(Journal::builder().listener(watch.listener()).build())
+            .build()
+            .unwrap();
+        let device = footing.device().unwrap();
+        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
+        let stop = AtomicBool::new(false);
+        let run = Run {
+            footing: &footing,
+            config: &config,
+            origin: (self.config.to_owned(), self.flags.clone()),
+            data: &data,
+            shelf: Shelf::new(self.folder, config.checkpoint.keep).unwrap(),
+            watch,
+            stop: &stop,
+        };
+        let mut heard = Vec::new();
+        let report = run.train(model, self.resume, |news| {
+            if let News::Step { step, .. } = news
+                && self.stop_after.is_some_and(|after| *step >= after)
+            {
+                stop.store(true, std::sync::atomic::Ordering::Relaxed);
+            }
+            heard.push(news.clone());
+        })?;
+        Ok((report, heard))
+    }
+}
+
+/// The last loss of a run that nothing disturbed.
+pub(crate) fn undisturbed() -> f64 {
+    let folder = tempfile::tempdir().unwrap();
+    Trial::new(folder.path()).run().unwrap().0.test_loss
+}

@@ -1,0 +1,98 @@
+//! A run that was stopped goes on as if it had not been.
+
+use std::path::PathBuf;
+
+use crate::harness::{SPARE, Trial};
+use surefoot::device::DeviceName;
+use surefoot_train::TrainError;
+use surefoot_train::checkpoint::{read, read_story};
+use surefoot_train::model::Builtin;
+use surefoot_train::parameters::shapes;
+
+fn weights(path: &PathBuf) -> Vec<Vec<u32>> {
+    let device = burn::tensor::Device::flex();
+    let config = surefoot_train::Config::parse(crate::harness::SHORT, &[]).unwrap();
+    let data = surefoot_train::data::open(&config.data, config.seed).unwrap();
+    let shapes = shapes(&Builtin::new(&config.model, data.form(), config.seed, &device));
+    let (held, _) = read(path, &shapes).unwrap();
+    let moments = held.first.iter().chain(&held.second).flatten();
+    let all = held.values.iter().chain(moments);
+    all.map(|numbers| numbers.iter().map(|number| number.to_bits()).collect()).collect()
+}
+
+#[test]
+fn stopping_anywhere_and_going_on_gives_the_same_bits() {
+    let whole = tempfile::tempdir().unwrap();
+    let expected = Trial::new(whole.path()).run().unwrap().0;
+    for stop_after in [1, 4, 8, 9, 11] {
+        let folder = tempfile::tempdir().unwrap();
+        let trial = Trial { stop_after: Some(stop_after), ..Trial::new(folder.path()) };
+        let (first, _) = trial.run().unwrap();
+        assert!(first.interrupted && first.steps == stop_after, "{stop_after}");
+        // Another number of loading threads must not matter.
+        let trial = Trial { resume: Some(&first.checkpoint), ..Trial::new(folder.path()) };
+        let (second, _) = trial.set("workers", "2").run().unwrap();
+        assert_eq!(second.resumed_from, Some(stop_after));
+        assert_eq!(second.steps, 12);
+        assert_eq!(second.test_loss.to_bits(), expected.test_loss.to_bits(), "{stop_after}");
+        assert_eq!(weights(&second.checkpoint), weights(&expected.checkpoint), "{stop_after}");
+        let losses = |report: &surefoot_train::Report| -> Vec<u64> {
+            report.epochs.iter().map(|epoch| epoch.train_loss.to_bits()).collect()
+        };
+        assert_eq!(losses(&second), losses(&expected), "{stop_after}");
+    }
+}
+
+#[test]
+fn a_run_goes_on_on_another_device() {
+    let whole = tempfile::tempdir().unwrap();
+    let expected = Trial::new(whole.path()).run().unwrap().0;
+    let folder = tempfile::tempdir().unwrap();
+    let devices = vec![SPARE];
+    let trial = Trial { stop_after: Some(5), devices, ..Trial::new(folder.path()) };
+    let (first, _) = trial.run().unwrap();
+    assert_eq!(first.device, "cpu:1");
+    let devices = vec![DeviceName::CPU];
+    let trial = Trial { resume: Some(&first.checkpoint), devices, ..Trial::new(folder.path()) };
+    let (second, _) = trial.run().unwrap();
+    assert!((second.test_loss - expected.test_loss).abs() < 1e-6);
+}
+
+#[test]
+fn another_order_of_samples_or_another_model_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let trial = Trial { stop_after: Some(2), ..Trial::new(folder.path()) };
+    let checkpoint = trial.run().unwrap().0.checkpoint;
+    let resumed = |key: &str, value: &str| {
+        let trial = Trial { resume: Some(&checkpoint), ..Trial::new(folder.path()) };
+        trial.set(key, value).run().unwrap_err()
+    };
+    for (key, value) in [("seed", "7"), ("batch_size", "100"), ("data.test", "0.3")] {
+        let error = resumed(key, value);
+        assert!(matches!(error, TrainError::OtherRun { .. }), "{key}: {error}");
+    }
+    let error = resumed("model.hidden", "[16]").to_string();
+    assert!(error.contains("[64, 32]") && error.contains("[64, 16]"), "{error}");
+    let error = resumed("model.hidden", "[32, 32]").to_string();
+    assert!(error.contains("model"), "{error}");
+}
+
+#[test]
+fn checkpoints_are_written_as_often_as_asked_and_explain_themselves() {
+    let folder = tempfile::tempdir().unwrap();
+    let trial = Trial::new(folder.path()).set("checkpoint.every", "2").set("checkpoint.keep", "3");
+    let (report, _) = trial.run().unwrap();
+    let mut names: Vec<String> = std::fs::read_dir(folder.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        .filter(|name| name.ends_with(".safetensors"))
+        .collect();
+    names.sort();
+    // Steps 2, 4, 6, 8, 9 (the end of an epoch), 10 and 12, of which the last three are kept.
+    let expected = [9, 10, 12].map(|step| format!("step-{step:08}.safetensors"));
+    assert_eq!(names, expected);
+    let story = read_story(&report.checkpoint).unwrap();
+    assert!(story.config.contains("digits") && story.flags.len() == 2);
+    assert_eq!(story.step, 12);
+    assert!(report.curves.is_some_and(|path| path.is_file()));
+}

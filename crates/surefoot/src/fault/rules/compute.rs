@@ -81,7 +81,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bType '?tensor\(\w+\)'? of input parameter\b.{0,80}\bis invalid\b",
         r#"\bnot implemented for '?"?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*|u?int\d+|float\d+)\b"#,
         r"\bInvalidTypeWidth\b|\b\w+ width \d+ is not supported\b|\b(Features|Capabilities|capability|feature)\b.{0,40}\bSHADER_F(LOAT)?(16|64)\b|\bSHADER_F(LOAT)?(16|64)\b.{0,60}\b(not|required|missing|unsupported|feature)|\b'?shader-f16'?\b.{0,60}\b(not|required|missing|unsupported|enable)|\bf16\b.{0,30}\bextension\b.{0,30}\bnot\b",
-        r"\bUnsupportedDType\w*|\bUnsupportedDataType\b",
+        r"\bUnsupportedDType\w*|\bUnsupportedDataType\b|\bto dtype \w+ - \w+",
     ]),
     rule(UnsupportedDtype, Names, &[
         r"\bunsupported (safetensors? |scalar |tensor |element |input |output |source |target |index |cuda |metal )*(dtype|data ?type|type|precision|scalartype|element type)s?\b.{0,60}\b(b?f(loat)?\d+|bfloat16|half|double|u?int\d+|i\d+|u\d+|complex\w*|fp\d+|float|long|bool|dtype|for op|F8\w*|\{|for|on)",

@@ -25,7 +25,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bGPU process crashed\b|\bDevice lost\b|\bdevice (reset|lost)\b.{0,20}$|\bGPU hang detected\b|\bgpu (has )?stopped responding\b",
         r"\bcuda runtime error \((59|77|700|710|719|4|74|73|716)\)|\bCUDA (failure|error) (700|710|719|716|214|702)\b",
         r"\b(uncorrectable|double[- ]bit) (ECC|NVLink)\b|\bECC (error|page retirement)\b.{0,30}\b(uncorrect|encountered|detected)|\buncorrectable ECC\b",
-        r"\bUnable to determine the device handle\b|\bfailed to launch on the GPU\b|\bfallen off the bus\b|\bGPU is lost\b|\bGPU (has )?(been )?(lost|crashed|died|hung|disappeared|reset)\b|\bGPU ?hang\b|\bGPU (reset|recovery|crash|hang|fault)\b.{0,30}\b(begin|detected|required|started|succeed|fail|occurred|error|in progress)",
+        r"\bsq_intr: error\b|\bUnable to determine the device handle\b|\bfailed to launch on the GPU\b|\bfallen off the bus\b|\bGPU is lost\b|\bGPU (has )?(been )?(lost|crashed|died|hung|disappeared|reset)\b|\bGPU ?hang\b|\bGPU (reset|recovery|crash|hang|fault)\b.{0,30}\b(begin|detected|required|started|succeed|fail|occurred|error|in progress)",
         r"\bNVRM: Xid\b|\bXid( \([^)]*\))?[: ]+\d+|\bXid error",
         r"\bMemory access fault by GPU\b|\bHW Exception by GPU\b|\bHSA_STATUS_ERROR_(EXCEPTION|MEMORY_FAULT|MEMORY_APERTURE_VIOLATION|ILLEGAL_INSTRUCTION|FATAL|INVALID_PACKET_FORMAT)\b|\bPage not present or supervisor privilege\b",
         r"\bDXGI_ERROR_DEVICE_(REMOVED|HUNG|RESET)\b|\bDXGI_ERROR_DRIVER_INTERNAL_ERROR\b|\b(0x)?887A000[567]\b|\b(0x)?887A0020\b|\bGetDeviceRemovedReason\b|\bGPU will not respond to more commands\b|\bGPU device instance has been (suspended|removed|reset)\b",
@@ -73,7 +73,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bFailed to (create|load|initialize)\b.{0,40}\b(\w+ExecutionProvider|execution provider|CUDA provider|TensorRT provider)\b|\b\w+ExecutionProvider\b.{0,40}\b(is not (in|available|supported|enabled)|not found|failed|unavailable|was not)\b|\bEP Error\b|\bCUDA (execution )?provider\b.{0,40}\b(not|fail|unable)",
         r"\bVK_ERROR_(INCOMPATIBLE_DRIVER|INITIALIZATION_FAILED|LAYER_NOT_PRESENT|EXTENSION_NOT_PRESENT|FEATURE_NOT_PRESENT)\b|\bERROR_(INCOMPATIBLE_DRIVER|INITIALIZATION_FAILED)\b|\bvkCreate(Instance|Device)\b.{0,40}\b(fail|return|error)|\b(vulkan )?(loader|ICD)\b.{0,60}\b(not found|fail|missing|no (drivers?|icd)|could not|unable|cannot)|\bfailed to (load|find|open) (the )?vulkan\b|\bno vulkan (loader|drivers?|icd|layers?|implementation)\b|\b(ERROR|fatal)\b.{0,20}\bloader_\w+\b",
         r"\bcould not select device driver\b|\bnvidia-container-cli\b.{0,80}\b(error|fail)|\bunknown runtime specified nvidia\b|\b/dev/(kfd|nvidia\w*|dri\S*)\b.{0,60}\b(permission|no such|denied|unable|fail|not)|\b(unable|failed|cannot|can't) to open\b.{0,12}/dev/(kfd|nvidia|dri)|\bROCk module is NOT loaded\b|\bhsa api call failure\b|\bhsa_init\b.{0,30}\bfail|\brocminfo\b.{0,60}\b(fail|error)|\bno ROCm-capable device\b|\bHIP initialization\b",
-        r"\bCUDA Setup failed\b|\bCUDA SETUP\b.{0,60}\b(fail|not found|error|required)|\bbitsandbytes\b.{0,80}\b(without GPU support|not compiled|no GPU)|\bcompiled without GPU support\b|\bCannot get memory available for CUDA device\b",
+        r"\bCUDA Setup failed\b|\bCUDA SETUP\b.{0,60}\b(fail|not found|error|required)|\bbitsandbytes\b.{0,80}\b(without GPU support|not compiled|no GPU)|\bcompiled without GPU support\b|\bCannot get memory available for CUDA device\b|\b(could not|cannot|failed to|unable to|couldn't|can't) (get|read|query|determine|detect|find)\b.{0,24}\bcompute[ _]cap\w*",
         r"\bre-initialize CUDA in forked subprocess\b",
         r"\bdetected CUDA version\b.{0,60}\bmismatches\b|\bmismatche?s? the version that was used to compile\b|\bCUDA_HOME environment variable is not set\b|\bCUDA (version )?mismatch\b|\bcompiled with different CUDA versions?\b|\b(incompatible|wrong|unsupported) (cuda|driver|cudnn|rocm) version\b|\bloaded runtime CuDNN library\b|\bcudnn version (incompatib|mismatch)|\bCuDNN library needs to have\b|\bcuDNN version\b.{0,30}\bincompatib",
         r"\bdynamically load the .{0,4}(cuda|nvcuda|nvrtc|cublas|cudnn|curand|nccl|vulkan|hip)\b|\b(CUDA|HIP|GPU|NVIDIA|Vulkan|Metal) driver (initiali[sz]ation|init|load(ing)?) (has )?(failed|failure|error)\b|\bmight not have a (cuda|gpu|nvidia)\b|\b(GPU|CUDA|accelerator|cuda device) (is|are) (required|needed|necessary)\b|\b(needs?|requires?) (a|an|at least one) (cuda|nvidia|gpu|amd)( gpu| device|-capable)?\b.{0,20}\b(to|but|for|none|no )|\bA GPU is needed\b|\bInvalid device id\b|\berror while loading shared libraries: lib(cu|nv|hip|roc|vulkan|amd)\w*",
@@ -87,6 +87,9 @@ pub(super) const RULES: &[Rule] = &[
         r"\bMTLLibraryError|\bprogram_source\b|\bpipeline error\b|\bcompiler error\b|\berror compiling\b",
     ])
     .cause("The device could not be found or brought up: a driver, a library or a build without it."),
+    // The list of Metal devices was empty, in a virtual machine or a session without a screen.
+    rule(DriverOrInit, Usual, &[r"\bNSRangeException\b|\bbeyond bounds for empty (NS)?array\b"])
+        .with(&[r"metal::device|MTLCopyAllDevices|MTLDevice"]),
     rule(DriverOrInit, Names, &[r"\bHSA_STATUS_ERROR_OUT_OF_RESOURCES\b"])
         .with(&[r"rocminfo|hsa api call failure|hsa_init|clinfo"])
         .cause("The ROCm runtime could not be brought up; the words about resources are its general answer."),

@@ -42,7 +42,7 @@ pub(super) const RULES: &[Rule] = &[
         .cause("The data set could not be read."),
     // Models.
     rule(ModelLoading, Overrides, &[
-        r"\bonnx\S*checker\.ValidationError\b",
+        r"\bonnx\S*checker\.ValidationError\b|\brestore data location of\b",
         r"\bmodel type:? [`'\x22]?[\w.-]+[`'\x22]? (is )?not (yet |currently )?supported\b",
         r"\bsaved (weights?|model|parameters?)\b.{0,40}\b(shape|size|dtype)\b",
         r"\bin loading state_dict\b|\b(Unexpected|Missing) key\(s\)|\bsize mismatch for [\w.]+: copying a param\b|\bcopying a param with shape\b|\bkey\(s\) in (source |checkpoint )?state_dict\b|\bmissing_keys=|\bunexpected_keys=",

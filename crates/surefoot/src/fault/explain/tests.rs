@@ -101,6 +101,7 @@ fn a_turn_of_phrase_counts_only_where_no_rule_names_the_fault() {
         "ValueError: optimizer got an empty parameter list",
         "sbatch: error: Batch job submission failed: Requested node configuration is not available (--gres=gpu:8)",
         "CCompilerError: Cygwin gcc cannot be used with --compiler=mingw32",
+        "device, lost property office",
     ] {
         assert_eq!(kind(text), NotDeviceRelated, "{text}");
     }

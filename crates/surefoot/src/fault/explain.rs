@@ -6,10 +6,12 @@
 //!    (never evidence, unless the rule asks for frames), a remark (a warning or an information,
 //!    dropped when an error follows it), or an error.
 //! 3. The heaviest match wins. Among equals the last error of the log does, then the earliest.
+//! 4. What no rule names is asked for turns of phrase (`rules/phrasings.rs`), at low confidence.
 //!
 //! No match means [`FaultKind::NotDeviceRelated`] with low confidence: it never guesses.
 
 use std::borrow::Cow;
+use std::cell::OnceCell;
 
 use serde::Serialize;
 
@@ -48,15 +50,20 @@ impl Explanation {
 /// Says what an error message, a traceback or a log means.
 pub fn explain(text: &str) -> Explanation {
     let text = without_colours(tail(text));
-    let rules = rules::compiled();
-    let found = rules.search(&text);
-    if let Some(best) = found.best {
-        return finding(rules, &text, best, found.framework);
-    }
-    if let Some(unwrapped) = unwrapped(&text) {
-        let found = rules.search(&unwrapped);
+    let unwrapped = OnceCell::new();
+    let mut framework = None;
+    for rules in [rules::named, rules::phrased] {
+        let rules = rules();
+        let found = rules.search(&text);
         if let Some(best) = found.best {
-            return finding(rules, &unwrapped, best, found.framework);
+            return finding(rules, &text, best, found.framework);
+        }
+        framework = found.framework;
+        if let Some(unwrapped) = unwrapped.get_or_init(|| unwrap(&text)) {
+            let found = rules.search(unwrapped);
+            if let Some(best) = found.best {
+                return finding(rules, unwrapped, best, found.framework);
+            }
         }
     }
     Explanation {
@@ -65,7 +72,7 @@ pub fn explain(text: &str) -> Explanation {
         evidence: String::new(),
         cause: "Nothing in this text is known to be a device fault.",
         advice: FaultKind::NotDeviceRelated.advice().to_vec(),
-        framework: found.framework,
+        framework,
     }
 }
 
@@ -134,7 +141,7 @@ fn without_colours(text: &str) -> Cow<'_, str> {
 
 /// A short message that was wrapped over lines, or padded, as one line; a box of lines around it
 /// goes too. `None` where that changes nothing or the text is too long to be one message.
-fn unwrapped(text: &str) -> Option<String> {
+fn unwrap(text: &str) -> Option<String> {
     const LONGEST: usize = 4096;
     let wrapped = text.trim().contains('\n') || text.contains("  ") || text.contains('\t');
     if !wrapped || text.len() > LONGEST {

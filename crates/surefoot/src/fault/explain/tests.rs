@@ -75,6 +75,39 @@ fn a_graph_abort_is_named_for_its_element_types() {
 }
 
 #[test]
+fn a_status_code_is_read_by_its_naming_scheme() {
+    for (text, expected) in [
+        ("UR_RESULT_ERROR_DEVICE_LOST", DeviceLost),
+        ("call failed: XYZ_STATUS_ERROR_DEVICE_REMOVED", DeviceLost),
+        ("vk::createInstance: ErrorIncompatibleDriver", DriverOrInit),
+        ("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY", OutOfMemory),
+        ("UR_RESULT_ERROR_PROGRAM_BUILD_FAILURE", KernelCompile),
+        ("ZE_RESULT_ERROR_UNSUPPORTED_FEATURE", UnsupportedOp),
+        ("CUDA failure 719 in worker", DeviceLost),
+        ("cuBLAS error 3 at gemm.cu:12", OutOfMemory),
+    ] {
+        assert_eq!(kind(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_turn_of_phrase_counts_only_where_no_rule_names_the_fault() {
+    let found = explain("ValueError: the ranks of both matrices must be identical");
+    assert_eq!((found.kind, found.confidence), (ShapeMismatch, 0.5));
+    let found = explain("CUDA out of memory; the ranks of both matrices must be identical");
+    assert_eq!((found.kind, found.confidence), (OutOfMemory, 0.95));
+    for text in [
+        "io.UnsupportedOperation: not readable",
+        "ValueError: optimizer got an empty parameter list",
+        "sbatch: error: Batch job submission failed: Requested node configuration is not available (--gres=gpu:8)",
+        "CCompilerError: Cygwin gcc cannot be used with --compiler=mingw32",
+        "device, lost property office",
+    ] {
+        assert_eq!(kind(text), NotDeviceRelated, "{text}");
+    }
+}
+
+#[test]
 fn boilerplate_about_assertions_is_no_assertion() {
     let text = "RuntimeError: CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.";
     assert_eq!(kind(text), OutOfMemory);

@@ -17,6 +17,9 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .without(&[r"\bout of memory\b|\bOutOfMemory\b|\billegal memory access\b|\bdevice-side assert triggered\b"])
     .cause("A data loader's worker raised an error while it prepared a batch."),
+    rule(DataLoading, Overrides, &[r"\bstack expects each tensor to be equal size\b|\bresize storage that is not resizable\b|\bequal size\b.{0,40}\bbatch\b"])
+        .with(&[r"_utils[/\\]collate\.py|\bdefault_collate\b|\bcollate_fn\b|dataloader worker"])
+        .cause("The samples of one batch have different shapes."),
     rule(DataLoading, Usual, &[r"\b_pin_memory_loop\b|\butils[/\\]data[/\\]_utils[/\\](pin_memory|worker|fetch|collate)\.py\b"])
         .in_frames()
         .without(&[r"\bCUDA (error|out of memory)\b|\bOutOfMemory\b|\bModuleNotFoundError\b|\bImportError\b|\bKeyboardInterrupt\b"])
@@ -25,7 +28,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bToo many open files\b.{0,60}\b(worker|loader|shared memory|sharing|torch)|\b(worker|loader|shared memory|sharing|torch)\b.{0,60}\bToo many open files\b",
         r"\b(data ?loader|dataset|collate|batch sampler|data pipeline|data worker|prefetch\w*)\b.{0,60}\b(failed|error|crashed|died|timed out|corrupt\w*|exception|broken|raised|killed|stuck|hang|hung)\b",
         r"\b(each element in list of batch should be of equal size|default_collate: batch must contain|batch must contain tensors)\b",
-        r"\bcannot identify image file\b|\bimage file is truncated\b|\bbroken (png|jpeg|data stream)\b|\bUnidentifiedImageError\b|\bDecompressionBomb\w*|\b(failed|unable|error|could not) (to )?(read|decode|load|open|loading|decoding|reading)\b.{0,40}\b(images?|jpeg|png|video|audio|samples?|tfrecord|batch(es)?|dataset|shards?|training data|webdataset|example)\b",
+        r"\bcan't open/read file\b|\bcannot identify image file\b|\bimage file is truncated\b|\bbroken (png|jpeg|data stream)\b|\bUnidentifiedImageError\b|\bDecompressionBomb\w*|\b(failed|unable|error|could not) (to )?(read|decode|load|open|loading|decoding|reading)\b.{0,40}\b(images?|jpeg|png|video|audio|samples?|tfrecord|batch(es)?|dataset|shards?|training data|webdataset|example)\b",
         r"\bcorrupt(ed)? (jpeg|image|record|tfrecord|data|sample|shard|batch)\b|\bDATA_LOSS\b|\btruncated record\b|\bbatch (is|was) empty\b|\bnum_samples should be a positive integer\b|\bnum_samples=0\b|\bDataset is empty\b|\bempty dataset\b",
         r"\b(segmentation fault|bus error|floating[- ]point exception|illegal instruction|abort\w*) encountered in worker\b|\bworker\b.{0,30}\b(process|thread)\b.{0,30}\b(died|killed|crashed|exited|terminated) (unexpectedly|with|by)\b|\bimage file is truncated\b",
         r"\bloader\b.{0,40}\b(worker|process|thread)\b.{0,40}\b(died|killed|exited|crash|fail)",
@@ -35,8 +38,13 @@ pub(super) const RULES: &[Rule] = &[
     rule(DataLoading, Names, &[r"\bre-initialize CUDA in forked subprocess\b"])
         .with(&[r"dataloader worker"]),
     rule(DataLoading, Hints, &[r"\bnum_workers\b.{0,60}\b(fail|error|0|reduce|too|set)|\bfile_system\b.{0,30}\bsharing strategy\b|\btoo many open files\b.{0,10}\(24\)|\bset_sharing_strategy\b"]),
+    rule(DataLoading, Overrides, &[r"\b(lmdb|tfrecord|webdataset|pyarrow(\.lib)?|tensorflow_datasets|datasets\.\w+)\.\w*(Error|Exception|Invalid)\b|\b(DatasetGeneration|DatasetNotFound|NonMatchingSplitsSizes|ExpectedMoreSplits)\w*Error\b"])
+        .cause("The data set could not be read."),
     // Models.
     rule(ModelLoading, Overrides, &[
+        r"\bonnx\S*checker\.ValidationError\b|\brestore data location of\b",
+        r"\bmodel type:? [`'\x22]?[\w.-]+[`'\x22]? (is )?not (yet |currently )?supported\b",
+        r"\bsaved (weights?|model|parameters?)\b.{0,40}\b(shape|size|dtype)\b",
         r"\bin loading state_dict\b|\b(Unexpected|Missing) key\(s\)|\bsize mismatch for [\w.]+: copying a param\b|\bcopying a param with shape\b|\bkey\(s\) in (source |checkpoint )?state_dict\b|\bmissing_keys=|\bunexpected_keys=",
         r"\bload\w*\b.{0,40}\b(checkpoint|state_dict|weights)\b.{0,60}\b(size mismatch|shape mismatch|mismatch|different shape)",
         r"\b(checkpoint|state_dict)\b.{0,80}\b(shape|size)s?\b.{0,60}\b(current|in the) model\b",
@@ -48,7 +56,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bSafe[tT]ensor\w*Error\b|\bdeserializing (the )?header\b|\bMetadataIncompleteBuffer\b|\bHeaderToo(Large|Small)\b|\bInvalidHeader\w*|\bheader too (large|small)\b|\bincomplete metadata, file not fully covered\b|\binvalid header length\b|\binvalid (UTF-8|JSON) in header\b|\bTensorNotFound\b|\btensor `[^`]+` not found\b|\binvalid (shape, data type, or )?offset for tensor\b|\bcan't be created from \d+ bytes\b",
         r"\bPytorchStreamReader\b|\bfailed finding central directory\b|\bfailed reading zip archive\b|\binvalid load key\b|\bUnpicklingError\b|\bpickle data was truncated\b|\bWeights only load failed\b|\binvalid magic number\b|\bcorrupt file\b|\bnot a ZIP archive\b|\bunexpected EOF, expected \d+ more bytes\b|\bfile might be corrupted\b|\bpersistent_load\b|\bversion_ <= kMaxSupportedFileFormatVersion\b",
         r"\b(bad|invalid|unknown|wrong) (gguf |ggml |file |model )?magic\b|\bmagic (number )?(characters )?.{0,30}\bexpected\b|\bGGUF\b.{0,60}\b(invalid|corrupt|fail|error|unsupported|not found|version|magic)|\bgguf_init\w*\b.{0,60}\b(fail|error|invalid)|\berror loading model\b|\bfailed to load (the )?(model|weights|checkpoint|safetensors|gguf|tokenizer|onnx|network|state)\b|\bunknown model architecture\b|\bllama_(model_)?load\w*\b.{0,60}\b(fail|error|unknown|missing)|\bmissing tensor '|\bdone_getting_tensors\b",
-        r"\bparameters? not in model\b|\bMissing \d+ parameters\b|\bReceived \d+ parameters\b|\bcannot find tensor\b|\bcan ?not find (the )?(tensor|weights?|parameter)\b|\bno tensor named\b|\b(tensor|weight|parameter)s? '?[\w.]*'? ?(is |was |were )?(not found|missing) (in|from) (the )?(model|checkpoint|file|safetensors|archive|weights|state)\b|\bweights? (were |was |are )?not (found|used|initialized)\b|\bSome weights of\b",
+        r"\bparameters? not in model\b|\bMissing (\d+ )?(parameters|weights|tensors)\b|\b(missing|unexpected|extra|unknown|unused)\b.{0,24}\b(parameters?|tensors?|weights?|keys?)\b.{0,60}\.(weight|bias|scales|biases|running_\w+)\b|\bReceived \d+ parameters\b|\bcannot find tensor\b|\bcan ?not find (the )?(tensor|weights?|parameter)\b|\bno tensor named\b|\b(tensor|weight|parameter)s? '?[\w.]*'? ?(is |was |were )?(not found|missing) (in|from) (the )?(model|checkpoint|file|safetensors|archive|weights|state)\b|\bweights? (were |was |are )?not (found|used|initialized)\b|\bSome weights of\b",
         r"\bINVALID_PROTOBUF\b|\bInvalidProtobuf\b|\bprotobuf parsing failed\b|\bLoad model from .{1,200} failed\b|\bNO_SUCHFILE\b|\bNO_MODEL\b|\bUnsupported model IR version\b|\bInvalid model\b|\bINVALID_GRAPH\b|\bthis is an invalid model\b|\bmodel (file|path)\b.{0,80}\b(not found|does not exist|doesn't exist|missing|invalid|corrupt\w*|not exist|cannot be opened|truncated|incomplete)\b|\bFailed to load model\b|\bModelProto does not have a graph\b",
         r"\b(unable|failed|could not|cannot|error|couldn't|can't) (to )?(load|loading|open|read|reading|parse|restore|restoring|find|locate|deserialize|deserializing|import)\b.{0,60}\b(weights?|checkpoints?|state ?dict\w*|pretrained|\.safetensors|\.ckpt|\.pth|\.gguf|\.onnx|\.pt\b|pytorch_model\S*|model file|model from|the model|a model|config\.json|safetensors|lora|adapter weights|vae|unet|tokenizer)",
         r"\bdoes not appear to have a file named\b|\bno file named\b|\bno such file or directory\b.{0,200}\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|mlmodel\w*|weights)\b|\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|weights|engine)['\x22`)]?:? .{0,40}\b(no such file|not found|does not exist|doesn't exist|cannot be found|is corrupt|truncated|missing)\b|\bSavedModel file does not exist\b|\bcheckpoint\b.{0,60}\b(not found|corrupt\w*|missing|damaged|truncated|incompatible|invalid|does not exist|incomplete|could not be)\b",

@@ -79,6 +79,10 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"\bdataloader worker\b"])
     .cause("The process was killed from outside, most often because the host's memory ran out.")
     .advice(HOST),
+    // Windows loads a library into memory that it can't commit; which library is chance.
+    rule(OutOfMemory, Overrides, &[r"\bpaging file is too small\b|\bWinError 1455\b|\bos error 1455\b"])
+        .cause("The host's own memory and its page file are used up.")
+        .advice(HOST),
     // A tainted buffer, a poisoned device: what lies below "Caused by" is the root.
     rule(OutOfMemory, Overrides, &[
         r"\bout of device memory allocating\b|\bout-of-memory error happened\b|\bevery page size the memory tracks\b|\bcouldn't map storage for a deferred allocation\b",
@@ -88,6 +92,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(OutOfMemory, Names, &[
         r"\bInvalid buffer size: ?\d",
         r"\bbuffer size \(?\d+\)? (is greater than|exceeds|is larger than|is over)\b.{0,60}\b(max|limit)",
+        r"\bbinding size\b.{0,100}\b(larger|greater|exceeds?|over)\b",
         r"\bbuffer binding \d+ range \d+ exceeds\b|\bexceeds `?max_[a-z_*]*buffer_binding_size`?",
         r"\b(is )?(larger|greater|bigger|more) than the (maximum|max)( allowed)? buffer (size|length)\b",
         r"\b(exceeds?|over|above|beyond)\b.{0,30}\b(max_buffer_size|maxBufferSize|maxBufferLength|maxStorageBufferBindingSize|max_storage_buffer_binding_size|maxMemoryAllocationSize|maximum buffer (size|length)|max buffer (size|length))\b",
@@ -118,6 +123,10 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .unless(&[
         r"\bshared memory\b|\bshm\b|/torch_\d+|/dev/shm|\bdataloader worker|\bdisk|\bno space left|\binode|\bfile ?system\b|\bquota\b|\bsocket|\bport\b|\baddress already\b|\bip address|\bthread\b.{0,20}\bstack\b|\bpermission",
+    ])
+    .advice(&[SMALLER]),
+    rule(OutOfMemory, Names, &[
+        r"\benough (gpu |cpu |free |device )?(ram|memory|vram) to (fit|load|hold|run|store|serve)\b",
     ])
     .advice(&[SMALLER]),
     rule(OutOfMemory, Names, &[

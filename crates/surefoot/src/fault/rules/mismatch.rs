@@ -18,6 +18,8 @@ const TYPE_PAIRS: &[&str] = &[
 pub(super) const RULES: &[Rule] = &[
     rule(DeviceMismatch, Names, TYPE_PAIRS).check(places_differ),
     rule(DtypeMismatch, Names, TYPE_PAIRS).check(elements_differ),
+    rule(DtypeMismatch, Overrides, &[r"\bhas type (b?float|u?int|bool|complex|key)\w*\[.{0,240}\bhas type (b?float|u?int|bool|complex|key)\w*\["])
+        .check(elements_differ),
     rule(DtypeMismatch, Overrides, &[r"\binput types 'tensor<[^']*>' and 'tensor<[^']*>' are not broadcast compatible"])
         .check(elements_differ)
         .cause("An MPS graph mixed two element types; the abort that follows is only its end."),
@@ -30,7 +32,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bexpected object of (device type|backend) \w+ but got (device type|backend) \w+",
         r"\bdevice mismatch\b|\bDeviceMismatch\w*|\bmismatched devices?\b|\bdevices? (do not|don't|does not|doesn't) match\b|\bthe devices must match\b",
         r"\b(tensors?|inputs?|operands?|arrays?|q_matmul inputs)\b.{0,60}\bon (two )?different (devices?|gpus?|backends?)\b|\bdifferent devices?\b.{0,60}\btensor",
-        r"\bPassed CPU tensor to MPS op\b",
+        r"\bthe same (device|gpu) as\b|\bonly (dense )?(cpu|cuda|gpu) tensors\b|\bPassed CPU tensor to MPS op\b|\bdevice type:? \w+ but (got |found )?(the )?device type\b",
         r"\btensors? (for|on)\b.{0,60}\b(is|are) on (cpu|gpu|cuda|mps)\b.{0,80}\bbut expected (it|them|all of them)? ?to be on\b",
         r"\b(is|are|was|were) on (the )?(device )?(cpu|cuda|mps|gpu|xpu|meta)\S*,? (but|while|whereas|and)\b.{0,60}\b(is|are|was|were|expected)\b.{0,20}\bon\b.{0,12}\b(cpu|cuda|mps|gpu|xpu)",
         r"\b(can't|cannot) convert (\w+:?\d*) device type tensor to numpy\b",
@@ -65,13 +67,13 @@ pub(super) const RULES: &[Rule] = &[
         r"\bUnexpected input data type\b.{0,120}\bexpected\b",
         r"\bType Error: Type( parameter)? \(.{1,40}\) of .{0,120}\b(does not match expected type|bound to different types)\b",
         r"\bresult type \w+ can't be cast to\b|\bcan't be cast to the desired output type\b",
-        r"\bto have one of the following scalar types\b|\btensors used as indices must be\b",
+        r"\bto have one of the following scalar types\b|\btensors used as indices must be (of )?(long|int|byte|bool|type)",
         r"\bcannot have different data ?types?\b|\bdifferent (data ?types?|dtypes?|element types?)\b.{0,40}\b(tensor|operand|input|NDArray|argument)",
         r"\brequires the same element type for all operands\b|\bsame element type\b",
         r"\bunexpected dtype, expected: \w+, got: \w+",
         r"\bexpected (long|int|float|half|double|bfloat16|bool|short|byte)\b,? (but|and) (got|found|received) (long|int|float|half|double|bfloat16|bool|short|byte)\b|\bmatching dtypes?\b|\bdtypes? (are|is) different\b|\b(mixed|mixing) (dtypes?|data types)\b|\bdtypes? (differ|disagree|conflict)",
         r"\bMismatched Tensor types\b|\bMixed precision .{0,30}\bnot (supported|allowed)\b|\bmixed dtype \(CPU\)",
-        r"\bAttempting to unscale FP16 gradients\b",
+        r"\bAttempting to unscale FP16 gradients\b|\bexpected (an? )?(floating[- ]point|float\w*|integer|integral|int\w*|long|bool\w*|complex) (dtype|type|tensor|values?)\b.{0,80}\b(got|found|but|received)\b",
         r"\b(query|key|value|input|weight|tensor|lhs|rhs|self|mat2?)\b.{0,60}\bdtype\b.{0,60}\b(but|instead|!=|while|whereas)\b.{0,60}\b(float|half|bfloat|double|int|long|bf16|f16|f32|fp16|fp32)",
         r"\b(weights?|inputs?|operands?|tensors?|activations?)\b.{0,40}\b(in|is|are|of type) (f(loat|p)?16|f(loat|p)?32|bf(loat)?16|half|f64|float64)\b.{0,40}\b(but|while|whereas|and)\b.{0,60}\b(in|is|are|of type|needs?|expects?|want\w*) (f(loat|p)?16|f(loat|p)?32|bf(loat)?16|half|f64|float64)\b",
         r"\b(f16|f32|bf16|float16|float32|half|fp16|fp32|double|float64)\b (vs\.?|versus|!=|and) (f16|f32|bf16|float16|float32|half|fp16|fp32|double|float64)\b.{0,20}\b(mismatch|differ|clash|conflict)",
@@ -94,7 +96,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bnot on (the )?expected device meta\b|\bdevice meta is not on (the )?expected\b|\bexpected device meta\b|\bexpected device \S+ but got (device )?meta\b|\btwo devices, (meta and|\S+ and meta)\b",
         r"\barray without a primitive\b",
         r"\binvalid python storage\b|\bnever (been )?(materiali[sz]ed|allocated|initiali[sz]ed|written)\b|\bis on the meta device\b|\bwe need a `?value`? to put in\b|\bdata pointer\b.{0,40}\b(null|invalid|not allocated|no storage)\b",
-        r"\buninitiali[sz]ed handle\b|\bShould have handle for tensor\b",
+        r"\bZeroParamStatus\b|\bds_status\b|\b'status': 'NOT_AVAILABLE'|\buninitiali[sz]ed handle\b|\bShould have handle for tensor\b",
         r"\bbytes were never written\b|\bstorage holds no allocation\b|\bcouldn't find resource for that handle\b",
         r"\b(never|not( yet)?|un)[ -]?(written|initiali[sz]ed|allocated|materiali[sz]ed|filled)\b.{0,30}\b(storage|tensor|buffer|memory)\b.{0,30}\bread\b|\bread(ing)?\b.{0,40}\b(uninitiali[sz]ed|unwritten|never[- ]written|unallocated)\b.{0,30}\b(storage|tensor|buffer|memory)\b",
         r"\buninitiali[sz]ed (parameter|tensor|storage|buffer)\b|\bUninitializedParameter\b",

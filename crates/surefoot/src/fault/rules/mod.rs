@@ -5,19 +5,22 @@
 //! the user. The order of the tables doesn't matter; [`Weight`] does.
 
 mod advice;
+mod codes;
 mod compile;
 mod compute;
 mod device;
 mod files;
+mod guarded;
 mod lines;
 mod memory;
 mod mismatch;
 mod ordinary;
+mod phrasings;
 mod shape;
 mod type_names;
 
 pub(super) use advice::cause_of;
-pub(super) use compile::{Match, RuleSet, compiled};
+pub(super) use compile::{Match, RuleSet, named, phrased};
 
 use super::kind::FaultKind;
 
@@ -111,7 +114,7 @@ impl Rule {
     }
 }
 
-/// Every table.
+/// Every table but that of the turns of phrase, which is asked when these say nothing.
 const TABLES: &[&[Rule]] = &[
     memory::RULES,
     mismatch::RULES,
@@ -119,6 +122,7 @@ const TABLES: &[&[Rule]] = &[
     device::RULES,
     compute::RULES,
     files::RULES,
+    codes::RULES,
     ordinary::RULES,
 ];
 

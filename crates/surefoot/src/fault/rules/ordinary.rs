@@ -2,7 +2,7 @@
 //! so that a device's words inside them don't count.
 
 use super::FaultKind::NotDeviceRelated;
-use super::Weight::{Hints, Names, Overrides, Usual};
+use super::Weight::{Names, Overrides, Usual};
 use super::{Rule, rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -19,19 +19,20 @@ pub(super) const RULES: &[Rule] = &[
         r"\bdevice_map\b",
         r"\bmodified by an inplace operation\b|\bbackward through the graph a second time\b|\bdoes not require grad and does not have a grad_fn\b|\bleaf variable\b.{0,40}\bin-?place\b|\bexpected to have finished reduction\b",
     ])
-    .unless(&[r"\blib\w+\.so\b.{0,60}\bcannot open\b"])
+    .unless(&[r"\blib\w+\.so\b.{0,60}\bcannot open\b|\b(nv|hip)rtc\w*|\bnvcc\b|\bptxas\b|\bgpu-architecture\b|\bclang\b"])
     .cause("A mistake in the program or its versions, not a device fault.")
     .advice(&["Read the line that raised it: a name, an argument or a version doesn't fit."]),
     rule(NotDeviceRelated, Overrides, &[
-        r"\bHTTPSConnectionPool\b|\bMaxRetryError\b|\bMax retries exceeded\b|\bConnectTimeout\w*|\bReadTimeout\w*|\bConnection (refused|reset by peer|timed out|aborted|error)\b|\bConnectionError\b|\bConnectionRefusedError\b|\bHTTP ?Error \d{3}|\b(4\d\d|5\d\d) (Client|Server) Error\b|\bHTTP/?\d?\.?\d? (4|5)\d\d\b|\bstatus(_| )code:? ?(4\d\d|5\d\d)\b|\bToo Many Requests\b|\bSSL(Error|: CERTIFICATE)|\bName or service not known\b|\bTemporary failure in name resolution\b|\bgetaddrinfo failed\b|\bcouldn't connect to\b|\bWe couldn't connect\b|\bProxyError\b|\b(401|403|404|429|500|502|503|504)\b.{0,20}\b(unauthorized|forbidden|not found|too many|rate|internal server|bad gateway|unavailable|timeout)\b|\brate limit\b|\bAddress already in use\b|\bGatedRepoError\b|\bRepositoryNotFoundError\b|\bnetwork is unreachable\b",
+        r"\bHTTPSConnectionPool\b|\bMaxRetryError\b|\bMax retries exceeded\b|\bConnectTimeout\w*|\bReadTimeout\w*|\bConnection (refused|reset by peer|timed out|aborted|error)\b|\bConnectionError\b|\bConnectionRefusedError\b|\bHTTP ?Error \d{3}|\b(4\d\d|5\d\d) (Client|Server) Error\b|\bHTTP/?\d?\.?\d? (4|5)\d\d\b|\bstatus(_| )code:? ?(4\d\d|5\d\d)\b|\bToo Many Requests\b|\bSSL(Error|: CERTIFICATE)|\bName or service not known\b|\bTemporary failure in name resolution\b|\bgetaddrinfo failed\b|\bcouldn't connect to\b|\bWe couldn't connect\b|\bProxyError\b|\b(401|403|404|429|500|502|503|504)\b[: -]{1,3}(client error:? |server error:? )?(unauthorized|forbidden|(page |file |url )?not found|too many|rate|internal server|bad gateway|service (temporarily )?unavailable|gateway time)|\brate limit\b|\bAddress already in use\b|\bGatedRepoError\b|\bRepositoryNotFoundError\b|\bnetwork is unreachable\b",
     ])
+    .without(&[r"_pin_memory_loop|rebuild_storage_fd|dataloader worker"])
     .cause("A network request failed.")
     .advice(&["Check the connection, the address and the access rights."]),
     rule(NotDeviceRelated, Overrides, &[
         r"\bpip('s)? (dependency resolver|install|subprocess)\b|\bdependency resolver\b|\bNo matching distribution found\b|\bCould not find a version that satisfies\b|\bResolutionImpossible\b|\bVersionConflict\b|\bPackagesNotFoundError\b|\bUnsatisfiableError\b|\brequires? \S+[<>=!~]=.{0,60}\b(but you have|which is incompatible|incompatible)|\bis not a supported wheel\b|\bmetadata-generation-failed\b|\bFailed building wheel\b|\bexternally-managed-environment\b|\bunmet dependencies\b|\bE: Unable to (locate|fetch)\b|\bcargo\b.{0,40}\bfailed to select a version\b",
         r"\bfatal: (not a git|unable to access|repository|refusing|destination|could not read|ambiguous|pathspec|bad object|remote)\b|\bgit\b.{0,20}\b(merge|rebase|push|pull|clone|lfs)\b.{0,40}\b(conflict|failed|rejected|error)|\bCONFLICT \(",
         r"\bKeyboardInterrupt\b",
-        r"\bUnicode(De|En)codeError\b|\bJSONDecodeError\b|\byaml\.\w+\.\w*Error\b|\bTOMLDecodeError\b|\bParserError\b|\bConfig(Attribute|Key|Type)?Error\b|\bValidationError:|\bvalidation errors? for\b|\bOmegaConf\b",
+        r"\bUnicode(De|En)codeError\b|\bJSONDecodeError\b|\byaml\.\w+\.\w*Error\b|\bTOMLDecodeError\b|\bParserError\b|\bConfig(Attribute|Key|Type)?Error\b|\bpydantic\S*ValidationError\b|\bvalidation errors? for\b|\bOmegaConf\b",
         r"\bUnable to allocate resources: Requested node\b|\bmake: \*\*\* No rule\b|\bCMake Error\b|\berror\[E\d{4}\]|\bfailed to push some refs\b|\bError from server\b|\bTokenizer class\b|\bnot writable\b",
         r"\bmaxmemory\b|\bOOM command not allowed\b|\bpsycopg\w*\.|\bsqlite3\.|\bOperationalError\b|\bsqlalchemy\b|\bMySQL\b|\bORA-\d{5}\b",
         r"\bIsADirectoryError\b|\bNotADirectoryError\b|\bFileExistsError\b",
@@ -40,6 +41,8 @@ pub(super) const RULES: &[Rule] = &[
     rule(NotDeviceRelated, Overrides, &[r"\b(Deprecat|FutureWarn|PendingDeprec)\w*|\bis deprecated\b|\bwill be removed in\b|\bhas been (deprecated|renamed|moved)\b"])
         .unless(&[r"\berror:|\bout of memory\b|\bfailed\b"])
         .cause("A notice about an old name, not an error."),
+    rule(NotDeviceRelated, Overrides, &[r"\b\w*Warning: .{0,240}\b((won't|will not) be used|will be ignored|has no effect|is ignored)\b"])
+        .cause("A warning about a setting that does nothing here, not an error."),
     rule(NotDeviceRelated, Names, &[
         r"\bFileNotFoundError\b|\bNo such file or directory\b|\bos error 2\b|\bcannot find the (file|path) specified\b",
         r"\bPermissionError\b|\bPermission denied\b|\bErrno 13\b|\bos error 13\b|\bOperation not permitted\b|\bAccess is denied\b",
@@ -59,6 +62,4 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .unless(&[r"\berror\b|\bfail|\bcannot\b|\bunable\b|\bexceed|\bout of memory\b|\bkilled\b|\binvalid\b"])
     .cause("A note that mentions memory or devices, not an error."),
-    rule(NotDeviceRelated, Hints, &[r"\bAssertionError\b|\bValueError\b|\bTypeError\b|\bRuntimeWarning\b|\bOSError\b"])
-        .cause("An ordinary error as far as the text says; nothing in it names a device fault."),
 ];

@@ -25,6 +25,16 @@ pub(super) fn elements_agree(text: &str) -> bool {
     matches!(pair(text), Some((a, b)) if a.element == b.element)
 }
 
+/// Whether a text names two different devices, whatever else it says of them.
+pub(super) fn any_places_differ(text: &str) -> bool {
+    const PLACES: &[&str] = &["cpu", "cuda", "gpu", "mps", "xpu", "hpu", "npu", "metal", "host"];
+    let text = text.to_ascii_lowercase();
+    let mut places =
+        text.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| PLACES.contains(word));
+    let first = places.next();
+    places.any(|place| Some(place) != first)
+}
+
 fn pair(text: &str) -> Option<(Named, Named)> {
     let inside = |c: char| c.is_ascii_alphanumeric() || "_.:<>*?".contains(c);
     let mut types = text.split(|c| !inside(c)).filter_map(named);
@@ -73,6 +83,19 @@ fn named(word: &str) -> Option<Named> {
         "int8",
         "uint8",
         "complexfloat",
+        "f16",
+        "f32",
+        "f64",
+        "bf16",
+        "fp16",
+        "fp32",
+        "fp64",
+        "i8",
+        "i32",
+        "i64",
+        "u8",
+        "u32",
+        "u64",
     ];
     ELEMENTS.contains(&short).then(|| placeless(short)).flatten()
 }
@@ -100,5 +123,7 @@ mod tests {
         assert!(elements_differ("'tensor<2x1280xf32>' and 'tensor<*xf16>'"));
         assert!(elements_agree("'tensor<2x4xf32>' and 'tensor<3xf32>'"));
         assert!(!elements_differ("nothing named here") && !places_differ("nor here"));
+        assert!(any_places_differ("on cuda:0, but the mask is on cpu"));
+        assert!(!any_places_differ("on cuda:0 and cuda:1") && !any_places_differ("on a GPU"));
     }
 }

@@ -170,6 +170,10 @@ fn bring<M: Trainable>(state: &State<M>, step: &Step<'_>) -> Result<State<M>, Bo
     if state.device == step.device_name() {
         return Ok(state.clone());
     }
+    #[cfg(test)]
+    if tests::STATE_IS_LOST.get() {
+        return Err(Box::new(Fault::new(FaultKind::NotDeviceRelated, OPERATION, STATE_LOST)));
+    }
     let moved = catch(|| {
         let moved = state.clone().to_device(step.device_name(), step.device());
         moved.hold().map(|_| moved)
@@ -270,4 +274,22 @@ fn update<M: Trainable>(
 /// On the CPU work is done when the call returns.
 fn needs_witness(device: DeviceName) -> bool {
     device != DeviceName::CPU
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Makes a lost device take the state with it, which no test can do for real.
+        pub(crate) static STATE_IS_LOST: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[test]
+    fn micro_batches_cover_every_sample_once() {
+        let ranges: Vec<_> = micro_batches(10, 4).collect();
+        assert_eq!(ranges, [0..4, 4..8, 8..10]);
+        assert_eq!(micro_batches(0, 4).count(), 0);
+    }
 }

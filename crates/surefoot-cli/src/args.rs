@@ -47,10 +47,15 @@ pub(crate) struct Global {
 /// The commands, one module each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Check(commands::check::Check),
     Devices(commands::devices::Devices),
     Doctor(commands::doctor::Doctor),
+    Embed(commands::embed::Embed),
     Explain(commands::explain::Explain),
+    Forward(commands::forward::Forward),
+    Generate(commands::generate::Generate),
     Journal(commands::journal::Journal),
+    Plan(commands::plan::Plan),
     Train(Box<commands::train::Train>),
 }
 

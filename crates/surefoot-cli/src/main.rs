@@ -5,6 +5,7 @@ mod child;
 mod commands;
 mod exit;
 mod footing_args;
+mod model_run;
 mod terminal;
 
 use std::process::ExitCode;

@@ -5,13 +5,16 @@ use predicates::str::contains;
 use serde_json::Value;
 
 fn explain(args: &[&str]) -> Command {
-    let mut command = Command::cargo_bin("surefoot").unwrap();
+    let mut command = Command::cargo_bin("surefoot").expect("the program is built");
     command.arg("explain").args(args);
     command
 }
 
 fn lines(output: &[u8]) -> Vec<Value> {
-    String::from_utf8_lossy(output).lines().map(|l| serde_json::from_str(l).unwrap()).collect()
+    String::from_utf8_lossy(output)
+        .lines()
+        .map(|l| serde_json::from_str(l).expect("a line of JSON"))
+        .collect()
 }
 
 #[test]

@@ -1,1 +1,17 @@
-//! surefoot-models
+//! Runs published models, in less memory than they need.
+
+#![deny(unsafe_code)]
+
+pub mod arch;
+pub mod embed;
+mod error;
+pub mod folder;
+pub mod generate;
+pub mod run;
+pub mod save;
+pub mod stream;
+pub mod weights;
+
+pub use error::ModelError;
+pub use run::batch::Batch;
+pub use run::model::{Logits, Model, Opened, Output, Rows, Want};

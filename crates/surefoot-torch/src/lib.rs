@@ -1,1 +1,24 @@
-//! surefoot-torch
+//! Finds device trouble in PyTorch code before it happens.
+//!
+//! A file goes through here as follows: [`source`] reads it (a script, or a notebook's code cells
+//! joined into one text), [`syntax`] parses it, `model` walks it once and writes down what it
+//! does with tensors, models, optimizers, loaders and devices, and each of the [`rules`] reads that
+//! and reports [`finding::Finding`]s. [`project`] does it for many files at once, [`fix`] applies the
+//! safe repairs, [`report`] prints, and [`plan`] tells a project's device story.
+//!
+//! Nothing here runs Python or touches a device.
+
+pub mod check;
+pub mod discover;
+pub mod finding;
+pub mod fix;
+mod model;
+mod noqa;
+mod notebook;
+pub mod plan;
+pub mod project;
+pub mod report;
+pub mod rules;
+pub mod settings;
+pub mod source;
+pub mod syntax;

@@ -13,7 +13,7 @@ struct Row {
 }
 
 fn rows(jsonl: &str) -> Vec<Row> {
-    jsonl.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    jsonl.lines().map(|line| serde_json::from_str(line).expect("a row of JSON")).collect()
 }
 
 /// The share that is right, and what is wrong.

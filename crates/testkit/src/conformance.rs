@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use surefoot::device::health::Health;
@@ -161,7 +162,7 @@ pub fn split_gradients_equal_the_whole_batches(device: &Arc<OpenDevice>) {
                 |step, model, x| {
                     let device = step.autodiff_device();
                     let model = model.0.to_device(&device);
-                    let x = Tensor::from_data(x.try_into_data()?, &device);
+                    let x = Tensor::<2>::from_data(x.try_into_data()?, &device);
                     let loss = model.forward(x).powf_scalar(2.0).mean();
                     let gradients = loss.backward();
                     model.weight.val().grad(&gradients).ok_or_else(|| "no gradient".into())
@@ -271,4 +272,62 @@ pub fn threads_share_a_footing(device: &Arc<OpenDevice>) {
             });
         }
     });
+}
+
+/// A real failure, not a drill: the host refuses an allocation that half the batch fits in.
+pub fn a_failed_host_allocation_is_recovered_by_splitting(device: &Arc<OpenDevice>) {
+    let x = Tensor::<2>::ones([4, 2], &Device::flex());
+    let sum = footing(device)
+        .task("host buffer")
+        .run_split(
+            (),
+            x,
+            |_, (), part| {
+                // More than any address space for four rows, a page for one.
+                let bytes = if part.dims()[0] > 1 { usize::MAX / 4 } else { 4096 };
+                Vec::<u8>::new().try_reserve_exact(bytes)?;
+                Ok(part.sum())
+            },
+            |parts: Vec<Part<Tensor<1>>>| {
+                Tensor::cat(parts.into_iter().map(|part| part.value).collect::<Vec<_>>(), 0).sum()
+            },
+        )
+        .unwrap_or_else(|fault| panic!("{fault}"));
+    assert_eq!(sum.into_scalar::<f32>(), 8.0);
+}
+
+/// A real failure on the device: one buffer over its limit for the whole batch, none for parts
+/// of it. Devices without such a limit have nothing to show here but the result.
+pub fn a_buffer_over_the_limit_is_recovered_by_splitting(device: &Arc<OpenDevice>) {
+    const ROWS: usize = 8;
+    let _guard = memory_to_myself();
+    let limit = device.info.max_buffer.unwrap_or(64 << 20);
+    let columns = (limit / 4 / ROWS as u64) as usize + 1024;
+    let journal = Journal::builder().ring(64).build();
+    let policy = Policy::default().no_fallback();
+    let footing = Footing::builder()
+        .devices(Selector::only(device.name()))
+        .precision(Precision::Fp32)
+        .policy(policy)
+        .journal(journal.clone())
+        .build()
+        .expect("the device opens");
+    let sums = footing
+        .task("wide")
+        .run_split(
+            (),
+            Tensor::<2>::ones([ROWS, 1], &Device::flex()),
+            |_, (), part| {
+                let wide = part.repeat_dim(1, columns);
+                Ok(wide.slice([0..1, 0..1]))
+            },
+            |parts: Vec<Part<Tensor<2>>>| {
+                Tensor::cat(parts.into_iter().map(|part| part.value).collect(), 0)
+            },
+        )
+        .unwrap_or_else(|fault| panic!("{fault}"));
+    assert!(numbers(sums).iter().all(|one| *one == 1.0));
+    let split = journal.recent().iter().any(|event| event.recovery.as_deref() == Some("split"));
+    assert_eq!(split, device.info.max_buffer.is_some(), "{:?}", journal.recent());
+    device.clean_up();
 }

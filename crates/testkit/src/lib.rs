@@ -57,6 +57,8 @@ macro_rules! conformance_suite {
                 memory_in_use_falls_when_tensors_go,
                 every_fault_is_survived_or_reported,
                 threads_share_a_footing,
+                a_failed_host_allocation_is_recovered_by_splitting,
+                a_buffer_over_the_limit_is_recovered_by_splitting,
             );
         }
     };

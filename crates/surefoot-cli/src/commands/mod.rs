@@ -1,10 +1,15 @@
 //! One file per command. Each takes its own arguments, the shared ones and the terminal, and
 //! returns how the program ends.
 
+pub(crate) mod check;
 pub(crate) mod devices;
 pub(crate) mod doctor;
+pub(crate) mod embed;
 pub(crate) mod explain;
+pub(crate) mod forward;
+pub(crate) mod generate;
 pub(crate) mod journal;
+pub(crate) mod plan;
 pub(crate) mod train;
 
 use crate::args::{Arguments, Command};
@@ -14,10 +19,15 @@ use crate::terminal::Terminal;
 pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Failure> {
     let global = &arguments.global;
     match arguments.command {
+        Command::Check(command) => command.run(global, terminal),
         Command::Devices(command) => command.run(global, terminal),
         Command::Doctor(command) => command.run(global, terminal),
+        Command::Embed(command) => command.run(global, terminal),
         Command::Explain(command) => command.run(global, terminal),
+        Command::Forward(command) => command.run(global, terminal),
+        Command::Generate(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
+        Command::Plan(command) => command.run(global, terminal),
         Command::Train(command) => command.run(global, terminal),
     }
 }

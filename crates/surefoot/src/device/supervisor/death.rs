@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use super::OPERATION;
 use super::child::{Heart, Inherited};
 use crate::fault::{Fault, FaultKind, explain};
 
@@ -62,7 +63,7 @@ pub(super) fn watch(
     let device = heart.listen().1;
     let fault = if silent {
         let message = format!("no sign of life for {} s: it was stopped", silence.as_secs());
-        Some(Fault::new(FaultKind::DeviceLost, "supervised process", message))
+        Some(Fault::new(FaultKind::DeviceLost, OPERATION, message))
     } else {
         cause_of_death(status, &words, kills)
     };
@@ -174,7 +175,7 @@ fn cause_of_death(status: ExitStatus, words: &[String], kills: Option<u64>) -> O
         (11, _) => "it crashed (SIGSEGV), most likely in the device's driver".to_owned(),
         (signal, _) => format!("it died by signal {signal}"),
     };
-    let mut fault = Fault::new(kind, "supervised process", how);
+    let mut fault = Fault::new(kind, OPERATION, how);
     if let Some(last) = words.iter().rev().find(|line| !line.trim().is_empty()) {
         fault.chain.push(format!("its last words: {last}"));
     }

@@ -14,7 +14,7 @@ mod death;
 use std::io;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use child::{Inherited, beat, inherited};
 pub use death::run_probe;
@@ -23,6 +23,9 @@ use crate::fault::{Fault, FaultKind};
 use crate::journal::{Event, EventKind, Journal};
 use child::Heart;
 use death::{Ending, watch};
+
+/// What supervised work is called in faults and in the journal.
+const OPERATION: &str = "supervised process";
 
 /// How a supervised run ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,6 +94,23 @@ impl<'a> Supervisor<'a> {
         command: impl Fn() -> Command,
         mut on_death: impl FnMut(&Fault),
     ) -> io::Result<Ended> {
+        let started = Instant::now();
+        let ended = self.run_until_it_ends(command, &mut on_death)?;
+        self.journal.with(|| {
+            let event = Event::new(EventKind::Step, OPERATION).duration(started.elapsed());
+            match &ended {
+                Ended::GaveUp(fault) => event.fault(fault.kind, fault.root_cause().to_owned()),
+                _ => event,
+            }
+        });
+        Ok(ended)
+    }
+
+    fn run_until_it_ends(
+        &self,
+        command: impl Fn() -> Command,
+        on_death: &mut dyn FnMut(&Fault),
+    ) -> io::Result<Ended> {
         let mut inherited = Inherited::default();
         let mut earlier: Vec<Fault> = Vec::new();
         loop {
@@ -105,7 +125,7 @@ impl<'a> Supervisor<'a> {
             };
             self.journal.with(|| {
                 let device = fault.device.clone().unwrap_or_default();
-                let event = Event::new(EventKind::Fault, "supervised process").device(device);
+                let event = Event::new(EventKind::Fault, OPERATION).device(device);
                 event.fault(fault.kind, fault.chain.join(": "))
             });
             if self.interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
@@ -117,7 +137,7 @@ impl<'a> Supervisor<'a> {
             on_death(&fault);
             inherited.learn(&fault);
             self.journal.with(|| {
-                Event::new(EventKind::Rung, "supervised process")
+                Event::new(EventKind::Rung, OPERATION)
                     .recovery("restart")
                     .context("attempt", u64::from(inherited.attempt) + 1)
                     .context("without", inherited.lost_names())

@@ -1,6 +1,7 @@
 //! Turns the tables into one searcher: a single pass over the text finds the words that patterns
 //! need, and only patterns whose words are in a line are tried on that line.
 
+use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -53,13 +54,27 @@ struct Pattern {
 struct Guarded {
     regex: Lazy,
     sets: Vec<Vec<usize>>,
+    /// The longest that a match can be, if there is a limit.
+    longest: Option<usize>,
 }
 
 impl Guarded {
     fn new(source: &'static str, words: &mut Words) -> Self {
-        let sets = needed_words(source).into_iter();
-        let sets = sets.map(|set| set.into_iter().map(|word| words.id(word)).collect());
-        Self { sets: sets.collect(), regex: Lazy::new(source) }
+        let (sets, longest) = needed_words(source);
+        let ids = |set: Vec<String>| set.into_iter().map(|word| words.id(word)).collect();
+        let sets = sets.into_iter().map(ids).collect();
+        Self { sets, regex: Lazy::new(source), longest }
+    }
+
+    /// The part of a line that a match must be in: not further from its rarest words than the
+    /// longest match reaches, and one byte more, for word boundaries.
+    fn window(&self, here: &Here, start: usize, length: usize) -> (usize, usize) {
+        let (Some(longest), Some(rarest)) = (self.longest, self.sets.first()) else {
+            return (0, length);
+        };
+        let (first, last) = here.span(rarest);
+        let from = (first - start).saturating_sub(longest + 1);
+        (from, (last - start + longest + 1).min(length))
     }
 
     fn possible(&self, here: &Here) -> bool {
@@ -88,31 +103,49 @@ impl Words {
 }
 
 /// What was found in the line that is being read.
+#[derive(Default)]
 struct Here {
     /// One bit per word.
     words: Vec<u64>,
+    /// Where each word that is here first begins and last ends, within the text.
+    spans: Vec<(usize, usize)>,
     added: Vec<usize>,
     patterns: Vec<usize>,
 }
 
 impl Here {
-    fn new(words: usize) -> Self {
-        Self { words: vec![0; words.div_ceil(64)], added: Vec::new(), patterns: Vec::new() }
+    fn make_room(&mut self, words: usize) {
+        self.words.resize(words.div_ceil(64), 0);
+        self.spans.resize(words, (0, 0));
     }
 
     /// Whether the word is new in this line.
-    fn add(&mut self, word: usize) -> bool {
-        let bit = 1 << (word % 64);
-        let new = self.words[word / 64] & bit == 0;
+    fn add(&mut self, word: usize, start: usize, end: usize) -> bool {
+        let new = !self.has(word);
         if new {
-            self.words[word / 64] |= bit;
+            self.words[word / 64] |= 1 << (word % 64);
+            self.spans[word] = (start, end);
             self.added.push(word);
+        } else {
+            self.spans[word].1 = end;
         }
         new
     }
 
+    fn has(&self, word: usize) -> bool {
+        self.words[word / 64] & (1 << (word % 64)) != 0
+    }
+
     fn has_any(&self, set: &[usize]) -> bool {
-        set.iter().any(|word| self.words[word / 64] & (1 << (word % 64)) != 0)
+        set.iter().any(|&word| self.has(word))
+    }
+
+    /// From the first to the last of these words.
+    fn span(&self, set: &[usize]) -> (usize, usize) {
+        set.iter()
+            .filter(|&&word| self.has(word))
+            .map(|&word| self.spans[word])
+            .fold((usize::MAX, 0), |all, one| (all.0.min(one.0), all.1.max(one.1)))
     }
 
     fn clear(&mut self) {
@@ -210,21 +243,26 @@ impl RuleSet {
 
     /// The match that explains `text` best.
     pub(crate) fn search(&self, text: &str) -> Found {
+        thread_local!(static HERE: RefCell<Here> = RefCell::default());
+        HERE.with_borrow_mut(|here| self.search_with(here, text))
+    }
+
+    fn search_with(&self, here: &mut Here, text: &str) -> Found {
+        here.make_room(self.meanings.len());
         let mut log = Log::new(text);
         let mut framework = usize::MAX;
         let mut best: Option<(Rank, Winner)> = None;
         let mut line = 0;
         let mut end = 0;
-        let mut here = Here::new(self.meanings.len());
         for hit in self.words.find_overlapping_iter(text) {
             if hit.start() >= end {
-                self.try_line(line, &mut here, &mut log, &mut best);
+                self.try_line(line, here, &mut log, &mut best);
                 line = log.line_at(hit.start());
                 let (start, content) = log.line(line);
                 end = start + content.len();
             }
             let word = hit.pattern().as_usize();
-            if !here.add(word) {
+            if !here.add(word, hit.start(), hit.end()) {
                 continue;
             }
             for &meaning in &self.meanings[word] {
@@ -234,7 +272,7 @@ impl RuleSet {
                 }
             }
         }
-        self.try_line(line, &mut here, &mut log, &mut best);
+        self.try_line(line, here, &mut log, &mut best);
         Found {
             best: best.and_then(|(_, winner)| self.locate(winner, &log)),
             framework: FRAMEWORKS.get(framework).map(|(name, _)| *name),
@@ -245,7 +283,8 @@ impl RuleSet {
     fn locate(&self, winner: Winner, log: &Log<'_>) -> Option<Match> {
         let pattern = &self.patterns[winner.pattern];
         let (start, content) = log.line(winner.line);
-        let found = pattern.guarded.regex.get().find(content.as_bytes())?;
+        let part = &content.as_bytes()[..winner.to];
+        let found = pattern.guarded.regex.get().find_at(part, winner.from)?;
         Some(Match { rule: pattern.rule, start: start + found.start(), end: start + found.end() })
     }
 
@@ -280,9 +319,11 @@ impl RuleSet {
         let compiled = &self.rules[pattern.rule];
         let rule = compiled.rule;
         if let Some((known, winner)) = best {
-            let here = Rank { weight: rule.weight, last_error: log.is_last_error(line), at: 0 };
+            // No match ends before its first word begins.
+            let at = pattern.guarded.sets.first().map_or(0, |rarest| here.span(rarest).0);
+            let rank = Rank { weight: rule.weight, last_error: log.is_last_error(line), at };
             let same_kind = self.rule(self.patterns[winner.pattern].rule).kind == rule.kind;
-            if !here.beats(known) || (same_kind && here.as_strong_as(known)) {
+            if !rank.beats(known) || (same_kind && rank.as_strong_as(known)) {
                 return;
             }
         }
@@ -290,7 +331,8 @@ impl RuleSet {
         let bytes = content.as_bytes();
         let regex = pattern.guarded.regex.get();
         // Where a match ends is cheap to know; where it begins is asked when it matters.
-        let Some(end) = regex.shortest_match(bytes) else { return };
+        let (from, to) = pattern.guarded.window(here, start, bytes.len());
+        let Some(end) = regex.shortest_match_at(&bytes[..to], from) else { return };
         let role = log.role(line);
         if role == Role::Frame && !rule.frames {
             return;
@@ -302,7 +344,7 @@ impl RuleSet {
             return;
         }
         if rule.weight <= Weight::Usual || rule.check.is_some() {
-            let Some(found) = regex.find(bytes) else { return };
+            let Some(found) = regex.find_at(&bytes[..to], from) else { return };
             let fits = |check: fn(&str) -> bool| check(&String::from_utf8_lossy(found.as_bytes()));
             if rule.weight <= Weight::Usual
                 && (self.hedge.is_match(&bytes[..found.start()])
@@ -322,16 +364,18 @@ impl RuleSet {
         let rank =
             Rank { weight: rule.weight, last_error: log.is_last_error(line), at: start + end };
         if best.as_ref().is_none_or(|(known, _)| rank.beats(known)) {
-            *best = Some((rank, Winner { pattern: index, line }));
+            *best = Some((rank, Winner { pattern: index, line, from, to }));
         }
     }
 }
 
-/// The pattern that leads so far, and its line.
+/// The pattern that leads so far, its line, and the part of the line that its words are in.
 #[derive(Clone, Copy)]
 struct Winner {
     pattern: usize,
     line: usize,
+    from: usize,
+    to: usize,
 }
 
 /// What makes one match better than another.
@@ -406,7 +450,9 @@ fn branches(source: &str) -> Vec<&str> {
 
 /// Sets of words: every text that `source` matches has at least one word of each. The set that
 /// is least likely to occur by chance comes first.
-fn needed_words(source: &str) -> Vec<Vec<String>> {
+///
+/// With them comes the length of the longest match, if there is a limit.
+fn needed_words(source: &str) -> (Vec<Vec<String>>, Option<usize>) {
     let hir = regex_syntax::ParserBuilder::new()
         .unicode(false)
         .utf8(false)
@@ -415,7 +461,7 @@ fn needed_words(source: &str) -> Vec<Vec<String>> {
         .unwrap_or_else(|error| panic!("a rule's pattern is wrong: {error}"));
     let mut sets = required(&hir);
     sets.sort_by_key(|set| Reverse(rarity(set)));
-    sets
+    (sets, hir.properties().maximum_len())
 }
 
 /// How unlikely it is that a line has one of these words: long and few is rare.
@@ -460,6 +506,7 @@ mod tests {
 
     #[test]
     fn needed_words_are_the_longest_that_every_match_has() {
+        let needed_words = |source| needed_words(source).0;
         assert_eq!(needed_words(r"\bcuda out of memory\b"), [["cuda out o"]]);
         let sets = needed_words(r"unable to (allocate|map) \d+ bytes");
         assert_eq!(sets, [vec!["unable to "], vec![" bytes"], vec!["allocate", "map"]]);

@@ -21,6 +21,8 @@ pub(super) const RULES: &[Rule] = &[
         r"\bunspecified launch failure\b|\blaunch timed out and was terminated\b|\bhardware stack error\b|\bWarp (Illegal|Out-of-range|Misaligned)\b|\bwarp exception\b",
         r"\bdevice[- ]side assert(ion)?( was)? (triggered|failed|failure)\b|\bdevice-side assert\b|\bTriggered (a )?device-side assert\b",
         r"\b\w+\.cu:\d+: .{0,160}\bblock: \[\d+,\d+,\d+\], thread: \[.{0,160}\bassertion\b",
+        r"\bblock: \[\d+,\d+,\d+\], thread: \[\d+,\d+,\d+\] assertion\b|\bAssertion `?(srcIndex|idx_dim|t >= 0|input_val|index >= -)",
+        r"\bGPU process crashed\b|\bDevice lost\b|\bdevice (reset|lost)\b.{0,20}$|\bGPU hang detected\b|\bgpu (has )?stopped responding\b",
         r"\bcuda runtime error \((59|77|700|710|719|4|74|73|716)\)|\bCUDA (failure|error) (700|710|719|716|214|702)\b",
         r"\b(uncorrectable|double[- ]bit) (ECC|NVLink)\b|\bECC (error|page retirement)\b.{0,30}\b(uncorrect|encountered|detected)|\buncorrectable ECC\b",
         r"\bfallen off the bus\b|\bGPU is lost\b|\bGPU (has )?(been )?(lost|crashed|died|hung|disappeared|reset)\b|\bGPU ?hang\b|\bGPU (reset|recovery|crash|hang|fault)\b.{0,30}\b(begin|detected|required|started|succeed|fail|occurred|error|in progress)",
@@ -53,7 +55,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bfailed call to cuInit\b|\bcuInit\b.{0,30}\b(fail|error|returned)|\bCUDA initialization\b.{0,40}\b(error|fail|unexpected|unknown|driver)|\b(CUDA|HIP|GPU|Vulkan|Metal|OpenCL|WebGPU|ROCm|backend|cuda backend) (failed to initiali[sz]e|initiali[sz]ation (failed|error|failure))\b|\b(failed|unable|could not|cannot|couldn't) (to )?initiali[sz]e (the )?(\w+ )?(CUDA|HIP|GPU|Vulkan|NVML|Metal|OpenCL|WebGPU|ROCm|ROCr|backend '?(cuda|gpu|rocm|tpu|metal|METAL))",
         r"\bUnable to initiali[sz]e backend\b|\bNo visible (GPU|TPU) devices?\b|\bno supported devices found for platform\b|\bNo GPU/TPU found\b|\bbackend '?(cuda|gpu|rocm|tpu|metal)'? (is not in the list of known backends|failed to initialize)",
         r"\bFound no NVIDIA driver\b|\bCUDA driver version is insufficient\b|\bNVIDIA driver (on your system )?is too old\b|\bdriver (version )?(is )?(too old|outdated|insufficient)\b|\bdriver/library version mismatch\b|\bkernel version \S+ does not match DSO version\b|\bcouldn't communicate with the NVIDIA driver\b|\bforward compatibility was attempted\b",
-        r"\bNVML\b.{0,40}\b(error|fail|uninitiali[sz]ed|not (found|loaded|initiali[sz]ed)|mismatch|unknown)|\bNVMLError\w*|\bNvidia-smi has failed\b|\bnvidia-smi\b.{0,30}\b(not found|failed)",
+        r"\bNVML\b.{0,40}\b(error|fail|uninitiali[sz]ed|not (found|loaded|initiali[sz]ed)|mismatch|unknown)|\bNVMLError(_\w+)?(:|$)|\bNvidia-smi has failed\b|\bnvidia-smi\b.{0,30}\b(not found|failed)",
         r"\bno (CUDA|HIP|ROCm|NVIDIA)[- ]?(capable|enabled|compatible)? ?(devices?|gpus?|hardware)\b( (is|are|was|were|available|detected|found))?|\bNo (GPUs?|accelerators?|Metal devices?|OpenCL (devices?|platforms?)|Vulkan( physical)? devices?|compute devices?|device) ?(is |are |was |were )?(available|found|detected|visible|present)\b|\bno (suitable|compatible|usable|possible|valid|available) (graphics |gpu |vulkan |wgpu |webgpu )?(adapters?|devices?|gpus?)\b|\bNoSuitableAdapterFound\b|\bNo ?Adapter\w*\b.{0,20}\b(available|found)?|\bAdapterNotFound\b|\bNoCompatibleDevice\b",
         r"\brequest_?adapters?\b.{0,60}\b(none|null|notfound|fail|err)|\brequestAdapter\b.{0,40}\b(null|fail|undefined)|\bfailed to (find|get|request|create|acquire|obtain|open)( an?| any| the)? ?(appropriate |suitable |compatible |usable )?(gpu |wgpu |webgpu |vulkan |graphics |metal |cuda |opencl )*(adapter|device|physical device|context)\b|\bunable to (find|get|request|create|acquire|open)( an?| any| the)? ?(appropriate |suitable |compatible |usable )?(gpu |wgpu |webgpu |vulkan |graphics |metal |cuda )*(adapter|device|physical device|context)\b|\badapter\b.{0,20}\b(not found|unavailable)\b|\bNo adapter (available|found)\b",
         r"\brequestDevice\b|\bRequestDeviceError\b|\bUnable to request a wgpu device\b|\bLimit '?\w+'? value \d+ is better than allowed\b|\bRequired limit\b.{0,60}\bgreater than the supported limit\b|\bUnsupported features were requested\b",
@@ -70,6 +72,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bCUDA Setup failed\b|\bCUDA SETUP\b.{0,60}\b(fail|not found|error|required)|\bbitsandbytes\b.{0,80}\b(without GPU support|not compiled|no GPU)|\bcompiled without GPU support\b|\bCannot get memory available for CUDA device\b",
         r"\bre-initialize CUDA in forked subprocess\b",
         r"\bdetected CUDA version\b.{0,60}\bmismatches\b|\bmismatche?s? the version that was used to compile\b|\bCUDA_HOME environment variable is not set\b|\bCUDA (version )?mismatch\b|\bcompiled with different CUDA versions?\b|\b(incompatible|wrong|unsupported) (cuda|driver|cudnn|rocm) version\b|\bloaded runtime CuDNN library\b|\bcudnn version (incompatib|mismatch)|\bCuDNN library needs to have\b|\bcuDNN version\b.{0,30}\bincompatib",
+        r"\bdynamically load the .{0,4}(cuda|nvcuda|nvrtc|cublas|cudnn|curand|nccl|vulkan|hip)\b|\b(CUDA|HIP|GPU|NVIDIA|Vulkan|Metal) driver (initiali[sz]ation|init|load(ing)?) (has )?(failed|failure|error)\b|\bmight not have a (cuda|gpu|nvidia)\b|\b(GPU|CUDA|accelerator|cuda device) (is|are) (required|needed|necessary)\b|\b(needs?|requires?) (a|an|at least one) (cuda|nvidia|gpu|amd)( gpu| device|-capable)?\b.{0,20}\b(to|but|for|none|no )|\bA GPU is needed\b|\bInvalid device id\b|\berror while loading shared libraries: lib(cu|nv|hip|roc|vulkan|amd)\w*",
         r"\bWebGPU is not (supported|available|enabled)\b|\bnavigator\.gpu (is )?(undefined|null|not)|\bMetal is not (supported|available)\b|\bMTLCreateSystemDefaultDevice\b.{0,40}\b(nil|null|fail|return)|\bno (default )?metal device\b|\bggml_\w+: no devices found\b|\bno platforms that are instances of\b|\bUnknown backend:? '?(gpu|cuda|rocm|tpu|metal)\b|\bfailed to initialize ggml backend\b|\bggml_(cuda|metal|vulkan|backend)_init\w*\b.{0,40}\b(fail|error|no )|\bggml_backend_\w+: (failed|error)\b",
         r"\bGraphics API \S+ is unavailable in this build\b|\bInvalid wgpu configuration\b|\bUnable to register wgpu runtime\b|\bnot been built with (cuda|metal|mkl|accelerate) support\b|\bUnexpected error from cuda\w+\(\)|\bcudaGetDeviceCount\b.{0,60}\b(error|fail|return)|\bcuDevicePrimaryCtxRetain\b|\bno such device\b|\bgpuDeviceGetAttribute\b",
         r"\b(Torch|TensorFlow|JAX|this build|this binary|This version|package|wheel)\b.{0,40}\b(CPU[- ]only|does not (support|include) (cuda|gpu|rocm|metal))",
@@ -107,4 +110,24 @@ pub(super) const RULES: &[Rule] = &[
         r"\bundefined symbol\b|\bhas no attribute\b",
     ])
     .cause("Work was submitted to the GPU and did not complete; the device may live on."),
+    rule(DriverOrInit, Names, &[
+        r"\b887A0004\b|\bfeature level is not supported on this system\b|\bDXGI_ERROR_(UNSUPPORTED|NOT_FOUND)\b",
+        r"\bSymbol not found: \S+|\blib\w*(metal|cuda|cudnn|vulkan|hip|rocm|mps)\w*\.(dylib|so|dll)\b.{0,80}\b(not found|missing|image not found|could not|cannot)",
+        r"\bggml_(metal|cuda|vulkan|backend)\w*_init\w*\(\) failed\b",
+    ])
+    .cause("The device could not be found or brought up: a driver, a library or a build without it."),
+    rule(DriverOrInit, Hints, &[
+        r"\b(driver|cuda|gpu|adapter|nvidia|rocm|vulkan|metal device|accelerator)\b.{0,40}\b(not found|missing|unavailable|not present|failed to (load|start|open|init\w*)|could not be (found|loaded|opened))\b",
+        r"\b(could not|cannot|can't|unable to|failed to) (find|detect|see|access|use|reach)\b.{0,24}\b(gpus?|cuda|driver|nvidia|metal device|adapter|accelerator)\b",
+    ])
+    .unless(&[r"\bNo such file\b|\bkernel\b|\bfunction\b|\bsymbol\b"]),
+    rule(CommandBuffer, Names, &[
+        r"\bMetal Performance Shaders operations encoded on it may not have completed\b",
+    ])
+    .without(&[r"\bInsufficient Memory\b|OutOfMemory|ErrorHang"]),
+    // API misuse that a validation layer caught.
+    rule(CommandBuffer, Hints, &[
+        r"\bIn a (CommandEncoder|ComputePass|RenderPass|pass parameter|set_bind_group command|set_pipeline command)\b|\bIn a CommandEncoder\b|\bQueue::submit\b|\bqueue\.submit\b.{0,60}\b(error|fail|invalid)",
+        r"-\[(_?MTL|IOGPU|AGX|MTLDebug)\w* [^\]]*\].{0,24}\bfailed assertion\b",
+    ]),
 ];

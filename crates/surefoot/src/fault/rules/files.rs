@@ -25,8 +25,9 @@ pub(super) const RULES: &[Rule] = &[
         r"\bToo many open files\b.{0,60}\b(worker|loader|shared memory|sharing|torch)|\b(worker|loader|shared memory|sharing|torch)\b.{0,60}\bToo many open files\b",
         r"\b(data ?loader|dataset|collate|batch sampler|data pipeline|data worker|prefetch\w*)\b.{0,60}\b(failed|error|crashed|died|timed out|corrupt\w*|exception|broken|raised|killed|stuck|hang|hung)\b",
         r"\b(each element in list of batch should be of equal size|default_collate: batch must contain|batch must contain tensors)\b",
-        r"\bcannot identify image file\b|\bimage file is truncated\b|\bbroken (png|jpeg|data stream)\b|\bUnidentifiedImageError\b|\bDecompressionBomb\w*|\b(failed|unable|error|could not) (to )?(read|decode|load|open|loading|decoding|reading)\b.{0,40}\b(images?|jpeg|png|video|audio|samples?|records?|tfrecord|batch(es)?|dataset|shards?|training data|webdataset|example)\b",
+        r"\bcannot identify image file\b|\bimage file is truncated\b|\bbroken (png|jpeg|data stream)\b|\bUnidentifiedImageError\b|\bDecompressionBomb\w*|\b(failed|unable|error|could not) (to )?(read|decode|load|open|loading|decoding|reading)\b.{0,40}\b(images?|jpeg|png|video|audio|samples?|tfrecord|batch(es)?|dataset|shards?|training data|webdataset|example)\b",
         r"\bcorrupt(ed)? (jpeg|image|record|tfrecord|data|sample|shard|batch)\b|\bDATA_LOSS\b|\btruncated record\b|\bbatch (is|was) empty\b|\bnum_samples should be a positive integer\b|\bnum_samples=0\b|\bDataset is empty\b|\bempty dataset\b",
+        r"\b(segmentation fault|bus error|floating[- ]point exception|illegal instruction|abort\w*) encountered in worker\b|\bworker\b.{0,30}\b(process|thread)\b.{0,30}\b(died|killed|crashed|exited|terminated) (unexpectedly|with|by)\b|\bimage file is truncated\b",
         r"\bloader\b.{0,40}\b(worker|process|thread)\b.{0,40}\b(died|killed|exited|crash|fail)",
         r"\bBrokenPipeError\b.{0,60}\b(worker|loader)|\bConnectionResetError\b.{0,60}\bworker\b|\b(multiprocessing|worker)\b.{0,40}\bqueue\b.{0,40}\b(empty|closed|broken)\b",
     ])
@@ -51,6 +52,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bINVALID_PROTOBUF\b|\bInvalidProtobuf\b|\bprotobuf parsing failed\b|\bLoad model from .{1,200} failed\b|\bNO_SUCHFILE\b|\bNO_MODEL\b|\bUnsupported model IR version\b|\bInvalid model\b|\bINVALID_GRAPH\b|\bthis is an invalid model\b|\bmodel (file|path)\b.{0,80}\b(not found|does not exist|doesn't exist|missing|invalid|corrupt\w*|not exist|cannot be opened|truncated|incomplete)\b|\bFailed to load model\b|\bModelProto does not have a graph\b",
         r"\b(unable|failed|could not|cannot|error|couldn't|can't) (to )?(load|loading|open|read|reading|parse|restore|restoring|find|locate|deserialize|deserializing|import)\b.{0,60}\b(weights?|checkpoints?|state ?dict\w*|pretrained|\.safetensors|\.ckpt|\.pth|\.gguf|\.onnx|\.pt\b|pytorch_model\S*|model file|model from|the model|a model|config\.json|safetensors|lora|adapter weights|vae|unet|tokenizer)",
         r"\bdoes not appear to have a file named\b|\bno file named\b|\bno such file or directory\b.{0,200}\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|mlmodel\w*|weights)\b|\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|weights|engine)['\x22`)]?:? .{0,40}\b(no such file|not found|does not exist|doesn't exist|cannot be found|is corrupt|truncated|missing)\b|\bSavedModel file does not exist\b|\bcheckpoint\b.{0,60}\b(not found|corrupt\w*|missing|damaged|truncated|incompatible|invalid|does not exist|incomplete|could not be)\b",
+        r"\bBadZipFile\b|\bFile is not a zip file\b|\bfile signature not found\b|\ballow_pickle=False\b|\bUnrecogni[sz]ed model\b|\bmodel_type` key in its config\b|\b(load|read|restore|open)\w* (the )?(model )?(record|recorder|weights|checkpoint)\b.{0,40}\b(FileNotFound|not found|fail|error|missing|corrupt)|\bgguf version\b|\bmodel (weights|record|checkpoint|archive)\b.{0,40}\b(corrupt|missing|damaged|truncated|incomplete|could not|not found)",
         r"\bInvalidTensorView\b|\bTensorInvalidInfo\b|\bnpy/npz error\b|\bshard\b.{0,40}\b(missing|not found|corrupt)|\bSHA-?256\b.{0,60}\b(mismatch|not match|does not|doesn't)|\bhash mismatch\b|\bchecksum\b.{0,40}\b(mismatch|fail|not match|wrong)",
         r"\bunrecogni[sz]ed (model|configuration class|checkpoint)\b|\bmodel type `?\w+`? .{0,60}\bnot recogni[sz]e|\bTransformers does not recogni[sz]e this architecture\b|\bModel architectures? \[.{1,80}\] (are|is) not supported\b|\bunsupported (model architecture|model format|checkpoint format|quantization (type|method|format))\b",
     ])
@@ -64,4 +66,10 @@ pub(super) const RULES: &[Rule] = &[
     ]),
     rule(ModelLoading, Hints, &[r"\b(checkpoint|weights?|safetensors|gguf)\b.{0,60}\b(invalid|broken|wrong|bad|old|newer)\b"])
         .unless(&[r"\btensor\b.{0,20}\bdevice\b"]),
+    rule(ModelLoading, Overrides, &[
+        r"\bfor parameter [\w.]+(weight|bias|scales|biases)\b|\bmismatchedSize\b|\bexpectedShape: \[",
+    ]),
+    rule(ModelLoading, Usual, &[
+        r"\bmissing field `\w+`( at line \d+)?|\bunknown variant `\w+`, expected\b|\bconfig\.json\b.{0,60}\b(missing|invalid|not found|error|parse)",
+    ]),
 ];

@@ -122,7 +122,7 @@ impl<'a> Log<'a> {
         let mut found = None;
         while end > 0 {
             let start = self.text[..end].rfind('\n').map_or(0, |at| at + 1);
-            let line = self.text[start..end].as_bytes();
+            let line = &self.text.as_bytes()[start..end];
             let forms = forms();
             if forms.error.is_match(line) && !forms.frame.is_match(line) {
                 found = Some(start);

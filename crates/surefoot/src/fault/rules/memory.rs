@@ -126,6 +126,14 @@ pub(super) const RULES: &[Rule] = &[
     .cause("The driver couldn't map more memory: the allocator was out of room.")
     .advice(&[SMALLER, "Turn expandable segments off, if they are on."]),
     rule(OutOfMemory, Names, &[
+        r"\bFailedToCreateResource\b|\b(GL|CL|VK|CUDA|EGL|D3D|CU|HIP|ZE)\w*_OUT_OF_(MEMORY|RESOURCES|VRAM)\b",
+        r"\b(cudaMalloc|hipMalloc|cuMemAlloc|MTLBuffer|VkDeviceMemory|vkAllocateMemory|malloc|alloc\w*|allocator|buffer|heap)\b.{0,40}\b(of size|requested|requesting|for)\b.{0,24}\d.{0,24}\b(failed|failure|bytes|MiB|GiB|[MG]B)\b",
+        r"\b(needs?|need|requires?|required|requested|tried|want\w*)\b.{0,40}\b\d[\d.]* ?([MGT]i?B|bytes)\b.{0,60}\b(but )?(only|have|has|available|free|left|remaining)\b.{0,24}\b\d[\d.]* ?([MGT]i?B|bytes)",
+        r"\b(out of|exceed\w*|insufficient|not enough) (hbm|kv[- ]cache|unified memory|wired memory|memory (space|pool|budget))\b|\bmemory pool\b.{0,30}\b(exhausted|full|empty)\b|\bdevice heap\b.{0,20}\b(exhausted|full)\b",
+    ])
+    .unless(&[r"\bshared memory\b|\bshm\b|\bdisk\b|\bno space left\b|\bDataLoader worker\b|\bdownload|\bHardware limit\b|\bthreadgroup\b|\bbuffer allocated\b"])
+    .advice(&[SMALLER]),
+    rule(OutOfMemory, Names, &[
         r"\[metal::malloc\] Resource limit\b|\bresource limit \(?\d+\)? exceeded\b",
         r"\bFailed to create metal resource: Buffer\b|\bfailed to create (a |the )?(metal |gpu )?(resource|buffer)\b.{0,20}\bof \d+ bytes\b",
     ])
@@ -152,4 +160,10 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"shared memory|\bdisk\b"])
     .advice(&[SMALLER]),
     rule(OutOfMemory, Overrides, &[r"\bGPUOutOfMemoryError\b|\bwgpu error: Out of Memory\b"]).advice(&[SMALLER]),
+    rule(OutOfMemory, Names, &[
+        r"\b\w*(Buffer|Allocation|Tensor|Texture)TooBig\b|\bBufferTooLarge\b|\b(buffer|allocation|texture|tensor) (is |was )?too (big|large)\b",
+    ])
+    .unless(&[r"\bhttp|\brequest entity\b|\bheader\b"])
+    .cause("One buffer is larger than the device allows.")
+    .advice(ONE_BUFFER),
 ];

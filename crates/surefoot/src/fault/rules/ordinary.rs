@@ -32,6 +32,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bfatal: (not a git|unable to access|repository|refusing|destination|could not read|ambiguous|pathspec|bad object|remote)\b|\bgit\b.{0,20}\b(merge|rebase|push|pull|clone|lfs)\b.{0,40}\b(conflict|failed|rejected|error)|\bCONFLICT \(",
         r"\bKeyboardInterrupt\b",
         r"\bUnicode(De|En)codeError\b|\bJSONDecodeError\b|\byaml\.\w+\.\w*Error\b|\bTOMLDecodeError\b|\bParserError\b|\bConfig(Attribute|Key|Type)?Error\b|\bValidationError:|\bvalidation errors? for\b|\bOmegaConf\b",
+        r"\bUnable to allocate resources: Requested node\b|\bmake: \*\*\* No rule\b|\bCMake Error\b|\berror\[E\d{4}\]|\bfailed to push some refs\b|\bError from server\b|\bTokenizer class\b|\bnot writable\b",
         r"\bmaxmemory\b|\bOOM command not allowed\b|\bpsycopg\w*\.|\bsqlite3\.|\bOperationalError\b|\bsqlalchemy\b|\bMySQL\b|\bORA-\d{5}\b",
         r"\bIsADirectoryError\b|\bNotADirectoryError\b|\bFileExistsError\b",
     ])
@@ -43,7 +44,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bFileNotFoundError\b|\bNo such file or directory\b|\bos error 2\b|\bcannot find the (file|path) specified\b",
         r"\bPermissionError\b|\bPermission denied\b|\bErrno 13\b|\bos error 13\b|\bOperation not permitted\b|\bAccess is denied\b",
         r"\bcommand not found\b|\bis not recognized as an internal\b|\bUsage: |\btry '.{0,20}--help'",
-        r"\bKeyError: (?:\S{1,24}$|\S+ )|\bIndexError: (list|tuple|string|pop)|\bZeroDivisionError\b|\bStopIteration\b|\bAttributeError\b|\bImportError: (?:[^l]|l[^i]|li[^b])|\bTypeError: '\w+' object\b|\bTypeError: (can only|must be|expected (str|int|list|dict|float|bytes|string|a)|descriptor|\w+\(\) (got|takes|missing|argument)|unsupported)|\bValueError: (invalid literal|too many values|not enough values|could not convert|unknown|Unrecognized|Invalid (value|argument|option|choice|config\w*)|substring|time data|empty)|\bAssertionError(:? *$)",
+        r"\bKeyError: (?:\S{1,24}$|\S+ )|\bIndexError: (list|tuple|string|pop)|\bZeroDivisionError\b|\bStopIteration\b|\bAttributeError\b|\bImportError: (?:[^l]|l[^i]|li[^b])|\bTypeError: '\w+' object\b|\bTypeError: (can only|must be|expected (str|int|list|dict|float|bytes|string|a)|descriptor|\w+\(\) (got|takes|missing|argument)|unsupported)|\bValueError: (invalid literal|too many values|not enough values|could not convert|unknown|Unrecognized (arg|key|opt|config)|Invalid (value|argument|option|choice|config\w*)|substring|time data|empty)|\bAssertionError(:? *$)",
         r"\bthe upper bound value\b.{0,60}\bgreater than the lower bound\b|\bcannot set variable\b|\bprocess group has not been initiali[sz]ed\b",
     ])
     .unless(&[r"\blib\w+\.so\b|\.dll\b|/dev/(kfd|nvidia|dri)", r"\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|weights|engine)\b"])

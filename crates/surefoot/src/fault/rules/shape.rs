@@ -31,6 +31,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bGot invalid dimensions for (input|output)\b|\bInvalid rank for input\b|\binput shape:?\s*\{.{0,40}\}.{0,60}\brequested shape\b|\bcannot be reshaped to the requested shape\b",
         r"\b(last|first|second|inner|outer|trailing|leading|batch)( to last)? dimensions?\b.{0,80}\b(must|should|to|not|does not|doesn't|don't)\b.{0,40}\b(match|equal|same|be)\b",
         r"\b(must|should|expected to|to|not) (all )?have the same (shape|size|length|rank|number of (dimensions|elements|channels))\b|\bsame (first|last|batch) dimension\b",
+        r"\b(expected|requires?|needs?) \d+ (dim(ension)?s?|axes|channels)\b,? ?(but )?(got|found|received)?|\bEinopsError\b|\bincompatible with the layer\b|\bexpected axis\b|\binput shape\b.{0,60}\bbut received\b|\bcould not broadcast\b|\bIncompatible shapes\b|\b(dims?|dimensions?|sizes?|shapes?|lengths?)\b.{0,40}\b(do(es)? not|don't|doesn't) (match|agree|fit|line up)\b|\b(shapes?|sizes?|dimensions?) (are|is) (incompatible|inconsistent|different|wrong)\b|\bto be: \[[\d, ]+\] but got: \[",
         r"\bnumber of dim\w* (don't|doesn't|does not|do not|must) match\b|\bnumber of (elements|channels|dimensions|features)\b.{0,60}\b(must|does not|doesn't|don't|do not|should) (match|be equal|agree)\b",
         r"\bview size is not compatible\b|\btarget size\b.{0,60}\bmust be the same as\b|\bTarget size\b.{0,40}\binput size\b|\binput\.size\(-?\d\) must be equal to\b|\bkernel size can't be greater than\b|\bmore than 1 value per channel\b",
         r"\bnormalized_shape=.{0,60}\bexpected input with shape\b|\bexpected input with shape\b|\bexpected (tensor|input|array)\b.{0,40}\b(of|with) (shape|size)\b|\binput must have \d+ (dimensions|channels)\b|\bhidden\w* .{0,12}\bsize\b.{0,20}\bgot \[|\bExpected hidden(\[\d\])? size\b",
@@ -79,4 +80,8 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .unless(&[r"\b(no|zero|without( any)?|0) (nans?|infs?)\b"]),
     rule(Numeric, Hints, &[r"\bnans?\b.{0,30}\b(check|tensor|layer)|\bunderflow\b|\ball zeros? gradients?\b"]),
+    rule(ShapeMismatch, Hints, &[
+        r"\b(shape|dimension|rank|stride)s?\b.{0,40}\b(invalid|wrong|unexpected|bad|illegal)\b|\b(invalid|wrong|unexpected|bad|illegal) (input |output |tensor )?(shape|dimension|rank|stride)s?\b",
+    ])
+    .unless(LOADING),
 ];

@@ -1,0 +1,129 @@
+//! `surefoot forward`: one pass over a sequence, its logits or hidden states to a file.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use serde::Serialize;
+use surefoot::device::memory::Bytes;
+use surefoot_models::generate::text::Texts;
+use surefoot_models::save::save;
+use surefoot_models::stream::needs::Work;
+use surefoot_models::stream::plan::Placement;
+use surefoot_models::stream::process;
+use surefoot_models::{Batch, Logits, Opened, Output, Rows, Want};
+
+use crate::args::Global;
+use crate::exit::{Exit, Failure};
+use crate::footing_args::FootingArgs;
+use crate::model_run::ModelRun;
+use crate::terminal::Terminal;
+
+/// Run tokens or a text through a model once and write the logits or the last hidden state
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The file gets the tensor `logits`, or `last_hidden_state` for encoders: f32, one row per token.
+With --hidden also `hidden_0` (the embeddings) to `hidden_n` (behind the final norm).
+
+Examples:
+  surefoot forward models/llama --tokens 1,15043,3186 --out out.safetensors
+  surefoot forward models/llama --text \"Hello world\" --hidden --out out.safetensors
+  surefoot forward models/llama --tokens 1,2,3 --memory 512MiB --out out.safetensors")]
+pub(crate) struct Forward {
+    /// The model folder: config.json, tokenizer.json and safetensors weights
+    model: PathBuf,
+    /// Token ids, separated by commas
+    #[arg(long, value_name = "IDS", value_delimiter = ',', required_unless_present = "text")]
+    tokens: Vec<u32>,
+    /// A text, for the model's tokenizer
+    #[arg(long, conflicts_with = "tokens")]
+    text: Option<String>,
+    /// The safetensors file to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Write the hidden state of every block as well
+    #[arg(long)]
+    hidden: bool,
+    #[command(flatten)]
+    footing: FootingArgs,
+}
+
+#[derive(Serialize)]
+struct Document {
+    out: String,
+    tokens: usize,
+    tensors: Vec<String>,
+    mode: Placement,
+    seconds: f64,
+    planned_peak_bytes: u64,
+    peak_bytes: Option<u64>,
+}
+
+impl Forward {
+    pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        if self.footing.isolate {
+            return crate::child::supervise(terminal, global.open_journal()?);
+        }
+        let opened = Opened::new(&self.model)?;
+        let tokens = match &self.text {
+            Some(text) => Texts::open(&self.model, opened.blueprint.vocab)?.encode(text)?,
+            None => self.tokens.clone(),
+        };
+        let batch = Batch::new(std::slice::from_ref(&tokens), opened.blueprint.vocab)?;
+        let has_head = opened.has_head();
+        drop(opened);
+        let want = Want {
+            logits: if has_head { Logits::All } else { Logits::None },
+            hidden: self.hidden,
+            last_hidden: !has_head,
+        };
+        let work = Work { batch: 1, prompt: tokens.len(), new_tokens: 0, want };
+        let run = ModelRun::new(&self.footing, global, terminal)?;
+        let begun = Instant::now();
+        let (output, mode, planned) =
+            run.run("forward", &self.model, &work, 1, |model, plan| {
+                Ok((model.forward(&batch, want)?, plan.mode, plan.peak_bytes))
+            })?;
+        let seconds = begun.elapsed().as_secs_f64();
+        let tensors = named(&output);
+        save(&self.out, &tensors)?;
+        let document = Document {
+            out: self.out.display().to_string(),
+            tokens: tokens.len(),
+            tensors: tensors.into_iter().map(|(name, _)| name).collect(),
+            mode,
+            seconds,
+            planned_peak_bytes: planned,
+            peak_bytes: process::memory().map(|memory| memory.peak),
+        };
+        if global.json {
+            terminal.json(&document)?;
+        } else {
+            terminal.note(&format!(
+                "{}: {} for {} tokens in {:.2} s{}",
+                document.out,
+                document.tensors.join(", "),
+                document.tokens,
+                document.seconds,
+                document
+                    .peak_bytes
+                    .map_or_else(String::new, |bytes| format!(", {} at most", Bytes(bytes)))
+            ));
+        }
+        Ok(Exit::Done)
+    }
+}
+
+fn named(output: &Output) -> Vec<(String, &Rows)> {
+    let mut tensors = Vec::new();
+    if let Some(logits) = &output.logits {
+        tensors.push(("logits".to_owned(), logits));
+    }
+    if let Some(last) = &output.last_hidden {
+        tensors.push(("last_hidden_state".to_owned(), last));
+    }
+    for (number, hidden) in output.hidden.iter().enumerate() {
+        tensors.push((format!("hidden_{number}"), hidden));
+    }
+    tensors
+}

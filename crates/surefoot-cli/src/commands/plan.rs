@@ -1,0 +1,171 @@
+//! `surefoot plan`: what will be in memory, what streamed, and how fast, before anything is
+//! loaded.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::Args;
+use serde::Serialize;
+use surefoot::device::memory::Bytes;
+use surefoot_models::generate::text::Texts;
+use surefoot_models::generate::tokens;
+use surefoot_models::stream::needs::Work;
+use surefoot_models::stream::plan::{Placement, Plan as ModelPlan};
+use surefoot_models::stream::rate::Rate;
+use surefoot_models::{Logits, Opened, Want, embed};
+
+use crate::args::Global;
+use crate::exit::{Exit, Failure};
+use crate::footing_args::FootingArgs;
+use crate::model_run::ModelRun;
+use crate::terminal::{Table, Terminal};
+
+/// Say what a model will need, what will be resident and what streamed, and how fast it will be
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Nothing is loaded. The expected rate comes from small samples of this machine.
+Exit code 1 if the memory is not enough; the plan says how much would be.
+
+Examples:
+  surefoot plan models/llama
+  surefoot plan models/llama --memory 2GiB --prompt-tokens 512 --max-tokens 128 --batch 8
+  surefoot plan models/llama --memory 2GiB --json")]
+pub(crate) struct Plan {
+    /// The model folder: config.json, tokenizer.json and safetensors weights
+    model: PathBuf,
+    /// Tokens of the longest prompt
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    prompt_tokens: u32,
+    /// Tokens to generate; 0 for a mere forward
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=16_777_216))]
+    max_tokens: u32,
+    /// Sequences at once
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch: u32,
+    #[command(flatten)]
+    footing: FootingArgs,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    model: String,
+    family: &'a str,
+    file_bytes: u64,
+    device: String,
+    batch: u32,
+    prompt_tokens: u32,
+    max_tokens: u32,
+    #[serde(flatten)]
+    plan: &'a ModelPlan,
+    expected: Rate,
+}
+
+impl Plan {
+    pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        let opened = Opened::new(&self.model)?;
+        let run = ModelRun::new(&self.footing, global, terminal)?;
+        // Part of what the process will hold, and checked here so that a plan can be relied on.
+        let texts = match self.model.join("tokenizer.json").exists() {
+            true => Some(Texts::open(&self.model, opened.blueprint.vocab)?),
+            false => None,
+        };
+        let work = self.work(&opened);
+        let plan = opened.plan_here(&work, run.budget());
+        let device = run.footing.device()?;
+        let expected = Rate::estimate(&plan, &opened.binding, device.burn());
+        drop(texts);
+        if global.json {
+            terminal.json(&Document {
+                model: self.model.display().to_string(),
+                family: opened.blueprint.family,
+                file_bytes: opened.file_bytes,
+                device: device.name().to_string(),
+                batch: self.batch,
+                prompt_tokens: self.prompt_tokens,
+                max_tokens: self.max_tokens,
+                plan: &plan,
+                expected,
+            })?;
+        } else {
+            terminal.result(&self.told(&opened, &plan, &expected))?;
+        }
+        Ok(if plan.fits { Exit::Done } else { Exit::No })
+    }
+
+    fn work(&self, opened: &Opened) -> Work {
+        let generates = opened.binding.matrices.iter().any(|matrix| matrix.block.is_none());
+        Work {
+            batch: self.batch as usize,
+            prompt: self.prompt_tokens as usize,
+            new_tokens: if generates { self.max_tokens as usize } else { 0 },
+            want: match (generates, self.max_tokens) {
+                (true, 0) => Want { logits: Logits::All, hidden: false, last_hidden: false },
+                (true, _) => tokens::WANT,
+                (false, _) => embed::WANT,
+            },
+        }
+    }
+
+    fn told(&self, opened: &Opened, plan: &ModelPlan, rate: &Rate) -> String {
+        let mut text = String::new();
+        let blueprint = &opened.blueprint;
+        let _ = writeln!(
+            text,
+            "{}: {} with {} blocks, {} of weights",
+            self.model.display(),
+            blueprint.family,
+            blueprint.blocks.len(),
+            Bytes(opened.file_bytes)
+        );
+        if let (false, Some(budget)) = (plan.fits, plan.budget_bytes) {
+            let _ = writeln!(
+                text,
+                "does not fit in {}: {} would be enough, streaming all weights; {} to stream none",
+                Bytes(budget),
+                mebibytes(plan.least_bytes),
+                mebibytes(plan.all_resident_bytes)
+            );
+        }
+        let mut table = Table::new(["", "bytes", ""]);
+        let mut row = |name: &str, bytes: u64, note: &str| {
+            table.row([name.to_owned(), Bytes(bytes).to_string(), note.to_owned()]);
+        };
+        row("process", plan.needs.baseline_bytes, "as it stands, and room to work");
+        row("norms and biases", plan.needs.vector_bytes, "");
+        row("cache", plan.needs.kv_cache_bytes, "keys and values");
+        row("activations", plan.needs.activation_bytes, "at most");
+        row("resident weights", plan.resident_bytes, "");
+        row("streaming", plan.window_bytes, "weights that pass through");
+        row(
+            "peak",
+            plan.peak_bytes,
+            &plan
+                .budget_bytes
+                .map_or_else(String::new, |budget| format!("of {} allowed", Bytes(budget))),
+        );
+        let _ = write!(text, "{table}");
+        let _ = writeln!(text, "{}", placements(plan));
+        let _ = writeln!(
+            text,
+            "expected: {:.1} tokens/s a sequence, limited by {}; {} read from files each step",
+            rate.tokens_per_second,
+            rate.limited_by,
+            Bytes(plan.streamed_file_bytes)
+        );
+        text
+    }
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{} MiB", bytes.div_ceil(1 << 20))
+}
+
+fn placements(plan: &ModelPlan) -> String {
+    let count = |placement| plan.parts.iter().filter(|part| part.placement == placement).count();
+    format!(
+        "parts: {} resident, {} in part, {} streamed",
+        count(Placement::Resident),
+        count(Placement::Mixed),
+        count(Placement::Streamed)
+    )
+}

@@ -1,0 +1,244 @@
+//! What the commands that run a model share: opening, planning, the guard around the work, and
+//! progress.
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use surefoot::device::memory::Bytes;
+use surefoot::journal::{Event, EventKind, Journal};
+use surefoot::place::Precision;
+use surefoot::recover::{Confirm, Rung, Step};
+use surefoot::{BoxError, Fault, Footing};
+use surefoot_models::stream::meter::{Meter, Reading};
+use surefoot_models::stream::needs::Work;
+use surefoot_models::stream::plan::Plan;
+use surefoot_models::stream::process;
+use surefoot_models::{Model, ModelError, Opened};
+
+use crate::args::Global;
+use crate::exit::{Exit, Failure};
+use crate::footing_args::FootingArgs;
+use crate::terminal::Terminal;
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Device { .. } => Self::new(Exit::Fault, error.to_string()),
+            ModelError::Memory { needed, .. } => {
+                Self::usage("the work doesn't fit in the memory that is allowed")
+                    .because(error.to_string())
+                    .hint(format!("--memory {}MiB, or fewer tokens", needed.div_ceil(1 << 20)))
+                    .hint("`surefoot plan MODEL` shows what the memory is for")
+            }
+            _ => Self::usage(error.to_string()),
+        }
+    }
+}
+
+/// One run of a model: where it stands, what it may use, who is told.
+pub(crate) struct ModelRun<'a> {
+    args: &'a FootingArgs,
+    terminal: &'a Terminal,
+    pub(crate) footing: Footing,
+    journal: Journal,
+    show_progress: bool,
+}
+
+/// What the guard sees of a result: numbers that are on the host already.
+struct Done<T>(T);
+
+impl<T> Confirm for Done<T> {
+    fn confirm(&self, _operation: &str) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+impl<'a> ModelRun<'a> {
+    pub(crate) fn new(
+        args: &'a FootingArgs,
+        global: &Global,
+        terminal: &'a Terminal,
+    ) -> Result<Self, Failure> {
+        if !matches!(args.precision, Precision::Auto | Precision::Fp32) {
+            return Err(Failure::usage("--precision: models are run in fp32 for now")
+                .hint("leave it out; weights in fp16 and bf16 are read all the same"));
+        }
+        let journal = global.open_journal()?;
+        let footing = args.footing(journal.clone())?.build()?;
+        Ok(Self { args, terminal, footing, journal, show_progress: !global.quiet })
+    }
+
+    /// Without a bar: the terminal is needed for the result as it comes.
+    pub(crate) fn without_progress(mut self) -> Self {
+        self.show_progress = false;
+        self
+    }
+
+    /// The budget of the process.
+    pub(crate) fn budget(&self) -> Option<u64> {
+        self.args.memory.map(|Bytes(bytes)| bytes)
+    }
+
+    /// Opens `folder`, loads it by a plan for `work` and runs `task` with it, guarded: a fault
+    /// is answered by streaming or by the next device. `task` must be repeatable.
+    pub(crate) fn run<T>(
+        &self,
+        name: &'static str,
+        folder: &Path,
+        work: &Work,
+        passes: usize,
+        task: impl Fn(&Model, &Plan) -> Result<T, ModelError>,
+    ) -> Result<T, Failure> {
+        let guarded = self.footing.task(name).can(Rung::Stream).run(|step: &Step<'_>| {
+            match self.attempt(name, folder, work, passes, step, &task) {
+                Err(ModelError::Device { at, message }) => {
+                    Err::<_, BoxError>(format!("{at}: {message}").into())
+                }
+                // The caller's mistake is no fault of the device.
+                other => Ok(Done(other)),
+            }
+        });
+        crate::args::flush(&self.journal, self.terminal);
+        Ok(guarded?.0?)
+    }
+
+    fn attempt<T>(
+        &self,
+        name: &'static str,
+        folder: &Path,
+        work: &Work,
+        passes: usize,
+        step: &Step<'_>,
+        task: &impl Fn(&Model, &Plan) -> Result<T, ModelError>,
+    ) -> Result<T, ModelError> {
+        let opened = Opened::new(folder)?;
+        let plan = if step.is_streaming() {
+            opened.plan_with_share(work, 0.0)
+        } else {
+            opened.plan_here(work, self.budget()).checked()?
+        };
+        if step.attempt() > 1 {
+            self.terminal.note(&format!(
+                "try {}: {name} on {}, {} of weights resident",
+                step.attempt(),
+                step.device_name(),
+                Bytes(plan.resident_bytes)
+            ));
+        }
+        let meter: Arc<Meter> = Arc::default();
+        let blocks = (opened.blueprint.blocks.len() * passes) as u64;
+        let progress = self.show_progress.then(|| Progress::start(Arc::clone(&meter), blocks));
+        let begun = Instant::now();
+        let model = opened.load(&plan, step.device(), Arc::clone(&meter))?;
+        let result = task(&model, &plan);
+        drop(progress);
+        self.tell(name, &plan, &meter.read(), begun.elapsed(), step);
+        result
+    }
+
+    fn tell(
+        &self,
+        name: &'static str,
+        plan: &Plan,
+        read: &Reading,
+        time: Duration,
+        step: &Step<'_>,
+    ) {
+        self.journal.with(|| {
+            Event::new(EventKind::Note, name)
+                .device(step.device_name().to_string())
+                .bytes(read.file_bytes)
+                .duration(time)
+                .context("resident_bytes", plan.resident_bytes)
+                .context("streamed_file_bytes", plan.streamed_file_bytes)
+                .context("planned_peak_bytes", plan.peak_bytes)
+                .context("peak_bytes", process::memory().map_or(0, |memory| memory.peak))
+                .context("tokens", read.tokens)
+                .context("limited_by", read.limit_since(&Reading::default(), time.as_secs_f64()))
+        });
+    }
+}
+
+/// A bar on a terminal, a line now and then elsewhere: blocks, bytes and tokens a second, and
+/// what limits. Short work shows nothing.
+struct Progress {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+const QUIET_START: Duration = Duration::from_millis(800);
+const TICK: Duration = Duration::from_millis(200);
+const LINE_EVERY: Duration = Duration::from_secs(15);
+
+impl Progress {
+    fn start(meter: Arc<Meter>, blocks: u64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = {
+            let stop = Arc::clone(&stop);
+            std::thread::spawn(move || show(&meter, blocks, &stop))
+        };
+        Self { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It only draws: if it failed, the work didn't.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn show(meter: &Meter, blocks: u64, stop: &AtomicBool) {
+    let begun = Instant::now();
+    std::thread::park_timeout(QUIET_START);
+    if stop.load(Ordering::Relaxed) {
+        return;
+    }
+    let bar = std::io::stderr().is_terminal().then(|| {
+        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} blocks {msg}");
+        let bar = ProgressBar::with_draw_target(Some(blocks), ProgressDrawTarget::stderr());
+        match style {
+            Ok(style) => bar.with_style(style),
+            Err(_) => bar,
+        }
+    });
+    let (mut before, mut at, mut line_at) = (Reading::default(), begun, begun);
+    while !stop.load(Ordering::Relaxed) {
+        let now = meter.read();
+        let seconds = at.elapsed().as_secs_f64().max(1e-3);
+        let message = format!(
+            "{:.2} GB/s, {:.1} tokens/s, limited by {}",
+            (now.file_bytes - before.file_bytes) as f64 / seconds / 1e9,
+            (now.tokens - before.tokens) as f64 / seconds,
+            now.limit_since(&before, seconds)
+        );
+        match &bar {
+            Some(bar) => {
+                bar.set_position(now.blocks.min(blocks));
+                bar.set_message(message);
+                if seconds > 2.0 {
+                    (before, at) = (now, Instant::now());
+                }
+            }
+            None if line_at.elapsed() >= LINE_EVERY => {
+                eprintln!("{}/{blocks} blocks, {message}", now.blocks);
+                line_at = Instant::now();
+                (before, at) = (now, line_at);
+            }
+            None => {}
+        }
+        std::thread::park_timeout(TICK);
+    }
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+}

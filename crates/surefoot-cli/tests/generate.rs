@@ -1,0 +1,142 @@
+//! `surefoot generate` as people run it, within the memory it was allowed.
+
+use std::path::{Path, PathBuf};
+
+use assert_cmd::Command;
+use predicates::str::contains;
+use serde_json::Value;
+
+#[path = "made/mod.rs"]
+mod made;
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures").join(name)
+}
+
+fn generate(model: &Path) -> Command {
+    let mut command = Command::cargo_bin("surefoot").unwrap();
+    command.arg("generate").arg(model);
+    command
+}
+
+fn stdout(command: &mut Command) -> String {
+    String::from_utf8(command.assert().success().get_output().stdout.clone()).unwrap()
+}
+
+fn json(command: &mut Command) -> Value {
+    serde_json::from_str(&stdout(command.arg("--json"))).unwrap()
+}
+
+#[test]
+fn streaming_the_text_prints_the_same_text() {
+    for name in ["llama-tiny", "gpt2-tiny", "neox-tiny", "qwen2-tiny"] {
+        let arguments = ["The tensor", "--max-tokens", "40"];
+        let whole = stdout(generate(&fixture(name)).args(arguments));
+        assert!(whole.ends_with('\n'));
+        assert_eq!(stdout(generate(&fixture(name)).args(arguments).arg("--stream")), whole);
+    }
+}
+
+#[test]
+fn a_batch_gives_what_its_prompts_give_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.txt");
+    let prompts = ["The device", "a", "Once upon a time there was a tensor"];
+    std::fs::write(&file, prompts.join("\n")).unwrap();
+    let model = fixture("gpt2-tiny");
+    let sampled = ["--temperature", "0.9", "--top-k", "50", "--top-p", "0.95", "--seed", "11"];
+    for options in [&[][..], &sampled[..]] {
+        let batch = json(generate(&model).arg("--prompts").arg(&file).args(options));
+        for (number, prompt) in prompts.iter().enumerate() {
+            let alone = json(generate(&model).arg(prompt).args(options));
+            assert_eq!(batch["completions"][number], alone["completions"][0]);
+        }
+    }
+    let lines = stdout(generate(&model).arg("--prompts").arg(&file));
+    assert_eq!(lines.lines().count(), 3);
+}
+
+#[test]
+fn a_stop_text_ends_the_text_and_is_not_part_of_it() {
+    let model = fixture("gpt2-tiny");
+    let free = json(generate(&model).arg("The tensor"));
+    let text = free["completions"][0]["text"].as_str().unwrap().to_owned();
+    let at = text.char_indices().nth(5).unwrap().0;
+    let stop: String = text[at..].chars().take(2).collect();
+    let stopped = json(generate(&model).args(["The tensor", "--stop", &stop]));
+    let short = stopped["completions"][0]["text"].as_str().unwrap();
+    assert_eq!(short, &text[..text.find(&stop).unwrap()]);
+    assert_eq!(stopped["completions"][0]["ending"], "stopped");
+    let streamed = stdout(generate(&model).args(["The tensor", "--stop", &stop, "--stream"]));
+    assert_eq!(streamed, format!("{short}\n"));
+}
+
+#[test]
+fn seeds_repeat_and_differ() {
+    let with = |seed| json(generate(&fixture("gpt2-tiny")).args(["x", "--seed", seed]));
+    assert_eq!(with("1")["completions"], with("1")["completions"]);
+    assert_ne!(with("1")["completions"], with("2")["completions"]);
+}
+
+#[test]
+fn wrong_options_are_refused() {
+    let refused = |arguments: &[&str], words: &str| {
+        generate(&fixture("gpt2-tiny"))
+            .args(arguments)
+            .assert()
+            .code(2)
+            .stdout("")
+            .stderr(contains(words.to_owned()));
+    };
+    refused(&["x", "--temperature", "-1"], "temperature");
+    refused(&["x", "--temperature", "NaN"], "temperature");
+    refused(&["x", "--top-p", "1.5"], "top-p");
+    refused(&["x", "--top-k", "0"], "top-k");
+    refused(&["x", "--max-tokens", "0"], "max-tokens");
+    refused(&[], "required");
+    refused(&[""], "prompt 1 is empty");
+    refused(&["--prompts", "/nowhere/prompts.txt"], "can't be read");
+    refused(&["x", "--memory", "lots"], "memory");
+    refused(&["x", "--device", "abacus"], "abacus");
+    generate(&fixture("bert-tiny")).arg("x").assert().code(2).stderr(contains("tokenizer.json"));
+}
+
+/// The promise: whatever the budget, the process stays within it and the tokens are the same,
+/// also where the system allows no more address space than a part of the model.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_model_larger_than_the_memory_allowed_generates_the_same_tokens() {
+    for dtype in [made::Dtype::F32, made::Dtype::Bf16] {
+        let folder = tempfile::tempdir().unwrap();
+        let size = made::llama(folder.path(), 256 << 20, dtype);
+        std::fs::copy(
+            fixture("llama-tiny").join("tokenizer.json"),
+            folder.path().join("tokenizer.json"),
+        )
+        .unwrap();
+        let arguments = ["The tensor", "--max-tokens", "4"];
+        let whole = json(generate(folder.path()).args(arguments));
+        assert_eq!(whole["mode"], "resident");
+        assert!(whole["peak_bytes"].as_u64().unwrap() > size);
+        for percent in [100, 50, 25] {
+            let budget = size * percent / 100;
+            let part = json(
+                generate(folder.path()).args(arguments).args(["--memory", &budget.to_string()]),
+            );
+            assert_eq!(part["completions"], whole["completions"], "{percent} %");
+            assert_eq!(part["mode"], "mixed", "{percent} %");
+            let peak = part["peak_bytes"].as_u64().unwrap();
+            assert!(peak <= budget, "{peak} of {budget} bytes, {percent} %");
+            assert!(peak >= budget * 6 / 10, "only {peak} of {budget} bytes, {percent} %");
+        }
+        // With 230 MiB to map and allocate in all, the model can't be resident, and is
+        // streamed without being asked.
+        let program = assert_cmd::cargo::cargo_bin("surefoot");
+        let script = "ulimit -v 235520 && exec \"$0\" \"$@\"";
+        let mut limited = Command::new("sh");
+        limited.args(["-c", script]).arg(program).arg("generate").arg(folder.path());
+        let limited = json(limited.args(arguments));
+        assert_eq!(limited["mode"], "mixed");
+        assert_eq!(limited["completions"], whole["completions"]);
+    }
+}

@@ -1,0 +1,82 @@
+//! BERT: an encoder that sees the whole text, with norms behind its halves. MiniLM and most
+//! sentence encoders are of this shape.
+
+use super::activation::Activation;
+use super::blueprint::{
+    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, limits,
+    whole_heads,
+};
+use crate::error::ModelError;
+use crate::folder::settings::Settings;
+
+/// Describes a BERT.
+pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
+    for key in ["is_decoder", "add_cross_attention"] {
+        if settings.flag(key)?.unwrap_or(false) {
+            return Err(settings.problem(key, "is true, which is not supported"));
+        }
+    }
+    if let Some(kind) = settings.text("position_embedding_type")?.filter(|kind| *kind != "absolute")
+    {
+        return Err(settings.problem(
+            "position_embedding_type",
+            format!("is '{kind}'; only absolute is supported"),
+        ));
+    }
+    let hidden = settings.needed("hidden_size", limits::WIDTH)?;
+    let inner = settings.needed("intermediate_size", limits::WIDTH)?;
+    let layers = settings.needed("num_hidden_layers", limits::LAYERS)?;
+    let heads = settings.needed("num_attention_heads", limits::HEADS)?;
+    let vocab = settings.needed("vocab_size", limits::VOCAB)?;
+    let max_positions =
+        settings.count("max_position_embeddings", limits::POSITIONS)?.unwrap_or(512);
+    let segments = settings.count("type_vocab_size", 1..=1024)?.unwrap_or(2);
+    let head_dim = whole_heads(settings, "num_attention_heads", hidden, heads)?;
+    let linear = |name: String, inputs, outputs| Projection::linear(&name, inputs, outputs, true);
+    let blocks = (0..layers)
+        .map(|layer| {
+            let layer = format!("encoder.layer.{layer}");
+            let qkv = |name| linear(format!("{layer}.attention.self.{name}"), hidden, hidden);
+            Block {
+                attention_norm: format!("{layer}.attention.output.LayerNorm"),
+                qkv: vec![qkv("query"), qkv("key"), qkv("value")],
+                qk_norm: None,
+                out: linear(format!("{layer}.attention.output.dense"), hidden, hidden),
+                mlp_norm: format!("{layer}.output.LayerNorm"),
+                up: vec![linear(format!("{layer}.intermediate.dense"), hidden, inner)],
+                down: linear(format!("{layer}.output.dense"), inner, hidden),
+                window: None,
+                scale: (head_dim as f64).powf(-0.5),
+            }
+        })
+        .collect();
+    Ok(Blueprint {
+        family: "bert",
+        prefix: "bert.",
+        vocab,
+        hidden,
+        heads,
+        kv_heads: heads,
+        head_dim,
+        max_positions,
+        embeddings: Embeddings {
+            tokens: "embeddings.word_embeddings.weight".to_owned(),
+            positions: Some("embeddings.position_embeddings.weight".to_owned()),
+            segments: Some(("embeddings.token_type_embeddings.weight".to_owned(), segments)),
+            norm: Some("embeddings.LayerNorm".to_owned()),
+        },
+        rope: None,
+        norm: NormKind::Layer,
+        eps: settings.positive("layer_norm_eps")?.unwrap_or(1e-12),
+        residual: Residual::PostNorm,
+        causal: false,
+        split: QkvSplit::Separate,
+        activation: Activation::read(settings, "hidden_act", "gelu")?,
+        blocks,
+        final_norm: None,
+        head: Head::None,
+        ignored_endings: &["embeddings.position_ids"],
+        // The heads of what a checkpoint was trained on.
+        ignored_beginnings: &["pooler.", "bert.pooler.", "cls.", "classifier.", "qa_outputs."],
+    })
+}

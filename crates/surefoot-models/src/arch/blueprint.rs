@@ -1,0 +1,240 @@
+//! What a transformer is made of: the one description from which every architecture here is
+//! configured. It names tensors and sizes; it holds no weights and knows no device.
+
+use super::activation::Activation;
+use super::rope::Rope;
+use crate::error::ModelError;
+use crate::folder::settings::Settings;
+
+/// Bounds of configuration values: generous, but nothing in them can overflow a product.
+pub(crate) mod limits {
+    use std::ops::RangeInclusive;
+
+    pub(crate) const LAYERS: RangeInclusive<usize> = 1..=1024;
+    pub(crate) const WIDTH: RangeInclusive<usize> = 1..=(1 << 20);
+    pub(crate) const HEADS: RangeInclusive<usize> = 1..=(1 << 14);
+    pub(crate) const VOCAB: RangeInclusive<usize> = 1..=(1 << 24);
+    pub(crate) const POSITIONS: RangeInclusive<usize> = 1..=(1 << 30);
+}
+
+/// How a matrix lies in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// `[outputs, inputs]`, as `torch.nn.Linear` stores it.
+    OutIn,
+    /// `[inputs, outputs]`, as GPT-2's `Conv1D` stores it.
+    InOut,
+}
+
+/// One matrix of a projection, with its bias.
+#[derive(Clone, Debug)]
+pub struct Projection {
+    /// The weight's tensor name, without the checkpoint's prefix.
+    pub weight: String,
+    /// The bias's tensor name.
+    pub bias: Option<String>,
+    /// Inputs.
+    pub inputs: usize,
+    /// Outputs.
+    pub outputs: usize,
+    /// How the weight lies in the file.
+    pub layout: Layout,
+}
+
+impl Projection {
+    /// A `torch.nn.Linear` called `name`.
+    pub fn linear(name: &str, inputs: usize, outputs: usize, bias: bool) -> Self {
+        Self {
+            weight: format!("{name}.weight"),
+            bias: bias.then(|| format!("{name}.bias")),
+            inputs,
+            outputs,
+            layout: Layout::OutIn,
+        }
+    }
+
+    /// A GPT-2 `Conv1D` called `name`.
+    pub fn conv1d(name: &str, inputs: usize, outputs: usize) -> Self {
+        Self { layout: Layout::InOut, ..Self::linear(name, inputs, outputs, true) }
+    }
+}
+
+/// The kinds of normalisation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum NormKind {
+    /// Root mean square, a scale.
+    Rms,
+    /// Mean and variance, a scale and a shift.
+    Layer,
+}
+
+/// Where a block normalises and how its two halves are joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Residual {
+    /// `x += attention(norm(x)); x += mlp(norm(x))`.
+    Serial,
+    /// `x += attention(norm(x)) + mlp(norm(x))`.
+    Parallel,
+    /// `x = norm(x + attention(x)); x = norm(x + mlp(x))`.
+    PostNorm,
+}
+
+/// How queries, keys and values come out of the projection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QkvSplit {
+    /// Three projections.
+    Separate,
+    /// One: all queries, all keys, all values.
+    Blocks,
+    /// One: for each head its query, key and value.
+    PerHead,
+}
+
+/// One block: attention and feed-forward.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// The norm of the attention half.
+    pub attention_norm: String,
+    /// Queries, keys and values: three projections or one.
+    pub qkv: Vec<Projection>,
+    /// The norms of queries and keys, by head.
+    pub qk_norm: Option<(String, String)>,
+    /// The projection behind attention.
+    pub out: Projection,
+    /// The norm of the feed-forward half.
+    pub mlp_norm: String,
+    /// Into the feed-forward: one projection, or gate and value.
+    pub up: Vec<Projection>,
+    /// Out of the feed-forward.
+    pub down: Projection,
+    /// How many positions back, itself included, a position may look.
+    pub window: Option<usize>,
+    /// What queries × keys are multiplied with.
+    pub scale: f64,
+}
+
+/// What turns tokens into the first hidden state.
+#[derive(Clone, Debug)]
+pub struct Embeddings {
+    /// The token table.
+    pub tokens: String,
+    /// The table of learned positions.
+    pub positions: Option<String>,
+    /// The table of segments and its rows; every token is in the first.
+    pub segments: Option<(String, usize)>,
+    /// A norm over the sum.
+    pub norm: Option<String>,
+}
+
+/// What turns the last hidden state into logits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Head {
+    /// Nothing: an encoder, or a decoder saved without its head.
+    None,
+    /// The token table.
+    Tied,
+    /// A matrix of its own, by its full name.
+    Own(String),
+}
+
+/// The description of a transformer.
+#[derive(Clone, Debug)]
+pub struct Blueprint {
+    /// The `model_type` it comes from.
+    pub family: &'static str,
+    /// What precedes the names of all tensors but the head's, in checkpoints that have it.
+    pub prefix: &'static str,
+    /// Rows of the token table.
+    pub vocab: usize,
+    /// The width of the hidden state.
+    pub hidden: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; a divisor of `heads`.
+    pub kv_heads: usize,
+    /// The width of a head.
+    pub head_dim: usize,
+    /// The most positions the model was made for; a hard limit where positions are learned.
+    pub max_positions: usize,
+    /// The way in.
+    pub embeddings: Embeddings,
+    /// Rotary positions.
+    pub rope: Option<Rope>,
+    /// The norm of every place but a query's or a key's, which is always RMS.
+    pub norm: NormKind,
+    /// What is added to a variance before its root is taken.
+    pub eps: f64,
+    /// How a block is put together.
+    pub residual: Residual,
+    /// Whether a position sees only what precedes it.
+    pub causal: bool,
+    /// How the projection of queries, keys and values is split.
+    pub split: QkvSplit,
+    /// The feed-forward's activation.
+    pub activation: Activation,
+    /// The blocks in order.
+    pub blocks: Vec<Block>,
+    /// The norm behind the last block.
+    pub final_norm: Option<String>,
+    /// The way out.
+    pub head: Head,
+    /// Tensors that checkpoints of this family carry and nothing needs, by how their names end.
+    pub ignored_endings: &'static [&'static str],
+    /// The same, by how their names begin.
+    pub ignored_beginnings: &'static [&'static str],
+}
+
+impl Blueprint {
+    /// The width of the feed-forward.
+    pub fn inner(&self) -> usize {
+        self.blocks.first().map_or(0, |block| block.down.inputs)
+    }
+}
+
+/// Head counts and sizes, checked against each other.
+pub(crate) struct Heads {
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) head_dim: usize,
+}
+
+impl Heads {
+    /// Reads `num_attention_heads`, `num_key_value_heads` and `head_dim`.
+    pub(crate) fn read(
+        settings: &Settings,
+        hidden: usize,
+        kv_default: Option<usize>,
+        dim_default: Option<usize>,
+    ) -> Result<Self, ModelError> {
+        let heads = settings.needed("num_attention_heads", limits::HEADS)?;
+        // Left out means the family's default; null means as many as there are queries.
+        let key = "num_key_value_heads";
+        let kv_default = kv_default.filter(|_| !settings.mentions(key));
+        let kv_heads = settings.count(key, limits::HEADS)?.or(kv_default).unwrap_or(heads);
+        if !heads.is_multiple_of(kv_heads) {
+            return Err(settings.problem(
+                "num_key_value_heads",
+                format!("is {kv_heads}, which doesn't divide the {heads} attention heads"),
+            ));
+        }
+        let head_dim = match settings.count("head_dim", limits::WIDTH)?.or(dim_default) {
+            Some(head_dim) => head_dim,
+            None => whole_heads(settings, "num_attention_heads", hidden, heads)?,
+        };
+        Ok(Self { heads, kv_heads, head_dim })
+    }
+}
+
+/// The width of a head where it follows from the hidden state's.
+pub(crate) fn whole_heads(
+    settings: &Settings,
+    key: &str,
+    hidden: usize,
+    heads: usize,
+) -> Result<usize, ModelError> {
+    if hidden.is_multiple_of(heads) {
+        Ok(hidden / heads)
+    } else {
+        Err(settings.problem(key, format!("is {heads}, which doesn't divide the width {hidden}")))
+    }
+}

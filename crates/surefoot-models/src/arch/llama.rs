@@ -1,0 +1,169 @@
+//! Llama, and the skeleton that Mistral and Qwen share with it: RMS norms, rotary positions,
+//! grouped heads, a gated feed-forward.
+
+use super::activation::Activation;
+use super::blueprint::{
+    Block, Blueprint, Embeddings, Head, Heads, NormKind, Projection, QkvSplit, Residual, limits,
+};
+use super::rope::{self, Spelling};
+use crate::error::ModelError;
+use crate::folder::settings::Settings;
+
+/// What the siblings do differently.
+pub(crate) struct Kin {
+    pub(crate) family: &'static str,
+    /// `num_key_value_heads` where the file doesn't say.
+    pub(crate) kv_heads: Option<usize>,
+    /// `head_dim` where the file doesn't say and it doesn't follow from the width.
+    pub(crate) head_dim: Option<usize>,
+    pub(crate) max_positions: usize,
+    /// Biases of queries, keys and values.
+    pub(crate) qkv_bias: bool,
+    pub(crate) out_bias: bool,
+    pub(crate) mlp_bias: bool,
+    /// Norms over each head's queries and keys.
+    pub(crate) qk_norm: bool,
+    /// The window of each layer.
+    pub(crate) windows: fn(&Settings, usize) -> Result<Vec<Option<usize>>, ModelError>,
+}
+
+/// Describes a Llama.
+pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
+    let attention_bias = settings.flag("attention_bias")?.unwrap_or(false);
+    kin(
+        settings,
+        &Kin {
+            family: "llama",
+            kv_heads: None,
+            head_dim: None,
+            max_positions: 2048,
+            qkv_bias: attention_bias,
+            out_bias: attention_bias,
+            mlp_bias: settings.flag("mlp_bias")?.unwrap_or(false),
+            qk_norm: false,
+            windows: |_, layers| Ok(vec![None; layers]),
+        },
+    )
+}
+
+/// Describes a model of Llama's kin.
+pub(crate) fn kin(settings: &Settings, kin: &Kin) -> Result<Blueprint, ModelError> {
+    let hidden = settings.needed("hidden_size", limits::WIDTH)?;
+    let inner = settings.needed("intermediate_size", limits::WIDTH)?;
+    let layers = settings.needed("num_hidden_layers", limits::LAYERS)?;
+    let vocab = settings.needed("vocab_size", limits::VOCAB)?;
+    let Heads { heads, kv_heads, head_dim } =
+        Heads::read(settings, hidden, kin.kv_heads, kin.head_dim)?;
+    let max_positions =
+        settings.count("max_position_embeddings", limits::POSITIONS)?.unwrap_or(kin.max_positions);
+    let rope = rope::read(
+        settings,
+        head_dim,
+        &Spelling { base: ("rope_theta", 10_000.0), share: None, max_positions },
+    )?;
+    let windows = (kin.windows)(settings, layers)?;
+    let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
+    let blocks = windows
+        .into_iter()
+        .enumerate()
+        .map(|(layer, window)| {
+            let attention = format!("layers.{layer}.self_attn");
+            let mlp = format!("layers.{layer}.mlp");
+            let qkv = |name: &str, outputs| {
+                Projection::linear(&format!("{attention}.{name}"), hidden, outputs, kin.qkv_bias)
+            };
+            let up = |name: &str| {
+                Projection::linear(&format!("{mlp}.{name}"), hidden, inner, kin.mlp_bias)
+            };
+            Block {
+                attention_norm: format!("layers.{layer}.input_layernorm"),
+                qkv: vec![qkv("q_proj", queries), qkv("k_proj", keys), qkv("v_proj", keys)],
+                qk_norm: kin
+                    .qk_norm
+                    .then(|| (format!("{attention}.q_norm"), format!("{attention}.k_norm"))),
+                out: Projection::linear(
+                    &format!("{attention}.o_proj"),
+                    queries,
+                    hidden,
+                    kin.out_bias,
+                ),
+                mlp_norm: format!("layers.{layer}.post_attention_layernorm"),
+                up: vec![up("gate_proj"), up("up_proj")],
+                down: Projection::linear(&format!("{mlp}.down_proj"), inner, hidden, kin.mlp_bias),
+                window,
+                scale: (head_dim as f64).powf(-0.5),
+            }
+        })
+        .collect();
+    Ok(Blueprint {
+        family: kin.family,
+        prefix: "model.",
+        vocab,
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        max_positions,
+        embeddings: Embeddings {
+            tokens: "embed_tokens.weight".to_owned(),
+            positions: None,
+            segments: None,
+            norm: None,
+        },
+        rope: Some(rope),
+        norm: NormKind::Rms,
+        eps: settings.positive("rms_norm_eps")?.unwrap_or(1e-6),
+        residual: Residual::Serial,
+        causal: true,
+        split: QkvSplit::Separate,
+        activation: Activation::read(settings, "hidden_act", "silu")?,
+        blocks,
+        final_norm: Some("norm".to_owned()),
+        head: if settings.flag("tie_word_embeddings")?.unwrap_or(false) {
+            Head::Tied
+        } else {
+            Head::Own("lm_head.weight".to_owned())
+        },
+        ignored_endings: &["rotary_emb.inv_freq"],
+        ignored_beginnings: &[],
+    })
+}
+
+/// The windows of Qwen: off unless `use_sliding_window`, then of the later layers.
+pub(crate) fn qwen_windows(
+    settings: &Settings,
+    layers: usize,
+) -> Result<Vec<Option<usize>>, ModelError> {
+    let window = if settings.flag("use_sliding_window")?.unwrap_or(false) {
+        // Left out means the default; null means none.
+        match settings.mentions("sliding_window") {
+            true => settings.count("sliding_window", limits::POSITIONS)?,
+            false => Some(4096),
+        }
+    } else {
+        None
+    };
+    let first = settings.count("max_window_layers", 0..=*limits::LAYERS.end())?.unwrap_or(28);
+    let Some(types) = settings.texts("layer_types")? else {
+        return Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect());
+    };
+    if types.len() != layers {
+        return Err(settings
+            .problem("layer_types", format!("has {} entries for {layers} layers", types.len())));
+    }
+    types
+        .into_iter()
+        .map(|kind| match (kind, window) {
+            ("full_attention", _) => Ok(None),
+            ("sliding_attention", Some(window)) => Ok(Some(window)),
+            ("sliding_attention", None) => {
+                Err(settings
+                    .problem("layer_types", "has sliding layers, but no sliding window is set"))
+            }
+            (other, _) => {
+                Err(settings
+                    .problem("layer_types", format!("has '{other}', which is not supported")))
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,116 @@
+//! The weights of a folder: one safetensors file or shards with an index, with every tensor's
+//! place known and checked.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::header::{self, Dtype};
+use super::index;
+use super::mapped::WeightFile;
+use crate::error::ModelError;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+/// More than any published index needs.
+const MAX_INDEX: u64 = 16 << 20;
+
+/// One tensor's place in its file.
+#[derive(Clone, Debug)]
+pub struct Stored {
+    pub(crate) file: Arc<WeightFile>,
+    /// The name in the file.
+    pub name: String,
+    pub(crate) dtype: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+    pub(crate) range: Range<usize>,
+}
+
+impl Stored {
+    /// The dtype, if it is one that weights can have.
+    pub fn float(&self) -> Result<Dtype, ModelError> {
+        match self.dtype.as_str() {
+            "F32" => Ok(Dtype::F32),
+            "F16" => Ok(Dtype::F16),
+            "BF16" => Ok(Dtype::Bf16),
+            other => {
+                Err(self
+                    .problem(format!("has the dtype {other}; weights must be F32, F16 or BF16")))
+            }
+        }
+    }
+
+    pub(crate) fn problem(&self, problem: impl Into<String>) -> ModelError {
+        ModelError::tensor(self.file.path(), &self.name, problem)
+    }
+}
+
+/// All tensors of a folder.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// The file to name when a tensor is missing.
+    pub(crate) listing: std::path::PathBuf,
+    pub(crate) tensors: BTreeMap<String, Stored>,
+}
+
+impl Checkpoint {
+    /// Opens the weights of `folder` and checks their headers. No weight is read.
+    pub fn open(folder: &Path) -> Result<Self, ModelError> {
+        if folder.join(SINGLE).exists() {
+            let path = index::inside(folder, SINGLE)?;
+            return Ok(Self { tensors: shard(&path)?, listing: path });
+        }
+        if !folder.join(INDEX).exists() {
+            return Err(ModelError::file(folder, format!("has neither {SINGLE} nor {INDEX}")));
+        }
+        let listing = index::inside(folder, INDEX)?;
+        let weight_map = index::parse(&listing, &super::read_bounded(&listing, MAX_INDEX)?)?;
+        let mut shards = BTreeMap::new();
+        for name in weight_map.values() {
+            if !shards.contains_key(name) {
+                shards.insert(name.clone(), shard(&index::inside(folder, name)?)?);
+            }
+        }
+        let mut tensors = BTreeMap::new();
+        for (tensor, file) in &weight_map {
+            let stored = shards.get_mut(file).and_then(|shard| shard.remove(tensor));
+            let stored = stored.ok_or_else(|| {
+                ModelError::tensor(
+                    &listing,
+                    tensor,
+                    format!("is said to be in '{file}', but it isn't there"),
+                )
+            })?;
+            tensors.insert(tensor.clone(), stored);
+        }
+        if let Some(stray) = shards.values().flat_map(BTreeMap::values).next() {
+            return Err(stray.problem("is not in the index"));
+        }
+        Ok(Self { listing, tensors })
+    }
+
+    /// The bytes of all tensors as they are stored.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.values().map(|tensor| tensor.range.len() as u64).sum()
+    }
+}
+
+fn shard(path: &Path) -> Result<BTreeMap<String, Stored>, ModelError> {
+    let file = Arc::new(WeightFile::open(path)?);
+    let entries = header::read(&file)?;
+    Ok(entries
+        .into_iter()
+        .map(|(name, entry)| {
+            let stored = Stored {
+                file: Arc::clone(&file),
+                name: name.clone(),
+                dtype: entry.dtype,
+                shape: entry.shape,
+                range: entry.range,
+            };
+            (name, stored)
+        })
+        .collect())
+}

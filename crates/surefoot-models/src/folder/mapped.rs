@@ -1,0 +1,111 @@
+//! A file of weights: read by position, or mapped a range at a time. The mapping is the only
+//! `unsafe` of the project.
+//!
+//! Only what is in use is mapped, so neither the process's memory nor its address space grows
+//! with the file. Pages that leave the process stay in the page cache, so reading them again is
+//! cheap where the machine has room.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use memmap2::{Advice, Mmap, MmapOptions};
+
+use crate::error::ModelError;
+
+/// One file that is open for reading.
+#[derive(Debug)]
+pub struct WeightFile {
+    path: PathBuf,
+    file: File,
+    size: u64,
+}
+
+impl WeightFile {
+    /// Opens a regular file. Devices, pipes and folders are refused before they are opened.
+    pub fn open(path: &Path) -> Result<Self, ModelError> {
+        let about = std::fs::metadata(path)
+            .map_err(|error| ModelError::file(path, format!("can't be read: {error}")))?;
+        if !about.is_file() {
+            return Err(ModelError::file(path, "is not a regular file"));
+        }
+        let file = File::open(path)
+            .map_err(|error| ModelError::file(path, format!("can't be opened: {error}")))?;
+        Ok(Self { path: path.to_owned(), file, size: about.len() })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its bytes.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// Reads as many bytes as `target` has from `offset` on.
+    pub(crate) fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), ModelError> {
+        #[cfg(unix)]
+        let read = std::os::unix::fs::FileExt::read_exact_at(&self.file, target, offset);
+        #[cfg(windows)]
+        let read = (0..target.len()).try_fold(0, |done, _| {
+            if done == target.len() {
+                return Ok(done);
+            }
+            use std::os::windows::fs::FileExt as _;
+            match self.file.seek_read(&mut target[done..], offset + done as u64)? {
+                0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
+                more => Ok(done + more),
+            }
+        });
+        read.map(|_| ()).map_err(|error| {
+            ModelError::file(&self.path, format!("can't be read at byte {offset}: {error}"))
+        })
+    }
+
+    /// Maps a range and reads its pages in, so that who uses them doesn't wait for the disk.
+    pub(crate) fn map(&self, range: &Range<usize>) -> Result<MappedRange, ModelError> {
+        let map = self.mapping(range)?;
+        if map.advise(Advice::PopulateRead).is_err() {
+            // Kernels before 5.14, other systems: touch one byte of every page.
+            let touched = map.iter().step_by(4096).fold(0_u8, |sum, byte| sum.wrapping_add(*byte));
+            std::hint::black_box(touched);
+        }
+        Ok(MappedRange(map))
+    }
+
+    /// Starts reading a range from the disk without waiting for it.
+    pub(crate) fn announce(&self, range: &Range<usize>) {
+        if let Ok(map) = self.mapping(range) {
+            // A hint: if the system refuses it, the pages are read when they are needed.
+            let _ = map.advise(Advice::WillNeed);
+        }
+    }
+
+    #[allow(unsafe_code)]
+    fn mapping(&self, range: &Range<usize>) -> Result<Mmap, ModelError> {
+        let mut options = MmapOptions::new();
+        options.offset(range.start as u64).len(range.len());
+        // SAFETY: the mapping is read-only and private, and its bytes are only ever read as
+        // plain numbers, so no value can be invalid. Another process that rewrites the file
+        // changes the numbers that are read; one that truncates it ends this process with
+        // SIGBUS. Both are what every program that maps model files accepts.
+        unsafe { options.map(&self.file) }.map_err(|error| {
+            ModelError::file(
+                &self.path,
+                format!("can't be mapped ({} bytes): {error}", range.len()),
+            )
+        })
+    }
+}
+
+/// A mapped range of a file.
+#[derive(Debug)]
+pub(crate) struct MappedRange(Mmap);
+
+impl AsRef<[u8]> for MappedRange {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}

@@ -1,0 +1,6 @@
+//! Generating text.
+
+pub mod sample;
+pub mod text;
+pub mod tokens;
+pub mod writer;

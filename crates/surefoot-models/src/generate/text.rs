@@ -1,0 +1,78 @@
+//! Text to tokens and back, by the folder's `tokenizer.json`.
+
+use std::path::{Path, PathBuf};
+
+use tokenizers::Tokenizer;
+use tokenizers::utils::truncation::TruncationParams;
+
+use crate::error::ModelError;
+
+/// The largest published ones have about 35 MB.
+const MAX_TOKENIZER: u64 = 64 << 20;
+
+/// A tokenizer that fits its model.
+pub struct Texts {
+    file: PathBuf,
+    tokenizer: Tokenizer,
+    vocab: usize,
+}
+
+impl Texts {
+    /// Reads the tokenizer of `folder` and checks that a vocabulary of `vocab` holds its ids.
+    pub fn open(folder: &Path, vocab: usize) -> Result<Self, ModelError> {
+        let file = folder.join("tokenizer.json");
+        if !file.exists() {
+            return Err(ModelError::file(&file, "doesn't exist, so text can't be read"));
+        }
+        let json = crate::folder::read_bounded(&file, MAX_TOKENIZER)?;
+        let mut tokenizer = Tokenizer::from_bytes(&json)
+            .map_err(|error| ModelError::file(&file, format!("can't be read: {error}")))?;
+        drop(json);
+        let largest = tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
+        if let Some((token, id)) = largest.filter(|(_, id)| *id as usize >= vocab) {
+            return Err(ModelError::file(
+                &file,
+                format!(
+                    "doesn't fit the model: token {token:?} has id {id}, the embedding has {vocab} rows"
+                ),
+            ));
+        }
+        // Batches are padded where they are run, not in the text.
+        tokenizer.with_padding(None);
+        tokenizer
+            .with_truncation(None)
+            .map_err(|error| ModelError::file(&file, format!("can't be used: {error}")))?;
+        Ok(Self { file, tokenizer, vocab })
+    }
+
+    /// Cuts texts to `tokens` tokens from now on, special ones included.
+    pub fn truncate(&mut self, tokens: usize) -> Result<(), ModelError> {
+        let params = TruncationParams { max_length: tokens, ..TruncationParams::default() };
+        self.tokenizer
+            .with_truncation(Some(params))
+            .map(|_| ())
+            .map_err(|error| ModelError::file(&self.file, format!("can't truncate: {error}")))
+    }
+
+    /// The tokens of `text`, with the special ones the tokenizer adds.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        let encoding = self.tokenizer.encode(text, true).map_err(|error| {
+            ModelError::file(&self.file, format!("can't encode the text: {error}"))
+        })?;
+        let ids = encoding.get_ids().to_vec();
+        match ids.iter().find(|&&id| id as usize >= self.vocab) {
+            Some(id) => Err(ModelError::file(
+                &self.file,
+                format!("gave token {id}, but the model has {} tokens", self.vocab),
+            )),
+            None => Ok(ids),
+        }
+    }
+
+    /// The text of `ids`, without special tokens.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, ModelError> {
+        self.tokenizer.decode(ids, true).map_err(|error| {
+            ModelError::file(&self.file, format!("can't decode the tokens: {error}"))
+        })
+    }
+}

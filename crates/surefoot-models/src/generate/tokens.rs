@@ -1,0 +1,149 @@
+//! Generating tokens for a batch of prompts with a cache: one pass over the prompts, then one
+//! pass a token for the whole batch.
+
+use std::ops::ControlFlow;
+
+use super::sample::{Sampler, Sampling};
+use crate::error::ModelError;
+use crate::run::batch::Batch;
+use crate::run::cache::Cache;
+use crate::run::model::{Logits, Model, Want};
+
+/// What is to be generated.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The prompts.
+    pub prompts: Vec<Vec<u32>>,
+    /// The most tokens behind a prompt.
+    pub max_tokens: usize,
+    /// Tokens that end a sequence; they are not part of the result.
+    pub ends: Vec<u32>,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+}
+
+/// What a pass of generation keeps.
+pub const WANT: Want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
+
+/// Why a sequence ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ending {
+    /// A token that ends the text.
+    EndOfText,
+    /// Whoever took the tokens had enough.
+    Stopped,
+    /// As many tokens as were asked for.
+    MaxTokens,
+    /// The model has learned no further positions.
+    ContextFull,
+}
+
+/// The tokens of one sequence.
+#[derive(Clone, Debug)]
+pub struct Generated {
+    /// Behind the prompt.
+    pub tokens: Vec<u32>,
+    /// Why there are no more.
+    pub ending: Ending,
+}
+
+impl Model {
+    /// Generates. `each` is given every token with the number of its sequence as it comes and
+    /// may end that sequence.
+    pub fn generate(
+        &self,
+        request: &Request,
+        mut each: impl FnMut(usize, u32) -> ControlFlow<()>,
+    ) -> Result<Vec<Generated>, ModelError> {
+        let batch = Batch::new(&request.prompts, self.blueprint().vocab)?;
+        let longest = batch.width;
+        let room = self.room_behind(longest)?;
+        let steps = request.max_tokens.min(room);
+        let full = if steps < request.max_tokens { Ending::ContextFull } else { Ending::MaxTokens };
+        let mut sequences: Vec<Sequence> =
+            request.prompts.iter().map(|_| Sequence::new(request.sampling)).collect();
+        let mut cache = Cache::new(&self.blueprint, batch.len(), longest + steps, &self.device);
+        let mut session = self.store.open(steps);
+        let mut next = batch;
+        for _ in 0..steps {
+            let output = self.pass(&next, WANT, &mut session, Some(&mut cache))?;
+            let Some(logits) = output.logits else { break };
+            let mut ids = Vec::with_capacity(sequences.len());
+            for (number, sequence) in sequences.iter_mut().enumerate() {
+                ids.push(
+                    sequence.step(logits.row(number), &request.ends, |token| each(number, token)),
+                );
+            }
+            if sequences.iter().all(|sequence| sequence.ending.is_some()) {
+                break;
+            }
+            next = Batch { ids, width: 1, pads: next.pads };
+        }
+        Ok(sequences
+            .into_iter()
+            .map(|sequence| Generated {
+                tokens: sequence.tokens,
+                ending: sequence.ending.unwrap_or(full),
+            })
+            .collect())
+    }
+
+    /// How many positions there are behind a prompt.
+    fn room_behind(&self, prompt: usize) -> Result<usize, ModelError> {
+        if !self.has_head() {
+            return Err(ModelError::request(format!(
+                "a {} without a head can't generate text",
+                self.blueprint().family
+            )));
+        }
+        if self.blueprint().rope.is_some() {
+            return Ok(usize::MAX);
+        }
+        // The last token needs no position of its own: nothing comes behind it.
+        (self.blueprint().max_positions + 1)
+            .checked_sub(prompt)
+            .filter(|room| *room > 0)
+            .ok_or_else(|| {
+                ModelError::request(format!(
+                    "the prompt has {prompt} tokens, the model has learned {} positions",
+                    self.blueprint().max_positions
+                ))
+            })
+    }
+}
+
+struct Sequence {
+    sampler: Sampler,
+    tokens: Vec<u32>,
+    ending: Option<Ending>,
+}
+
+impl Sequence {
+    fn new(sampling: Sampling) -> Self {
+        Self { sampler: Sampler::new(sampling), tokens: Vec::new(), ending: None }
+    }
+
+    /// Takes the next token and returns what the next pass is fed with.
+    fn step(
+        &mut self,
+        logits: &[f32],
+        ends: &[u32],
+        each: impl FnOnce(u32) -> ControlFlow<()>,
+    ) -> u32 {
+        if self.ending.is_some() {
+            // The others go on; what this one is fed with doesn't reach them.
+            return 0;
+        }
+        let token = self.sampler.choose(logits);
+        if ends.contains(&token) {
+            self.ending = Some(Ending::EndOfText);
+        } else {
+            self.tokens.push(token);
+            if each(token).is_break() {
+                self.ending = Some(Ending::Stopped);
+            }
+        }
+        token
+    }
+}

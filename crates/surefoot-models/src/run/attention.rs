@@ -1,0 +1,113 @@
+//! Attention with grouped heads, masks and a cache, by plain matrix products so that it is the
+//! same on every device.
+//!
+//! Queries are taken in runs whose scores stay small, so a long prompt needs no memory that
+//! grows with its square.
+
+use burn::tensor::{Device, Tensor, TensorData, activation};
+
+/// The scores of one run of queries hold at most this many numbers.
+pub(crate) const MAX_SCORES: usize = 1 << 20;
+/// Added to a score that is masked: it underflows in softmax, and a row where everything is
+/// masked (padding) stays finite.
+const MASKED: f32 = -1e30;
+
+/// Who may look at whom in one pass.
+pub(crate) struct Sight<'a> {
+    /// Positions that are in the cache already.
+    pub(crate) past: usize,
+    /// Positions at the start of each sequence that are padding.
+    pub(crate) pads: &'a [usize],
+    pub(crate) causal: bool,
+}
+
+impl Sight<'_> {
+    /// The mask for queries `from..from + count` of the pass and all `keys`:
+    /// `[batch or 1, 1, count, keys]`, or nothing if all may see all.
+    fn mask(
+        &self,
+        from: usize,
+        count: usize,
+        keys: usize,
+        window: Option<usize>,
+        device: &Device,
+    ) -> Option<Tensor<4>> {
+        let padded = self.pads.iter().any(|&pad| pad > 0);
+        let pads = if padded { self.pads } else { &self.pads[..1] };
+        let mut any = false;
+        let mut mask = vec![0.0_f32; pads.len() * count * keys];
+        for (row, numbers) in mask.chunks_exact_mut(keys).enumerate() {
+            let pad = pads[row / count].min(keys);
+            let query = self.past + from + row % count;
+            numbers[..pad].fill(MASKED);
+            any |= pad > 0;
+            if self.causal && query + 1 < keys {
+                numbers[query + 1..].fill(MASKED);
+                any = true;
+            }
+            if let Some(window) = window
+                && query >= window
+            {
+                numbers[..(query + 1 - window).min(keys)].fill(MASKED);
+                any = true;
+            }
+        }
+        any.then(|| Tensor::from_data(TensorData::new(mask, [pads.len(), 1, count, keys]), device))
+    }
+}
+
+/// Attends from `q` `[batch, heads, width, dim]` to `k` and `v` `[batch, kv_heads, keys, dim]`.
+pub(crate) fn attend(
+    q: Tensor<4>,
+    k: &Tensor<4>,
+    v: &Tensor<4>,
+    scale: f64,
+    window: Option<usize>,
+    sight: &Sight<'_>,
+) -> Tensor<4> {
+    let [batch, heads, width, _] = q.dims();
+    let keys = k.dims()[2];
+    let q = q * scale;
+    let run = (MAX_SCORES / (batch * heads * keys).max(1)).clamp(1, width);
+    if run == width {
+        return attend_run(q, k, v, 0, window, sight);
+    }
+    let runs = (0..width)
+        .step_by(run)
+        .map(|from| {
+            let count = run.min(width - from);
+            attend_run(q.clone().narrow(2, from, count), k, v, from, window, sight)
+        })
+        .collect();
+    Tensor::cat(runs, 2)
+}
+
+fn attend_run(
+    q: Tensor<4>,
+    k: &Tensor<4>,
+    v: &Tensor<4>,
+    from: usize,
+    window: Option<usize>,
+    sight: &Sight<'_>,
+) -> Tensor<4> {
+    let [batch, heads, count, dim] = q.dims();
+    let [_, kv_heads, keys, _] = k.dims();
+    let group = heads / kv_heads;
+    // Later keys are masked anyway.
+    let seen = if sight.causal { (sight.past + from + count).min(keys) } else { keys };
+    let k = k.clone().narrow(2, 0, seen);
+    let v = v.clone().narrow(2, 0, seen);
+    let mask = sight.mask(from, count, seen, window, &q.device());
+    let q = q.reshape([batch, kv_heads, group * count, dim]);
+    // keys × queriesᵀ: the large operand on the left in its own order is the fast way round.
+    let scores = k.matmul(q.swap_dims(2, 3)).swap_dims(2, 3);
+    let mut scores = scores.reshape([batch, heads, count, seen]);
+    if let Some(mask) = mask {
+        scores = scores + mask;
+    }
+    let weights = activation::softmax(scores, 3);
+    weights
+        .reshape([batch, kv_heads, group * count, seen])
+        .matmul(v)
+        .reshape([batch, heads, count, dim])
+}

@@ -1,0 +1,212 @@
+//! One block: attention and feed-forward over the rows of all sequences of a batch.
+//!
+//! Inside the halves activations are `[features, rows]`: a matrix as files store it then
+//! multiplies from the left, which is the fast way round for one row as for many.
+
+use burn::tensor::{Device, Tensor};
+
+use super::attention::{self, Sight};
+use super::cache::Cache;
+use super::norm::{self, Norm};
+use super::rotary::Rotation;
+use crate::arch::blueprint::{Blueprint, NormKind, QkvSplit, Residual};
+use crate::error::ModelError;
+use crate::stream::store::Session;
+use crate::weights::binding::{BoundBlock, BoundProjection};
+
+/// A projection whose bias is on the device.
+#[derive(Debug)]
+struct Linear {
+    matrix: usize,
+    /// `[outputs, 1]`.
+    bias: Option<Tensor<2>>,
+}
+
+impl Linear {
+    fn load(bound: &BoundProjection, device: &Device) -> Result<Self, ModelError> {
+        let bias = match &bound.bias {
+            Some(bias) => Some(norm::vector(bias, device)?.unsqueeze_dim(1)),
+            None => None,
+        };
+        Ok(Self { matrix: bound.matrix, bias })
+    }
+
+    fn apply(&self, session: &mut Session<'_>, x: Tensor<2>) -> Result<Tensor<2>, ModelError> {
+        let y = session.apply(self.matrix, x)?;
+        Ok(match &self.bias {
+            Some(bias) => y + bias.clone(),
+            None => y,
+        })
+    }
+}
+
+/// A block with its vectors on the device.
+#[derive(Debug)]
+pub(crate) struct BlockRunner {
+    number: usize,
+    attention_norm: Norm,
+    qkv: Vec<Linear>,
+    qk_norm: Option<(Norm, Norm)>,
+    out: Linear,
+    mlp_norm: Norm,
+    up: Vec<Linear>,
+    down: Linear,
+}
+
+/// What all blocks of one pass share.
+pub(crate) struct Pass<'a> {
+    pub(crate) blueprint: &'a Blueprint,
+    pub(crate) rotation: Option<Rotation>,
+    pub(crate) sight: Sight<'a>,
+    pub(crate) batch: usize,
+    pub(crate) width: usize,
+}
+
+impl BlockRunner {
+    pub(crate) fn load(
+        number: usize,
+        blueprint: &Blueprint,
+        bound: &BoundBlock,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        let linears = |bound: &[BoundProjection]| {
+            bound.iter().map(|bound| Linear::load(bound, device)).collect::<Result<Vec<_>, _>>()
+        };
+        let load = |kind, bound| Norm::load(kind, bound, blueprint.eps, device);
+        Ok(Self {
+            number,
+            attention_norm: load(blueprint.norm, &bound.attention_norm)?,
+            qkv: linears(&bound.qkv)?,
+            qk_norm: match &bound.qk_norm {
+                Some((q, k)) => Some((load(NormKind::Rms, q)?, load(NormKind::Rms, k)?)),
+                None => None,
+            },
+            out: Linear::load(&bound.out, device)?,
+            mlp_norm: load(blueprint.norm, &bound.mlp_norm)?,
+            up: linears(&bound.up)?,
+            down: Linear::load(&bound.down, device)?,
+        })
+    }
+
+    /// Runs the block over `[rows, hidden]`.
+    pub(crate) fn run(
+        &self,
+        x: Tensor<2>,
+        pass: &Pass<'_>,
+        session: &mut Session<'_>,
+        cache: Option<&mut Cache>,
+    ) -> Result<Tensor<2>, ModelError> {
+        match pass.blueprint.residual {
+            Residual::Serial => {
+                let attended =
+                    self.attend(self.attention_norm.apply(x.clone()), pass, session, cache)?;
+                let x = x + attended;
+                let fed = self.feed(pass, self.mlp_norm.apply(x.clone()), session)?;
+                Ok(x + fed)
+            }
+            Residual::Parallel => {
+                let attended =
+                    self.attend(self.attention_norm.apply(x.clone()), pass, session, cache)?;
+                let fed = self.feed(pass, self.mlp_norm.apply(x.clone()), session)?;
+                Ok(x + attended + fed)
+            }
+            Residual::PostNorm => {
+                let attended = self.attend(x.clone(), pass, session, cache)?;
+                let x = self.attention_norm.apply(x + attended);
+                let fed = self.feed(pass, x.clone(), session)?;
+                Ok(self.mlp_norm.apply(x + fed))
+            }
+        }
+    }
+
+    fn attend(
+        &self,
+        x: Tensor<2>,
+        pass: &Pass<'_>,
+        session: &mut Session<'_>,
+        cache: Option<&mut Cache>,
+    ) -> Result<Tensor<2>, ModelError> {
+        let block = &pass.blueprint.blocks[self.number];
+        let (mut q, mut k, v) = self.queries_keys_values(x.transpose(), pass, session)?;
+        if let Some((q_norm, k_norm)) = &self.qk_norm {
+            q = q_norm.apply(q);
+            k = k_norm.apply(k);
+        }
+        if let Some(rotation) = &pass.rotation {
+            q = rotation.apply(q);
+            k = rotation.apply(k);
+        }
+        let (k, v) = match cache {
+            Some(cache) => cache.extend(self.number, k, v),
+            None => (k, v),
+        };
+        let seen = attention::attend(q, &k, &v, block.scale, block.window, &pass.sight);
+        let [batch, heads, width, dim] = seen.dims();
+        let seen = seen.permute([1, 3, 0, 2]).reshape([heads * dim, batch * width]);
+        Ok(self.out.apply(session, seen)?.transpose())
+    }
+
+    fn queries_keys_values(
+        &self,
+        x: Tensor<2>,
+        pass: &Pass<'_>,
+        session: &mut Session<'_>,
+    ) -> Result<(Tensor<4>, Tensor<4>, Tensor<4>), ModelError> {
+        let blueprint = pass.blueprint;
+        let (batch, width, dim) = (pass.batch, pass.width, blueprint.head_dim);
+        let by_head = |y: Tensor<2>, heads: usize| {
+            y.reshape([heads, dim, batch, width]).permute([2, 0, 3, 1])
+        };
+        let mut projected = Vec::with_capacity(3);
+        for linear in &self.qkv {
+            projected.push(linear.apply(session, x.clone())?);
+        }
+        let (heads, kv_heads) = (blueprint.heads, blueprint.kv_heads);
+        let mut projected = projected.into_iter();
+        Ok(match (blueprint.split, projected.next(), projected.next(), projected.next()) {
+            (QkvSplit::Separate, Some(q), Some(k), Some(v)) => {
+                (by_head(q, heads), by_head(k, kv_heads), by_head(v, kv_heads))
+            }
+            (QkvSplit::Blocks, Some(y), ..) => {
+                let part = |from: usize, heads: usize| {
+                    by_head(y.clone().narrow(0, from * dim, heads * dim), heads)
+                };
+                (part(0, heads), part(heads, kv_heads), part(heads + kv_heads, kv_heads))
+            }
+            (QkvSplit::PerHead, Some(y), ..) => {
+                let y = y.reshape([heads, 3, dim, batch * width]);
+                let part = |which: usize| {
+                    by_head(
+                        y.clone().narrow(1, which, 1).reshape([heads * dim, batch * width]),
+                        heads,
+                    )
+                };
+                (part(0), part(1), part(2))
+            }
+            (QkvSplit::Separate, ..) | (_, None, ..) => {
+                return Err(ModelError::request("the block lacks queries, keys or values"));
+            }
+        })
+    }
+
+    fn feed(
+        &self,
+        pass: &Pass<'_>,
+        x: Tensor<2>,
+        session: &mut Session<'_>,
+    ) -> Result<Tensor<2>, ModelError> {
+        let x = x.transpose();
+        let activation = pass.blueprint.activation;
+        let mut inner: Option<Tensor<2>> = None;
+        for linear in &self.up {
+            let y = linear.apply(session, x.clone())?;
+            inner = Some(match inner {
+                // Gate, then value.
+                Some(gate) => gate * y,
+                None => activation.apply(y),
+            });
+        }
+        let inner = inner.ok_or_else(|| ModelError::request("the block has no feed-forward"))?;
+        Ok(self.down.apply(session, inner)?.transpose())
+    }
+}

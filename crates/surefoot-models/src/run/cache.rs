@@ -1,0 +1,43 @@
+//! Keys and values of the positions that were seen, with room for those to come.
+
+use burn::tensor::{Device, Tensor};
+
+use crate::arch::blueprint::Blueprint;
+
+/// The cache of one batch: two tensors `[batch, kv_heads, capacity, head_dim]` a block.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    layers: Vec<Option<(Tensor<4>, Tensor<4>)>>,
+    pub(crate) filled: usize,
+}
+
+impl Cache {
+    pub(crate) fn new(
+        blueprint: &Blueprint,
+        batch: usize,
+        capacity: usize,
+        device: &Device,
+    ) -> Self {
+        let shape = [batch, blueprint.kv_heads, capacity, blueprint.head_dim];
+        let empty = || Some((Tensor::zeros(shape, device), Tensor::zeros(shape, device)));
+        Self { layers: blueprint.blocks.iter().map(|_| empty()).collect(), filled: 0 }
+    }
+
+    /// Adds the keys and values of this pass and returns all that are known.
+    pub(crate) fn extend(
+        &mut self,
+        layer: usize,
+        k: Tensor<4>,
+        v: Tensor<4>,
+    ) -> (Tensor<4>, Tensor<4>) {
+        let [batch, heads, width, dim] = k.dims();
+        let end = self.filled + width;
+        let place = [0..batch, 0..heads, self.filled..end, 0..dim];
+        // Taken out, so that the tensors are written in place and not copied.
+        let Some((keys, values)) = self.layers[layer].take() else { return (k, v) };
+        let keys = keys.slice_assign(place.clone(), k);
+        let values = values.slice_assign(place, v);
+        self.layers[layer] = Some((keys.clone(), values.clone()));
+        (keys.narrow(2, 0, end), values.narrow(2, 0, end))
+    }
+}

@@ -1,0 +1,9 @@
+//! Running a model: one pass over a batch, block by block.
+
+pub(crate) mod attention;
+pub mod batch;
+pub(crate) mod block;
+pub(crate) mod cache;
+pub mod model;
+pub(crate) mod norm;
+pub(crate) mod rotary;

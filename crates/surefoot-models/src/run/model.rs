@@ -1,0 +1,338 @@
+//! A model that is ready to run.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+use super::attention::Sight;
+use super::batch::Batch;
+use super::block::{BlockRunner, Pass};
+use super::cache::Cache;
+use super::norm::Norm;
+use super::rotary::Rotation;
+use crate::arch;
+use crate::arch::blueprint::Blueprint;
+use crate::error::ModelError;
+use crate::folder::checkpoint::{Checkpoint, Stored};
+use crate::folder::settings::Settings;
+use crate::stream::meter::Meter;
+use crate::stream::needs::Work;
+use crate::stream::plan::Plan;
+use crate::stream::process;
+use crate::stream::store::{Session, Store};
+use crate::weights::binding::Binding;
+use crate::weights::convert;
+
+/// Which logits a pass should give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Logits {
+    /// None.
+    None,
+    /// Of the last position of each sequence.
+    Last,
+    /// Of every position.
+    All,
+}
+
+/// What a pass should give.
+#[derive(Clone, Copy, Debug)]
+pub struct Want {
+    /// The logits.
+    pub logits: Logits,
+    /// The hidden state behind the embeddings and behind each block; the last one is the one
+    /// behind the final norm.
+    pub hidden: bool,
+    /// The last hidden state.
+    pub last_hidden: bool,
+}
+
+/// Numbers in rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rows {
+    /// The numbers of a row.
+    pub cols: usize,
+    /// Row after row.
+    pub numbers: Vec<f32>,
+}
+
+impl Rows {
+    /// One row.
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.numbers[row * self.cols..(row + 1) * self.cols]
+    }
+}
+
+/// What a pass gave. Rows are sequence after sequence, padding included.
+#[derive(Clone, Debug, Default)]
+pub struct Output {
+    /// Logits, if they were asked for.
+    pub logits: Option<Rows>,
+    /// Hidden states, if they were asked for.
+    pub hidden: Vec<Rows>,
+    /// The last hidden state, if it was asked for.
+    pub last_hidden: Option<Rows>,
+}
+
+/// A model folder whose parts were found and checked. No weights are in memory.
+#[derive(Debug)]
+pub struct Opened {
+    /// What the model is made of.
+    pub blueprint: Blueprint,
+    /// Where its tensors are.
+    pub binding: Binding,
+    /// The configuration.
+    pub settings: Settings,
+    /// Where it is.
+    pub folder: PathBuf,
+    /// The bytes of all tensors in the files.
+    pub file_bytes: u64,
+}
+
+impl Opened {
+    /// Opens `folder` and checks everything but the numbers themselves.
+    pub fn new(folder: &Path) -> Result<Self, ModelError> {
+        let folder = crate::folder::existing(folder)?;
+        let settings = Settings::open(&folder.join("config.json"))?;
+        let blueprint = arch::describe(&settings)?;
+        let checkpoint = Checkpoint::open(&folder)?;
+        let binding = Binding::new(&blueprint, &checkpoint)?;
+        Ok(Self { blueprint, binding, settings, folder, file_bytes: checkpoint.bytes() })
+    }
+
+    /// Whether the model gives logits.
+    pub fn has_head(&self) -> bool {
+        self.binding.head.is_some()
+    }
+
+    /// Tokens that end a text, as `generation_config.json` or else the configuration says.
+    pub fn end_tokens(&self) -> Result<Vec<u32>, ModelError> {
+        let generation = self.folder.join("generation_config.json");
+        if generation.exists() {
+            let ends = Settings::open(&generation)?.counts("eos_token_id")?;
+            if !ends.is_empty() {
+                return Ok(ends);
+            }
+        }
+        self.settings.counts("eos_token_id")
+    }
+
+    /// Plans `work` in `budget` bytes for the whole process.
+    pub fn plan(&self, work: &Work, budget: Option<u64>) -> Plan {
+        Plan::new(&self.blueprint, &self.binding, work, budget)
+    }
+
+    /// Plans `work` in `budget` bytes, or in what the machine can give if that is less: a model
+    /// that doesn't fit the machine is streamed without being asked.
+    pub fn plan_here(&self, work: &Work, budget: Option<u64>) -> Plan {
+        let plan = self.plan(work, budget);
+        let limit = process::limit();
+        if plan.peak_bytes <= limit { plan } else { self.plan(work, Some(limit)) }
+    }
+
+    /// Plans `work` so that a `share` of the matrices stays, from 0 to 1, whatever it needs.
+    pub fn plan_with_share(&self, work: &Work, share: f64) -> Plan {
+        Plan::with_share(&self.blueprint, &self.binding, work, share)
+    }
+
+    /// Loads what stays in memory by `plan`, which must be of this model.
+    pub fn load(
+        self,
+        plan: &Plan,
+        device: &Device,
+        meter: Arc<Meter>,
+    ) -> Result<Model, ModelError> {
+        let residency = &plan.residency;
+        let Self { blueprint, binding, .. } = self;
+        let blocks = binding
+            .blocks
+            .iter()
+            .enumerate()
+            .map(|(number, bound)| BlockRunner::load(number, &blueprint, bound, device))
+            .collect::<Result<_, _>>()?;
+        let norm = |bound: &Option<_>| match bound {
+            Some(bound) => Norm::load(blueprint.norm, bound, blueprint.eps, device).map(Some),
+            None => Ok(None),
+        };
+        Ok(Model {
+            embedding_norm: norm(&binding.embedding_norm)?,
+            final_norm: norm(&binding.final_norm)?,
+            store: Store::load(&binding.matrices, residency, device, meter)?,
+            blocks,
+            device: device.clone(),
+            blueprint,
+            binding,
+        })
+    }
+}
+
+/// A model that is ready to run.
+pub struct Model {
+    pub(crate) blueprint: Blueprint,
+    binding: Binding,
+    pub(crate) store: Store,
+    embedding_norm: Option<Norm>,
+    blocks: Vec<BlockRunner>,
+    final_norm: Option<Norm>,
+    pub(crate) device: Device,
+}
+
+impl Model {
+    /// Opens `folder`, plans `work` in `budget` bytes and loads what stays.
+    pub fn open(
+        folder: &Path,
+        work: &Work,
+        budget: Option<u64>,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        let opened = Opened::new(folder)?;
+        let plan = opened.plan(work, budget).checked()?;
+        opened.load(&plan, device, Arc::default())
+    }
+
+    /// What the model is made of.
+    pub fn blueprint(&self) -> &Blueprint {
+        &self.blueprint
+    }
+
+    /// Whether the model gives logits.
+    pub fn has_head(&self) -> bool {
+        self.binding.head.is_some()
+    }
+
+    /// Counts of what loading and running cost.
+    pub fn meter(&self) -> &Arc<Meter> {
+        &self.store.meter
+    }
+
+    /// Runs one batch without a cache.
+    pub fn forward(&self, batch: &Batch, want: Want) -> Result<Output, ModelError> {
+        self.pass(batch, want, &mut self.store.open(1), None)
+    }
+
+    /// Runs one batch behind what the cache holds.
+    pub(crate) fn pass(
+        &self,
+        batch: &Batch,
+        want: Want,
+        session: &mut Session<'_>,
+        mut cache: Option<&mut Cache>,
+    ) -> Result<Output, ModelError> {
+        let past = cache.as_ref().map_or(0, |cache| cache.filled);
+        self.check_positions(batch, past)?;
+        let positions: Vec<usize> = batch
+            .pads
+            .iter()
+            .flat_map(|&pad| (0..batch.width).map(move |at| (past + at).saturating_sub(pad)))
+            .collect();
+        let same = batch.pads.iter().all(|pad| *pad == batch.pads[0]);
+        let pass = Pass {
+            blueprint: &self.blueprint,
+            rotation: self.blueprint.rope.as_ref().map(|rope| {
+                let rows = if same { 1 } else { batch.len() };
+                Rotation::new(rope, &positions[..rows * batch.width], rows, &self.device)
+            }),
+            sight: Sight { past, pads: &batch.pads, causal: self.blueprint.causal },
+            batch: batch.len(),
+            width: batch.width,
+        };
+        let mut output = Output::default();
+        let mut x = self.first_state(&batch.ids, &positions)?;
+        for (number, block) in self.blocks.iter().enumerate() {
+            if want.hidden {
+                output.hidden.push(self.read(x.clone(), || format!("block {number}"))?);
+            }
+            x = block.run(x, &pass, session, cache.as_deref_mut())?;
+            self.store.meter.block();
+        }
+        if let Some(cache) = cache {
+            cache.filled += batch.width;
+        }
+        if want.logits == Logits::Last && !want.hidden && !want.last_hidden {
+            let last: Vec<i64> =
+                (1..=batch.len()).map(|end| (end * batch.width - 1) as i64).collect();
+            let last: Tensor<1, Int> =
+                Tensor::from_data(TensorData::new(last, [batch.len()]), &self.device);
+            x = x.select(0, last);
+        }
+        if let Some(norm) = &self.final_norm {
+            x = norm.apply(x);
+        }
+        if want.hidden || want.last_hidden {
+            let last = self.read(x.clone(), || "the last block".to_owned())?;
+            if want.hidden {
+                output.hidden.push(last.clone());
+            }
+            output.last_hidden = want.last_hidden.then_some(last);
+        }
+        if want.logits != Logits::None {
+            output.logits = Some(self.logits(x, session)?);
+        }
+        self.store.meter.pass(batch.ids.len());
+        Ok(output)
+    }
+
+    fn check_positions(&self, batch: &Batch, past: usize) -> Result<(), ModelError> {
+        let longest = batch.pads.iter().map(|pad| past + batch.width - pad).max().unwrap_or(0);
+        let limit = self.blueprint.max_positions;
+        if self.binding.positions.is_some() && longest > limit {
+            return Err(ModelError::request(format!(
+                "a sequence has {longest} tokens, the model has learned {limit} positions"
+            )));
+        }
+        Ok(())
+    }
+
+    /// The first hidden state: rows of the tables, read from the files as they are needed.
+    fn first_state(&self, ids: &[u32], positions: &[usize]) -> Result<Tensor<2>, ModelError> {
+        let hidden = self.blueprint.hidden;
+        let mut numbers = vec![0.0_f32; ids.len() * hidden];
+        let add = |table: &Stored, row_of: &dyn Fn(usize) -> usize, numbers: &mut [f32]| {
+            let dtype = table.float()?;
+            for (at, sum) in numbers.chunks_exact_mut(hidden).enumerate() {
+                convert::add_row(table, dtype, row_of(at), sum)?;
+            }
+            Ok::<_, ModelError>(())
+        };
+        add(&self.binding.tokens, &|at| ids[at] as usize, &mut numbers)?;
+        if let Some(table) = &self.binding.positions {
+            add(table, &|at| positions[at], &mut numbers)?;
+        }
+        if let Some(table) = &self.binding.segments {
+            add(table, &|_| 0, &mut numbers)?;
+        }
+        let x = Tensor::from_data(TensorData::new(numbers, [ids.len(), hidden]), &self.device);
+        Ok(match &self.embedding_norm {
+            Some(norm) => norm.apply(x),
+            None => x,
+        })
+    }
+
+    fn logits(&self, x: Tensor<2>, session: &mut Session<'_>) -> Result<Rows, ModelError> {
+        let head = self
+            .binding
+            .head
+            .ok_or_else(|| ModelError::request("the model has no head, so there are no logits"))?;
+        let [rows, _] = x.dims();
+        let vocab = self.blueprint.vocab;
+        let mut numbers = vec![0.0_f32; rows * vocab];
+        session.apply_parts(head, x.transpose(), |_, part, y| {
+            let y = self.read(y, || "the head".to_owned())?;
+            for (token, of_rows) in part.clone().zip(y.numbers.chunks_exact(rows)) {
+                for (row, number) in of_rows.iter().enumerate() {
+                    numbers[row * vocab + token] = *number;
+                }
+            }
+            Ok(())
+        })?;
+        Ok(Rows { cols: vocab, numbers })
+    }
+
+    fn read(&self, x: Tensor<2>, at: impl Fn() -> String) -> Result<Rows, ModelError> {
+        let cols = x.dims()[1];
+        let numbers = x
+            .try_into_vec_as::<f32>()
+            .map_err(|error| ModelError::Device { at: at(), message: error.to_string() })?;
+        Ok(Rows { cols, numbers })
+    }
+}

@@ -1,0 +1,64 @@
+//! Normalisations over the last dimension.
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use crate::arch::blueprint::NormKind;
+use crate::error::ModelError;
+use crate::folder::checkpoint::Stored;
+use crate::weights::binding::BoundNorm;
+use crate::weights::convert;
+
+/// A norm with its weights on a device.
+#[derive(Debug)]
+pub(crate) struct Norm {
+    kind: NormKind,
+    scale: Tensor<1>,
+    shift: Option<Tensor<1>>,
+    eps: f64,
+}
+
+impl Norm {
+    pub(crate) fn load(
+        kind: NormKind,
+        bound: &BoundNorm,
+        eps: f64,
+        device: &Device,
+    ) -> Result<Self, ModelError> {
+        Ok(Self {
+            kind,
+            scale: vector(&bound.scale, device)?,
+            shift: match &bound.shift {
+                Some(shift) => Some(vector(shift, device)?),
+                None => None,
+            },
+            eps,
+        })
+    }
+
+    pub(crate) fn apply<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+        let last = D - 1;
+        let normal = match self.kind {
+            NormKind::Rms => {
+                let mean = (x.clone() * x.clone()).mean_dim(last);
+                x / (mean + self.eps).sqrt()
+            }
+            NormKind::Layer => {
+                let centred = x.clone() - x.mean_dim(last);
+                let variance = (centred.clone() * centred.clone()).mean_dim(last);
+                centred / (variance + self.eps).sqrt()
+            }
+        };
+        let scaled = normal * self.scale.clone().unsqueeze();
+        match &self.shift {
+            Some(shift) => scaled + shift.clone().unsqueeze(),
+            None => scaled,
+        }
+    }
+}
+
+/// Loads a vector as f32.
+pub(crate) fn vector(stored: &Stored, device: &Device) -> Result<Tensor<1>, ModelError> {
+    let mut numbers = vec![0.0; stored.shape.iter().product()];
+    convert::add_row(stored, stored.float()?, 0, &mut numbers)?;
+    Ok(Tensor::from_data(TensorData::new(numbers, stored.shape.clone()), device))
+}

@@ -1,0 +1,50 @@
+//! Rotary positions, applied.
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use crate::arch::rope::Rope;
+
+/// Cosines and sines for the positions of one pass: `[batch or 1, 1, width, pairs]`.
+pub(crate) struct Rotation {
+    cos: Tensor<4>,
+    sin: Tensor<4>,
+    dims: usize,
+}
+
+impl Rotation {
+    /// The tables for `positions`, `rows` rows of equal length.
+    pub(crate) fn new(rope: &Rope, positions: &[usize], rows: usize, device: &Device) -> Self {
+        let pairs = rope.frequencies.len();
+        let mut cos = Vec::with_capacity(positions.len() * pairs);
+        let mut sin = Vec::with_capacity(positions.len() * pairs);
+        for &position in positions {
+            for &frequency in &rope.frequencies {
+                let angle = position as f32 * frequency;
+                cos.push(angle.cos() * rope.factor);
+                sin.push(angle.sin() * rope.factor);
+            }
+        }
+        let shape = [rows, 1, positions.len() / rows, pairs];
+        Self {
+            cos: Tensor::from_data(TensorData::new(cos, shape), device),
+            sin: Tensor::from_data(TensorData::new(sin, shape), device),
+            dims: rope.dims(),
+        }
+    }
+
+    /// Rotates `[batch, heads, width, head_dim]`: each dimension of the first half of what is
+    /// rotated goes with its like in the second.
+    pub(crate) fn apply(&self, x: Tensor<4>) -> Tensor<4> {
+        let head_dim = x.dims()[3];
+        let half = self.dims / 2;
+        let first = x.clone().narrow(3, 0, half);
+        let second = x.clone().narrow(3, half, half);
+        let turned = first.clone() * self.cos.clone() - second.clone() * self.sin.clone();
+        let other = second * self.cos.clone() + first * self.sin.clone();
+        let mut parts = vec![turned, other];
+        if self.dims < head_dim {
+            parts.push(x.narrow(3, self.dims, head_dim - self.dims));
+        }
+        Tensor::cat(parts, 3)
+    }
+}

@@ -1,0 +1,283 @@
+//! A blueprint bound to a checkpoint: every tensor that the description names is found and
+//! has the right shape and dtype, and nothing is left over.
+
+use std::collections::BTreeMap;
+
+use crate::arch::blueprint::{Blueprint, Head, Layout, NormKind, Projection};
+use crate::error::ModelError;
+use crate::folder::checkpoint::{Checkpoint, Stored};
+use crate::folder::header::Dtype;
+
+/// A matrix in its file.
+#[derive(Clone, Debug)]
+pub struct Matrix {
+    pub(crate) stored: Stored,
+    pub(crate) dtype: Dtype,
+    pub(crate) layout: Layout,
+    /// The block it belongs to; none for the head.
+    pub block: Option<usize>,
+}
+
+impl Matrix {
+    /// Rows as the file has them.
+    pub(crate) fn rows(&self) -> usize {
+        self.stored.shape[0]
+    }
+
+    pub(crate) fn cols(&self) -> usize {
+        self.stored.shape[1]
+    }
+
+    /// Its bytes in memory, where it is f32.
+    pub fn f32_bytes(&self) -> u64 {
+        self.rows() as u64 * self.cols() as u64 * 4
+    }
+
+    /// Its bytes in the file.
+    pub fn file_bytes(&self) -> u64 {
+        self.stored.range.len() as u64
+    }
+}
+
+/// A projection: its matrix by number, and its bias.
+#[derive(Clone, Debug)]
+pub(crate) struct BoundProjection {
+    pub(crate) matrix: usize,
+    pub(crate) bias: Option<Stored>,
+}
+
+/// A norm's scale and shift.
+#[derive(Clone, Debug)]
+pub(crate) struct BoundNorm {
+    pub(crate) scale: Stored,
+    pub(crate) shift: Option<Stored>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct BoundBlock {
+    pub(crate) attention_norm: BoundNorm,
+    pub(crate) qkv: Vec<BoundProjection>,
+    pub(crate) qk_norm: Option<(BoundNorm, BoundNorm)>,
+    pub(crate) out: BoundProjection,
+    pub(crate) mlp_norm: BoundNorm,
+    pub(crate) up: Vec<BoundProjection>,
+    pub(crate) down: BoundProjection,
+}
+
+/// Everything of a blueprint, found.
+#[derive(Clone, Debug)]
+pub struct Binding {
+    pub(crate) tokens: Stored,
+    pub(crate) positions: Option<Stored>,
+    pub(crate) segments: Option<Stored>,
+    pub(crate) embedding_norm: Option<BoundNorm>,
+    pub(crate) blocks: Vec<BoundBlock>,
+    pub(crate) final_norm: Option<BoundNorm>,
+    pub(crate) head: Option<usize>,
+    /// All matrices, in the order in which a pass uses them.
+    pub matrices: Vec<Matrix>,
+    /// Bytes of norms and biases as f32.
+    pub vector_bytes: u64,
+}
+
+impl Binding {
+    /// Finds everything that `blueprint` names in `checkpoint`.
+    pub fn new(blueprint: &Blueprint, checkpoint: &Checkpoint) -> Result<Self, ModelError> {
+        Finder::new(blueprint, checkpoint)?.bind()
+    }
+}
+
+struct Finder<'a> {
+    blueprint: &'a Blueprint,
+    checkpoint: &'a Checkpoint,
+    /// What this checkpoint puts before names; some leave it out.
+    prefix: &'static str,
+    /// Tensors that nothing has asked for yet.
+    left: BTreeMap<&'a str, &'a Stored>,
+    matrices: Vec<Matrix>,
+    vector_bytes: u64,
+}
+
+impl<'a> Finder<'a> {
+    fn new(blueprint: &'a Blueprint, checkpoint: &'a Checkpoint) -> Result<Self, ModelError> {
+        let tokens = &blueprint.embeddings.tokens;
+        let prefixed = format!("{}{tokens}", blueprint.prefix);
+        let prefix = if checkpoint.tensors.contains_key(&prefixed) {
+            blueprint.prefix
+        } else if checkpoint.tensors.contains_key(tokens) {
+            ""
+        } else {
+            return Err(ModelError::tensor(&checkpoint.listing, prefixed, "is missing"));
+        };
+        let left =
+            checkpoint.tensors.iter().map(|(name, stored)| (name.as_str(), stored)).collect();
+        Ok(Self { blueprint, checkpoint, prefix, left, matrices: Vec::new(), vector_bytes: 0 })
+    }
+
+    fn bind(mut self) -> Result<Binding, ModelError> {
+        let blueprint = self.blueprint;
+        let (hidden, head_dim) = (blueprint.hidden, blueprint.head_dim);
+        let embeddings = &blueprint.embeddings;
+        let tokens = self.find(&embeddings.tokens, &[blueprint.vocab, hidden])?;
+        let positions = match &embeddings.positions {
+            Some(name) => Some(self.find(name, &[blueprint.max_positions, hidden])?),
+            None => None,
+        };
+        let segments = match &embeddings.segments {
+            Some((name, rows)) => Some(self.find(name, &[*rows, hidden])?),
+            None => None,
+        };
+        let embedding_norm = match &embeddings.norm {
+            Some(name) => Some(self.norm(name)?),
+            None => None,
+        };
+        let mut blocks = Vec::with_capacity(blueprint.blocks.len());
+        for (number, block) in blueprint.blocks.iter().enumerate() {
+            let at = Some(number);
+            blocks.push(BoundBlock {
+                attention_norm: self.norm(&block.attention_norm)?,
+                qkv: self.projections(at, &block.qkv)?,
+                qk_norm: match &block.qk_norm {
+                    Some((q, k)) => {
+                        let mut rms = |name: &str| -> Result<BoundNorm, ModelError> {
+                            let scale = self.vector(&format!("{name}.weight"), head_dim)?;
+                            Ok(BoundNorm { scale, shift: None })
+                        };
+                        Some((rms(q)?, rms(k)?))
+                    }
+                    None => None,
+                },
+                out: self.projection(at, &block.out)?,
+                mlp_norm: self.norm(&block.mlp_norm)?,
+                up: self.projections(at, &block.up)?,
+                down: self.projection(at, &block.down)?,
+            });
+        }
+        let final_norm = match &blueprint.final_norm {
+            Some(name) => Some(self.norm(name)?),
+            None => None,
+        };
+        let head = self.head(&tokens)?;
+        self.refuse_leftovers()?;
+        Ok(Binding {
+            tokens,
+            positions,
+            segments,
+            embedding_norm,
+            blocks,
+            final_norm,
+            head,
+            matrices: self.matrices,
+            vector_bytes: self.vector_bytes,
+        })
+    }
+
+    /// Takes the tensor `name`, which must have `shape` and be of floats.
+    fn take(&mut self, full: &str, shape: &[usize]) -> Result<Option<Stored>, ModelError> {
+        let Some(stored) = self.left.remove(full) else { return Ok(None) };
+        if stored.shape != shape {
+            return Err(stored.problem(format!(
+                "has the shape {:?} where the configuration says {shape:?}",
+                stored.shape
+            )));
+        }
+        stored.float()?;
+        Ok(Some(stored.clone()))
+    }
+
+    fn find(&mut self, name: &str, shape: &[usize]) -> Result<Stored, ModelError> {
+        let full = format!("{}{name}", self.prefix);
+        self.take(&full, shape)?
+            .ok_or_else(|| ModelError::tensor(&self.checkpoint.listing, full, "is missing"))
+    }
+
+    fn vector(&mut self, name: &str, size: usize) -> Result<Stored, ModelError> {
+        self.vector_bytes += size as u64 * 4;
+        self.find(name, &[size])
+    }
+
+    fn norm(&mut self, name: &str) -> Result<BoundNorm, ModelError> {
+        let hidden = self.blueprint.hidden;
+        // Checkpoints that come from TensorFlow say gamma and beta.
+        let old = self.left.contains_key(format!("{}{name}.gamma", self.prefix).as_str());
+        let (scale, shift) = if old { ("gamma", "beta") } else { ("weight", "bias") };
+        Ok(BoundNorm {
+            scale: self.vector(&format!("{name}.{scale}"), hidden)?,
+            shift: match self.blueprint.norm {
+                NormKind::Layer => Some(self.vector(&format!("{name}.{shift}"), hidden)?),
+                NormKind::Rms => None,
+            },
+        })
+    }
+
+    fn projections(
+        &mut self,
+        block: Option<usize>,
+        projections: &[Projection],
+    ) -> Result<Vec<BoundProjection>, ModelError> {
+        projections.iter().map(|projection| self.projection(block, projection)).collect()
+    }
+
+    fn projection(
+        &mut self,
+        block: Option<usize>,
+        projection: &Projection,
+    ) -> Result<BoundProjection, ModelError> {
+        let shape = match projection.layout {
+            Layout::OutIn => [projection.outputs, projection.inputs],
+            Layout::InOut => [projection.inputs, projection.outputs],
+        };
+        let stored = self.find(&projection.weight, &shape)?;
+        let matrix = self.matrix(stored, projection.layout, block)?;
+        let bias = match &projection.bias {
+            Some(name) => Some(self.vector(name, projection.outputs)?),
+            None => None,
+        };
+        Ok(BoundProjection { matrix, bias })
+    }
+
+    fn matrix(
+        &mut self,
+        stored: Stored,
+        layout: Layout,
+        block: Option<usize>,
+    ) -> Result<usize, ModelError> {
+        let dtype = stored.float()?;
+        self.matrices.push(Matrix { stored, dtype, layout, block });
+        Ok(self.matrices.len() - 1)
+    }
+
+    fn head(&mut self, tokens: &Stored) -> Result<Option<usize>, ModelError> {
+        let shape = [self.blueprint.vocab, self.blueprint.hidden];
+        match &self.blueprint.head {
+            Head::None => Ok(None),
+            Head::Tied => self.matrix(tokens.clone(), Layout::OutIn, None).map(Some),
+            Head::Own(name) => match self.take(name, &shape)? {
+                Some(stored) => self.matrix(stored, Layout::OutIn, None).map(Some),
+                // Saved without a head: a base model has hidden states, but no logits.
+                None if self.prefix.is_empty() => Ok(None),
+                None => Err(ModelError::tensor(&self.checkpoint.listing, name, "is missing")),
+            },
+        }
+    }
+
+    fn refuse_leftovers(&self) -> Result<(), ModelError> {
+        let blueprint = self.blueprint;
+        let stray = self.left.iter().find(|(name, _)| {
+            let needless = blueprint.ignored_endings.iter().any(|end| name.ends_with(end))
+                || blueprint.ignored_beginnings.iter().any(|start| name.starts_with(start))
+                // A tied head may be stored all the same.
+                || (blueprint.head == Head::Tied
+                    && matches!(**name, "lm_head.weight" | "embed_out.weight"));
+            !needless
+        });
+        match stray {
+            None => Ok(()),
+            Some((_, stored)) => Err(stored.problem(format!(
+                "is unexpected: a {} of {} blocks has no place for it",
+                blueprint.family,
+                blueprint.blocks.len()
+            ))),
+        }
+    }
+}

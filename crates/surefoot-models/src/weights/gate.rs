@@ -1,0 +1,90 @@
+//! How many bytes of streamed weights may be in memory at once. Who brings a piece in takes a
+//! permit first and waits if there is no room; the permit goes back when the piece's memory does.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Counts bytes that are in flight.
+#[derive(Debug)]
+pub(crate) struct Gate {
+    limit: u64,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used: u64,
+    closed: bool,
+}
+
+impl Gate {
+    pub(crate) fn new(limit: u64) -> Arc<Self> {
+        Arc::new(Self { limit, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The counts hold whatever a panicking thread did: it changes them in one step.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for room. A piece larger than the gate passes alone. Nothing once it is closed.
+    pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
+        let mut state = self.state();
+        while !state.closed && state.used > 0 && state.used + bytes > self.limit {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.closed {
+            return None;
+        }
+        state.used += bytes;
+        Some(Permit { gate: Arc::clone(self), bytes })
+    }
+
+    /// Lets everyone who waits go away empty-handed.
+    pub(crate) fn close(&self) {
+        self.state().closed = true;
+        self.changed.notify_all();
+    }
+}
+
+/// Room for some bytes, given back when dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    gate: Arc<Gate>,
+    bytes: u64,
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.gate.state().used -= self.bytes;
+        self.gate.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_piece_waits_until_another_left() {
+        let gate = Gate::new(10);
+        let first = gate.enter(8).unwrap();
+        let waiting = {
+            let gate = Arc::clone(&gate);
+            std::thread::spawn(move || gate.enter(8).is_some())
+        };
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        assert!(!waiting.is_finished());
+        drop(first);
+        assert!(waiting.join().unwrap());
+    }
+
+    #[test]
+    fn a_piece_larger_than_the_gate_passes_alone() {
+        let gate = Gate::new(10);
+        drop(gate.enter(100).unwrap());
+        let _small = gate.enter(1).unwrap();
+        gate.close();
+        assert!(gate.enter(100).is_none());
+    }
+}

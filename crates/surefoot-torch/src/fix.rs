@@ -1,0 +1,153 @@
+//! Applying safe fixes: all that don't touch each other, then again, until nothing is left to do.
+//! A text that no longer parses is never kept.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use ruff_text_size::{TextRange, TextSize};
+use similar::TextDiff;
+
+use crate::check::check;
+use crate::finding::{Edit, Finding};
+use crate::notebook::{self, Cell};
+use crate::rules::Rule;
+use crate::source::Source;
+
+/// Fixes can uncover others, but not for ever.
+const PASSES: usize = 16;
+
+/// A source with its fixes applied.
+#[derive(Debug)]
+pub struct Fixed {
+    /// The new text.
+    pub source: Source,
+    /// How many findings were fixed.
+    pub count: usize,
+}
+
+/// Applies what can be fixed; `None` if nothing can.
+pub fn fix(source: &Source, rules: &[&'static Rule]) -> Option<Fixed> {
+    let mut now = source.clone();
+    let mut count = 0;
+    for _ in 0..PASSES {
+        let Ok(findings) = check(&now, rules) else { break };
+        let (edits, fixed) = compatible(&findings);
+        if edits.is_empty() {
+            break;
+        }
+        let next = apply(&now, &edits);
+        // A fix must leave a file that parses, and must not bring the same finding back.
+        if check(&next, rules).is_err() || next.text == now.text {
+            break;
+        }
+        now = next;
+        count += fixed;
+    }
+    (count > 0).then_some(Fixed { source: now, count })
+}
+
+/// The edits of as many fixes as don't touch each other, and how many fixes they are.
+fn compatible(findings: &[Finding]) -> (Vec<Edit>, usize) {
+    let mut edits: Vec<Edit> = Vec::new();
+    let mut count = 0;
+    for fix in findings.iter().filter_map(|finding| finding.fix.as_ref()) {
+        let touches = |edit: &Edit| {
+            edits.iter().any(|other| {
+                edit.range.start() <= other.range.end() && other.range.start() <= edit.range.end()
+            })
+        };
+        if !fix.edits.iter().any(touches) {
+            edits.extend(fix.edits.iter().cloned());
+            count += 1;
+        }
+    }
+    edits.sort_by_key(|edit| edit.range.start());
+    (edits, count)
+}
+
+fn apply(source: &Source, edits: &[Edit]) -> Source {
+    let Some(cells) = &source.cells else {
+        let whole = TextRange::up_to(size(source.text.len()));
+        return Source::new(source.path.clone(), rewritten(&source.text, whole, edits), None);
+    };
+    let mut text = String::with_capacity(source.text.len());
+    let mut moved = Vec::with_capacity(cells.len());
+    for cell in cells {
+        let start = size(text.len());
+        text.push_str(&rewritten(&source.text, cell.range, edits));
+        moved.push(Cell { number: cell.number, range: TextRange::new(start, size(text.len())) });
+        text.push('\n');
+    }
+    Source::new(source.path.clone(), text, Some(moved))
+}
+
+fn size(length: usize) -> TextSize {
+    TextSize::try_from(length).unwrap_or(TextSize::from(u32::MAX))
+}
+
+/// The stretch of text with the edits inside it applied.
+fn rewritten(text: &str, within: TextRange, edits: &[Edit]) -> String {
+    let mut out = String::new();
+    let mut at = within.start();
+    for edit in edits.iter().filter(|edit| within.contains_range(edit.range)) {
+        out.push_str(&text[TextRange::new(at, edit.range.start())]);
+        out.push_str(&edit.text);
+        at = edit.range.end();
+    }
+    out.push_str(&text[TextRange::new(at, within.end())]);
+    out
+}
+
+/// What a fix changes, as a unified diff; one for each cell of a notebook.
+pub fn diff(old: &Source, new: &Source) -> String {
+    let unified = |name: &str, old: &str, new: &str| {
+        let diff = TextDiff::from_lines(old, new);
+        diff.unified_diff().header(&format!("a/{name}"), &format!("b/{name}")).to_string()
+    };
+    let (Some(before), Some(after)) = (&old.cells, &new.cells) else {
+        return unified(&old.path, &old.text, &new.text);
+    };
+    before
+        .iter()
+        .zip(after)
+        .filter(|(a, b)| old.text[a.range] != new.text[b.range])
+        .map(|(a, b)| {
+            let name = format!("{} (cell {})", old.path, a.number);
+            unified(&name, &old.text[a.range], &new.text[b.range])
+        })
+        .collect()
+}
+
+/// Writes a fixed source over its file: beside it first, then in its place.
+pub fn write(old: &Source, fixed: &Fixed) -> std::io::Result<()> {
+    let path = Path::new(&fixed.source.path).canonicalize()?;
+    let text = file_text(&fs::read_to_string(&path)?, old, &fixed.source)
+        .ok_or_else(|| std::io::Error::other("the notebook changed while it was being fixed"))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = folder.join(format!(".{name}.{}.surefoot", std::process::id()));
+    let written = fs::File::create(&beside)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|()| fs::set_permissions(&beside, fs::metadata(&path)?.permissions()))
+        .and_then(|()| fs::rename(&beside, &path));
+    if written.is_err() {
+        // The original is untouched; what was left beside it is of no use to anyone.
+        let _ = fs::remove_file(&beside);
+    }
+    written
+}
+
+/// The file's text for a fixed source; `None` if a notebook can't take it.
+fn file_text(file: &str, old: &Source, new: &Source) -> Option<String> {
+    let (Some(before), Some(after)) = (&old.cells, &new.cells) else {
+        return Some(new.text.clone());
+    };
+    let replaced: Vec<(usize, String)> = before
+        .iter()
+        .zip(after)
+        .filter(|(a, b)| old.text[a.range] != new.text[b.range])
+        .map(|(_, b)| (b.number, new.text[b.range].to_owned()))
+        .collect();
+    notebook::write(file, &replaced)
+}

@@ -1,0 +1,3 @@
+import torch
+
+device = "mps" if torch.backends.mps.is_built() else "cpu"  # expect: SF005

@@ -1,0 +1,6 @@
+import torch
+from torch import nn
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = nn.Linear(3, 3).to(device)
+optimizer = torch.optim.Adam(model.parameters())

@@ -1,0 +1,11 @@
+import torch
+
+def run(model, x):
+    failed = False
+    try:
+        return model(x)
+    except RuntimeError as error:
+        if "out of memory" not in str(error):
+            raise
+        failed = True
+    return failed

@@ -1,0 +1,12 @@
+import time
+import torch
+from torch import nn
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+model = nn.Linear(512, 512).to(device)
+x = torch.randn(64, 512, device=device)
+torch.cuda.synchronize()
+start = time.time()
+y = model(x)
+torch.cuda.synchronize()
+elapsed = time.time() - start

@@ -143,7 +143,9 @@ impl Run<'_> {
                 workers,
                 tell,
             )? {
-                Stretch::Whole => self.finish_epoch(&mut course, &shapes, epoch, workers, tell)?,
+                Stretch::Whole => {
+                    self.finish_epoch(&mut course, &shapes, epoch, workers, tell)?;
+                }
                 Stretch::Stopped => interrupted = true,
                 Stretch::Rewound => {}
             }
@@ -283,7 +285,12 @@ impl Run<'_> {
             let due = self.config.checkpoint.every.is_some_and(|every| step % every == 0);
             // The end of an epoch is saved once it is tested.
             if due && step % per_epoch != 0 && step < total {
-                self.save(course, shapes, tell)?;
+                match self.save(course, shapes, tell) {
+                    Err(TrainError::Fault { fault, .. }) if course.held.is_some() => {
+                        return self.rewind(course, *fault, tell);
+                    }
+                    other => other?,
+                };
             }
         }
         Ok(Stretch::Whole)
@@ -412,18 +419,25 @@ impl Run<'_> {
         course.held_at = Instant::now();
     }
 
+    /// Tests the state; none if it went with its device and the run went back to the copy.
     fn test<M: Trainable>(
         &self,
         course: &mut Course<M>,
         shapes: &[Shape],
         workers: usize,
         tell: &mut dyn FnMut(&News),
-    ) -> Result<Evaluation, TrainError> {
+    ) -> Result<Option<Evaluation>, TrainError> {
         let (size, prefetch) = (course.micro_batch, self.config.prefetch);
         let result =
             evaluate(self.footing, &course.state, &self.recipe(false), size, workers, prefetch);
         self.pass_on_faults(course, tell);
-        result.map_err(|fault| self.save_and_stop(course, shapes, fault))
+        match result {
+            Ok(tested) => Ok(Some(tested)),
+            Err(fault) if fault.root_cause() == STATE_LOST => {
+                self.rewind(course, fault, tell).map(|_| None)
+            }
+            Err(fault) => Err(self.save_and_stop(course, shapes, fault)),
+        }
     }
 
     fn finish_epoch<M: Trainable>(
@@ -433,9 +447,11 @@ impl Run<'_> {
         epoch: u64,
         workers: usize,
         tell: &mut dyn FnMut(&News),
-    ) -> Result<(), TrainError> {
+    ) -> Result<Stretch, TrainError> {
         let samples_per_second = self.speed(course);
-        let tested = self.test(course, shapes, workers, tell)?;
+        let Some(tested) = self.test(course, shapes, workers, tell)? else {
+            return Ok(Stretch::Rewound);
+        };
         let items = course.running.items.max(1) as f64;
         let device =
             self.footing.device().map_err(|fault| self.stopped(fault, course.state.step, None))?;
@@ -467,8 +483,12 @@ impl Run<'_> {
             ..Running::default()
         };
         tell(&News::Epoch(report));
-        self.save(course, shapes, tell)?;
-        Ok(())
+        match self.save(course, shapes, tell) {
+            Err(TrainError::Fault { fault, .. }) if course.held.is_some() => {
+                self.rewind(course, *fault, tell)
+            }
+            other => other.map(|_| Stretch::Whole),
+        }
     }
 
     fn story<M>(&self, course: &Course<M>) -> Story {

@@ -166,7 +166,7 @@ fn attempt<M: Trainable>(
 
 /// The state on this try's device. If it can't be read from where it was, that is no fault of
 /// the device it should go to.
-fn bring<M: Trainable>(state: &State<M>, step: &Step<'_>) -> Result<State<M>, BoxError> {
+pub(crate) fn bring<M: Trainable>(state: &State<M>, step: &Step<'_>) -> Result<State<M>, BoxError> {
     if state.device == step.device_name() {
         return Ok(state.clone());
     }

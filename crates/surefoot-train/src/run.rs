@@ -94,6 +94,15 @@ struct Course<M> {
     epoch_started: (Instant, u64),
 }
 
+impl<M> Course<M> {
+    /// Whether an epoch is done but not yet tested and told: also after a fault in between.
+    fn is_untested(&self, per_epoch: u64, total: u64) -> bool {
+        let step = self.state.step;
+        let is_end = step > 0 && (step.is_multiple_of(per_epoch) || step == total);
+        is_end && self.epochs.last().is_none_or(|epoch| epoch.step != step)
+    }
+}
+
 /// How a stretch of steps ended.
 enum Stretch {
     Whole,
@@ -133,22 +142,18 @@ impl Run<'_> {
         }
         self.hold(&mut course, true);
         let mut interrupted = false;
-        while course.state.step < total && !interrupted {
-            let epoch = course.state.step / per_epoch;
-            match self.stretch(
-                &mut course,
-                &shapes,
-                &recipe,
-                (epoch, per_epoch, total),
-                workers,
-                tell,
-            )? {
-                Stretch::Whole => {
-                    self.finish_epoch(&mut course, &shapes, epoch, workers, tell)?;
-                }
-                Stretch::Stopped => interrupted = true,
-                Stretch::Rewound => {}
+        while !interrupted {
+            let done = course.state.step;
+            if course.is_untested(per_epoch, total) {
+                self.finish_epoch(&mut course, &shapes, (done - 1) / per_epoch, workers, tell)?;
+                continue;
             }
+            if done >= total {
+                break;
+            }
+            let lengths = (done / per_epoch, per_epoch, total);
+            let stretch = self.stretch(&mut course, &shapes, &recipe, lengths, workers, tell)?;
+            interrupted = matches!(stretch, Stretch::Stopped);
         }
         self.report(course, &shapes, resumed_from, interrupted, tell)
     }

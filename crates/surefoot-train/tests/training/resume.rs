@@ -96,3 +96,19 @@ fn checkpoints_are_written_as_often_as_asked_and_explain_themselves() {
     assert_eq!(story.step, 12);
     assert!(report.curves.is_some_and(|path| path.is_file()));
 }
+
+#[test]
+fn a_fault_between_an_epoch_and_its_test_costs_neither() {
+    let whole = tempfile::tempdir().unwrap();
+    let expected = Trial::new(whole.path()).run().unwrap().0;
+    let folder = tempfile::tempdir().unwrap();
+    let trial = Trial { drill: "device_lost:op=evaluate", ..Trial::new(folder.path()) };
+    let Err(TrainError::Fault { step, saved, .. }) = trial.run() else { panic!() };
+    assert_eq!(step, 9);
+    let trial = Trial { resume: saved.as_deref(), ..Trial::new(folder.path()) };
+    let (report, _) = trial.run().unwrap();
+    let told = |report: &surefoot_train::Report| -> Vec<(u64, u64)> {
+        report.epochs.iter().map(|epoch| (epoch.step, epoch.train_loss.to_bits())).collect()
+    };
+    assert_eq!(told(&report), told(&expected));
+}

@@ -14,6 +14,7 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let arguments = args::Arguments::parse();
+    terminal::start_logging(&arguments.global);
     let terminal = terminal::Terminal::new(&arguments.global);
     match commands::run(arguments, &terminal) {
         Ok(exit) => exit.into(),

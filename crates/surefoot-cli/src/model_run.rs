@@ -49,6 +49,23 @@ pub(crate) struct ModelRun<'a> {
     show_progress: bool,
 }
 
+/// Under `ulimit -v`, starts this very command line anew with an allocator that doesn't reserve
+/// address space for every thread: else little of it would be left for the model.
+fn with_one_arena() -> Result<(), Failure> {
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::unix::process::CommandExt as _;
+        const ARENAS: &str = "MALLOC_ARENA_MAX";
+        if std::env::var_os(ARENAS).is_none() && process::is_address_space_limited() {
+            let anew = crate::child::own_command(std::env::args_os().skip(1))
+                .map(|mut command| command.env(ARENAS, "1").exec());
+            let (Ok(error) | Err(error)) = anew;
+            return Err(Failure::usage("the program could not be started anew").caused_by(&error));
+        }
+    }
+    Ok(())
+}
+
 /// What the guard sees of a result: numbers that are on the host already.
 struct Done<T>(T);
 
@@ -68,6 +85,7 @@ impl<'a> ModelRun<'a> {
             return Err(Failure::usage("--precision: models are run in fp32 for now")
                 .hint("leave it out; weights in fp16 and bf16 are read all the same"));
         }
+        with_one_arena()?;
         let journal = global.open_journal()?;
         let footing = args.footing(journal.clone())?.build()?;
         Ok(Self { args, terminal, footing, journal, show_progress: !global.quiet })

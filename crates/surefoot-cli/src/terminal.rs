@@ -9,6 +9,25 @@ use serde::Serialize;
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 
+/// Sends what the libraries log to stderr: warnings at `-v`, more at `-vv`, all at `-vvv`.
+/// Without `-v` nothing is logged; what matters is told as notes and faults.
+pub(crate) fn start_logging(global: &Global) {
+    let default = match global.verbose {
+        0 => return,
+        1 => "warn,surefoot=info",
+        2 => "info,surefoot=debug",
+        _ => "debug,surefoot=trace",
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
+    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(!no_colour && io::stderr().is_terminal())
+        .init();
+}
+
 /// Prints for one run of the program.
 pub(crate) struct Terminal {
     quiet: bool,

@@ -78,7 +78,7 @@ fn forward(folder: &Path, tokens: usize) {
     );
 }
 
-/// Against the same products by Burn alone, without a cache, attention or a head.
+/// Against a loop over Burn's operations that does the same.
 fn decode(folder: &Path) {
     let work = Work { batch: 1, prompt: 4, new_tokens: 16, want: tokens::WANT };
     let model = open(folder, &work, 1.0);
@@ -101,9 +101,13 @@ fn decode(folder: &Path) {
             .expect("the model generates");
         let begun = first.unwrap_or(start);
         ours.push(begun.elapsed().as_secs_f64() / 15.0);
+        let mut cache = Vec::new();
+        for at in 0..4 {
+            bare.step(&mut cache, at);
+        }
         let start = Instant::now();
-        for _ in 0..15 {
-            bare.step();
+        for at in 4..19 {
+            bare.step(&mut cache, at);
         }
         theirs.push(start.elapsed().as_secs_f64() / 15.0);
     }
@@ -116,11 +120,15 @@ fn decode(folder: &Path) {
     );
 }
 
-/// A Llama's products as someone would write them with Burn: weights as `nn.Linear` has them.
+/// A Llama as someone would write it with Burn: weights as Burn's `Linear` has them, a cache
+/// that grows by concatenation.
 struct Bare {
     blocks: Vec<[Tensor<2>; 7]>,
+    scale: Tensor<2>,
     head: Tensor<2>,
 }
+
+type Cached = (Tensor<4>, Tensor<4>);
 
 impl Bare {
     fn new(blocks: usize) -> Self {
@@ -139,22 +147,46 @@ impl Bare {
                 random(2048, 768),
             ]
         };
-        Self { blocks: (0..blocks).map(|_| block()).collect(), head: random(768, 4096) }
+        Self {
+            blocks: (0..blocks).map(|_| block()).collect(),
+            scale: random(1, 768),
+            head: random(768, 4096),
+        }
     }
 
-    fn step(&self) {
+    fn norm(&self, x: Tensor<2>) -> Tensor<2> {
+        x.clone() / ((x.clone() * x).mean_dim(1) + 1e-5).sqrt() * self.scale.clone()
+    }
+
+    fn step(&self, cache: &mut Vec<Cached>, at: usize) {
         let mut x = Tensor::<2>::ones([1, 768], &Device::flex());
-        for [q, k, v, o, gate, up, down] in &self.blocks {
-            let normal = x.clone() / ((x.clone() * x.clone()).mean_dim(1) + 1e-5).sqrt();
-            let q = normal.clone().matmul(q.clone());
-            let _k = normal.clone().matmul(k.clone());
-            let _v = normal.matmul(v.clone());
-            x = x + q.matmul(o.clone());
-            let normal = x.clone() / ((x.clone() * x.clone()).mean_dim(1) + 1e-5).sqrt();
+        let angle = Tensor::<4>::full([1, 1, 1, 32], at as f32 * 0.1, &Device::flex());
+        let (cos, sin) = (angle.clone().cos(), angle.sin());
+        let rotate = |x: Tensor<4>| {
+            let (a, b) = (x.clone().narrow(3, 0, 32), x.narrow(3, 32, 32));
+            let first = a.clone() * cos.clone() - b.clone() * sin.clone();
+            Tensor::cat(vec![first, b * cos.clone() + a * sin.clone()], 3)
+        };
+        for (number, [q, k, v, o, gate, up, down]) in self.blocks.iter().enumerate() {
+            let normal = self.norm(x.clone());
+            let q = rotate(normal.clone().matmul(q.clone()).reshape([1, 12, 1, 64]));
+            let mut k = rotate(normal.clone().matmul(k.clone()).reshape([1, 4, 1, 64]));
+            let mut v = normal.matmul(v.clone()).reshape([1, 4, 1, 64]);
+            if let Some((keys, values)) = cache.get(number) {
+                k = Tensor::cat(vec![keys.clone(), k], 2);
+                v = Tensor::cat(vec![values.clone(), v], 2);
+                cache[number] = (k.clone(), v.clone());
+            } else {
+                cache.push((k.clone(), v.clone()));
+            }
+            let scores = (q * 0.125).reshape([1, 4, 3, 64]).matmul(k.swap_dims(2, 3));
+            let seen = activation::softmax(scores, 3).matmul(v).reshape([1, 768]);
+            x = x + seen.matmul(o.clone());
+            let normal = self.norm(x.clone());
             let gate = activation::silu(normal.clone().matmul(gate.clone()));
             x = x + (gate * normal.matmul(up.clone())).matmul(down.clone());
         }
-        let _ = x.matmul(self.head.clone()).into_data();
+        let _ = self.norm(x).matmul(self.head.clone()).into_data();
     }
 }
 

@@ -1,6 +1,6 @@
 //! The fixtures made with transformers: logits and every hidden state within 1e-4, in every
 //! mode of execution. `SUREFOOT_GOLDENS` names another folder of them, made by
-//! `make_goldens.py`, to be tried instead.
+//! `make_goldens.py`, to be tried instead; `SUREFOOT_TEST_DEVICE` another device than the CPU.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,6 +26,13 @@ fn folders() -> Vec<PathBuf> {
     folders.sort();
     assert!(folders.len() >= 5, "{folders:?}");
     folders
+}
+
+fn device() -> Device {
+    match std::env::var("SUREFOOT_TEST_DEVICE") {
+        Ok(name) => surefoot::device::open(name.parse().unwrap()).unwrap().burn().clone(),
+        Err(_) => Device::flex(),
+    }
 }
 
 fn floats(golden: &SafeTensors<'_>, name: &str) -> Vec<f32> {
@@ -72,7 +79,7 @@ fn with_share(folder: &Path, share: f64) -> (Model, Placement) {
     let work = Work { batch: 2, prompt: 24, new_tokens: 0, want: WANT };
     let plan = opened.plan_with_share(&work, share);
     let mode = plan.mode;
-    (opened.load(&plan, &Device::flex(), Arc::default()).unwrap(), mode)
+    (opened.load(&plan, &device(), Arc::default()).unwrap(), mode)
 }
 
 #[test]

@@ -102,3 +102,16 @@ fn good_examples_of_the_pages_are_good() {
         assert_eq!(lines(&source, &[rule]), BTreeSet::new(), "{}", rule.code);
     }
 }
+
+/// The table in the documents lists the rules as they are.
+#[test]
+fn the_documents_list_every_rule() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/check.md");
+    let text = fs::read_to_string(path).expect("docs/check.md");
+    for rule in rules::ALL {
+        let (severity, fix) = (rule.severity.word(), if rule.fixable { "yes" } else { "" });
+        let row =
+            format!("| {} | {} | {severity} | {fix} | {} |", rule.code, rule.name, rule.summary);
+        assert!(text.contains(&row), "docs/check.md lacks: {row}");
+    }
+}

@@ -138,7 +138,6 @@ pub fn a_split_batch_gives_the_whole_batches_result(device: &Arc<OpenDevice>) {
             x,
             |_, model, x| Ok(model.forward(x)),
             |parts: Vec<Part<Tensor<2>>>| {
-                assert_eq!(parts.len(), 4);
                 Tensor::cat(parts.into_iter().map(|part| part.value).collect(), 0)
             },
         )
@@ -161,7 +160,7 @@ pub fn split_gradients_equal_the_whole_batches(device: &Arc<OpenDevice>) {
                 x.clone(),
                 |step, model, x| {
                     let device = step.autodiff_device();
-                    let model = model.0.to_device(&device);
+                    let model = model.0.to_device(&device).train();
                     let x = Tensor::<2>::from_data(x.try_into_data()?, &device);
                     let loss = model.forward(x).powf_scalar(2.0).mean();
                     let gradients = loss.backward();
@@ -277,7 +276,10 @@ pub fn threads_share_a_footing(device: &Arc<OpenDevice>) {
 /// A real failure, not a drill: the host refuses an allocation that half the batch fits in.
 pub fn a_failed_host_allocation_is_recovered_by_splitting(device: &Arc<OpenDevice>) {
     let x = Tensor::<2>::ones([4, 2], &Device::flex());
-    let sum = footing(device)
+    // The whole batch can't run anywhere, so there is nothing to verify the recovery against.
+    let footing =
+        Footing::builder().devices(Selector::only(device.name())).build().expect("it opens");
+    let sum = footing
         .task("host buffer")
         .run_split(
             (),

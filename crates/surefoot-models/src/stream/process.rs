@@ -31,13 +31,21 @@ pub fn limit() -> u64 {
     address_space().map_or(free, |space| free.min(space))
 }
 
-/// Threads and their allocators reserve address space that they never use.
-const RESERVES: u64 = 96 << 20;
+/// Address space for the stacks of threads and what else is not memory in use.
+const RESERVES: u64 = 48 << 20;
+
+/// Whether the address space is limited. An allocator that reserves some for every thread then
+/// takes most of it, so such a process should begin with `MALLOC_ARENA_MAX=1`.
+pub fn is_address_space_limited() -> bool {
+    address_space().is_some()
+}
 
 fn address_space() -> Option<u64> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
     let limit: u64 = line.split_whitespace().next()?.parse().ok()?;
+    // Threads that will be started for the work take their share now.
+    rayon::current_num_threads();
     let taken = status("VmSize:")?.saturating_sub(status("VmRSS:")?);
     Some(limit.saturating_sub(taken + RESERVES))
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
+use rayon::prelude::*;
 
 use super::feed::Feed;
 use super::meter::Meter;
@@ -143,7 +144,7 @@ impl Session<'_> {
                 }
             };
             let y = match kept.layout {
-                Layout::OutIn => weight.matmul(x.clone()),
+                Layout::OutIn => product(weight, x.clone()),
                 Layout::InOut => {
                     let x = x.clone().narrow(0, part.rows.start, part.rows.len());
                     weight.transpose().matmul(x)
@@ -153,4 +154,27 @@ impl Session<'_> {
         }
         Ok(())
     }
+}
+
+/// Below this a product is over before other threads have begun.
+const WORTH_SPLITTING: usize = 1 << 18;
+
+/// `[outputs, inputs]` × `[inputs, columns]`. Burn's CPU backend multiplies with a single column
+/// on one thread, though that is most of decoding: the rows are shared out instead.
+fn product(weight: Tensor<2>, x: Tensor<2>) -> Tensor<2> {
+    let [rows, inputs] = weight.dims();
+    let threads = rayon::current_num_threads();
+    let alone = x.dims()[1] > 1 || rows * inputs < WORTH_SPLITTING || rows < threads;
+    if alone || threads == 1 || weight.device() != Device::flex() {
+        return weight.matmul(x);
+    }
+    let share = rows.div_ceil(threads);
+    let parts: Vec<Tensor<2>> = (0..rows.div_ceil(share))
+        .into_par_iter()
+        .map(|part| {
+            let from = part * share;
+            weight.clone().narrow(0, from, share.min(rows - from)).matmul(x.clone())
+        })
+        .collect();
+    Tensor::cat(parts, 0)
 }

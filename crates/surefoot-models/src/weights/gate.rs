@@ -1,7 +1,10 @@
 //! How many bytes of streamed weights may be in memory at once. Who brings a piece in takes a
 //! permit first and waits if there is no room; the permit goes back when the piece's memory does.
 
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use memmap2::MmapMut;
 
 /// Counts bytes that are in flight.
 #[derive(Debug)]
@@ -15,6 +18,8 @@ pub(crate) struct Gate {
 struct State {
     used: u64,
     closed: bool,
+    /// Memory of pieces that left, for those to come: new pages cost more than converting does.
+    spare: Vec<MmapMut>,
 }
 
 impl Gate {
@@ -42,8 +47,39 @@ impl Gate {
 
     /// Lets everyone who waits go away empty-handed.
     pub(crate) fn close(&self) {
-        self.state().closed = true;
+        let mut state = self.state();
+        state.closed = true;
+        state.spare.clear();
+        drop(state);
         self.changed.notify_all();
+    }
+}
+
+impl Permit {
+    /// Memory of at least `size` bytes, used before or new. One that fits badly is let go, so
+    /// that all there is stays near what is in flight.
+    pub(crate) fn memory(&self, size: usize) -> io::Result<MmapMut> {
+        let used = {
+            let mut state = self.gate.state();
+            let used = state
+                .spare
+                .iter()
+                .position(|memory| memory.len() >= size && memory.len() <= size + size / 8)
+                .map(|at| state.spare.swap_remove(at));
+            if used.is_none() {
+                state.spare.pop();
+            }
+            used
+        };
+        used.map_or_else(|| MmapMut::map_anon(size), Ok)
+    }
+
+    /// Keeps memory for another piece.
+    pub(crate) fn keep(&self, memory: MmapMut) {
+        let mut state = self.gate.state();
+        if !state.closed {
+            state.spare.push(memory);
+        }
     }
 }
 

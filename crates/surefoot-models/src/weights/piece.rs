@@ -16,6 +16,7 @@ use super::gate::Permit;
 use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
 use crate::folder::header::Dtype;
+use crate::folder::mapped::MappedRange;
 
 /// Reading and converting go on in steps of this many file bytes, which a cache holds.
 const STEP: usize = 512 << 10;
@@ -85,19 +86,24 @@ impl Piece {
             let cost = Cost { reading: start.elapsed(), converting: Duration::ZERO };
             (bytes::Bytes::from_owner(Held { memory, _permit: permit }), cost)
         } else {
-            let (memory, cost) = self.converted(range)?;
-            (bytes::Bytes::from_owner(Held { memory, _permit: permit }), cost)
+            let size = range.len() / self.dtype.size() * 4;
+            let memory = match &permit {
+                Some(permit) => permit.memory(size),
+                None => MmapMut::map_anon(size),
+            };
+            let mut memory = memory.map_err(|error| {
+                self.stored.problem(format!("finds no memory for {size} bytes: {error}"))
+            })?;
+            let cost = self.convert(range, &mut memory[..size])?;
+            (bytes::Bytes::from_owner(Converted { memory: Some(memory), size, permit }), cost)
         };
         let bytes = Bytes::from_shared(shared, AllocationProperty::Other);
         let data = TensorData::from_bytes(bytes, shape, DType::F32);
         Ok((Tensor::from_data(data, (device, DType::F32)), cost))
     }
 
-    fn converted(&self, range: Range<usize>) -> Result<(MmapMut, Cost), ModelError> {
+    fn convert(&self, range: Range<usize>, memory: &mut [u8]) -> Result<Cost, ModelError> {
         let size = self.dtype.size();
-        let mut memory = MmapMut::map_anon(range.len() / size * 4).map_err(|error| {
-            self.stored.problem(format!("finds no memory for {} bytes: {error}", range.len()))
-        })?;
         let mut source = vec![0; STEP.min(range.len())];
         let mut cost = Cost::default();
         let mut at = range.start as u64;
@@ -111,18 +117,39 @@ impl Piece {
             cost.converting += read.elapsed();
             at += source.len() as u64;
         }
-        Ok((memory, cost))
+        Ok(cost)
     }
 }
 
-/// Memory that a tensor reads, with the room it takes.
-struct Held<M> {
-    memory: M,
+/// A part of a file that a tensor reads in place.
+struct Held {
+    memory: MappedRange,
     _permit: Option<Permit>,
 }
 
-impl<M: AsRef<[u8]>> AsRef<[u8]> for Held<M> {
+impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
         self.memory.as_ref()
+    }
+}
+
+/// Numbers that were converted. Their memory may be larger than they are.
+struct Converted {
+    memory: Option<MmapMut>,
+    size: usize,
+    permit: Option<Permit>,
+}
+
+impl AsRef<[u8]> for Converted {
+    fn as_ref(&self) -> &[u8] {
+        self.memory.as_ref().map_or(&[], |memory| &memory[..self.size])
+    }
+}
+
+impl Drop for Converted {
+    fn drop(&mut self) {
+        if let (Some(permit), Some(memory)) = (&self.permit, self.memory.take()) {
+            permit.keep(memory);
+        }
     }
 }

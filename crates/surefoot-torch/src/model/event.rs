@@ -1,5 +1,7 @@
 //! What happens in a function, in the order in which it runs: the rules read these.
 
+use std::rc::Rc;
+
 use ruff_python_ast::{Expr, ExprBinOp, ExprCall, Operator};
 use ruff_text_size::TextRange;
 
@@ -17,7 +19,7 @@ pub(crate) struct Snap<'a> {
 #[derive(Clone, Debug)]
 pub(crate) enum Target<'a> {
     /// An imported dotted name.
-    Path(Box<str>),
+    Path(Rc<str>),
     /// A method; `place` is the receiver's text if it is a plain dotted name.
     Method {
         name: &'a str,

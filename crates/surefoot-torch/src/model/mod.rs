@@ -26,6 +26,7 @@ mod walk;
 
 use ruff_python_ast::{Expr, ModModule, StmtFunctionDef};
 use ruff_text_size::TextRange;
+use rustc_hash::FxHashSet;
 
 pub(crate) use class::Class;
 use context::{Context, ContextId};
@@ -96,6 +97,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) torch_imports: Vec<(TextRange, usize)>,
     /// What devices that differ by branch are called, by symbol.
     pub(crate) chosen: Vec<(u32, &'a str)>,
+    /// The functions of the file that are called where gradients are off.
+    pub(crate) called_without_gradients: FxHashSet<usize>,
+    /// The functions of the file that are called in a loop.
+    pub(crate) called_in_loops: FxHashSet<usize>,
     /// What the module calls torch, if it imports it whole.
     pub(crate) torch_name: Option<&'a str>,
 }

@@ -2,10 +2,11 @@
 
 use ruff_python_ast::Expr;
 use ruff_text_size::{Ranged, TextRange};
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::context::{Context, ContextId, ContextKind, With};
 use super::device::Device;
-use super::event::{Call, Event, Snap};
+use super::event::{Call, Event, Snap, Target};
 use super::value::{Dtype, Kind, Object, Value};
 use super::{Facts, Function};
 
@@ -125,8 +126,7 @@ impl<'a> Facts<'a> {
     /// Whether this calls a model: the object itself or its `forward`.
     pub(crate) fn calls_model(&self, call: &Call<'a>) -> bool {
         self.is_model(&call.receiver)
-            && (matches!(call.target, super::event::Target::Object)
-                || call.method() == Some("forward"))
+            && (matches!(call.target, Target::Object) || call.method() == Some("forward"))
     }
 
     /// Whether this steps an optimizer, by itself or through a scaler.
@@ -153,20 +153,35 @@ impl<'a> Facts<'a> {
         function.events.iter().filter(move |event| range.contains_range(event.range))
     }
 
-    /// Whether the function is called from somewhere in the file where gradients are off.
-    pub(crate) fn is_called_without_gradients(&self, index: usize) -> bool {
-        let name = self.functions[index].name;
-        self.functions.iter().flat_map(|function| &function.events).any(|event| {
-            event.call().is_some_and(|call| {
-                let called = match &call.target {
-                    super::event::Target::Local(local) => *local == index,
-                    super::event::Target::Method { name: method, .. } => *method == name,
-                    super::event::Target::Name(called) => *called == name,
-                    _ => false,
-                };
-                called && self.gradients_off(event.context)
-            })
-        })
+    /// Notes which functions are called where gradients are off, and which in loops. A method is
+    /// known by its name alone.
+    pub(super) fn note_callers(&mut self) {
+        let mut by_name: FxHashMap<&'a str, Vec<usize>> = FxHashMap::default();
+        for (index, function) in self.functions.iter().enumerate().skip(1) {
+            by_name.entry(function.name).or_default().push(index);
+        }
+        let (mut without, mut looped) = (FxHashSet::default(), FxHashSet::default());
+        for event in self.functions.iter().flat_map(|function| &function.events) {
+            let Some(call) = event.call() else { continue };
+            let called = match &call.target {
+                Target::Local(index) => &[*index][..],
+                Target::Method { name, .. } | Target::Name(name) => {
+                    by_name.get(name).map_or(&[][..], Vec::as_slice)
+                }
+                _ => continue,
+            };
+            if called.is_empty() {
+                continue;
+            }
+            if self.gradients_off(event.context) {
+                without.extend(called);
+            }
+            if self.loop_around(event.context).is_some() {
+                looped.extend(called);
+            }
+        }
+        self.called_without_gradients = without;
+        self.called_in_loops = looped;
     }
 }
 

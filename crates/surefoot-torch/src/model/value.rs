@@ -1,6 +1,8 @@
 //! What the walk knows of a value: an imported name, a constant, a device, or an object made in
 //! this file, whose state (device, dtype, whether it was ever written) changes as code runs.
 
+use std::rc::Rc;
+
 use ruff_text_size::{TextRange, TextSize};
 
 use super::device::Device;
@@ -111,7 +113,7 @@ pub(crate) struct Object<'a> {
 pub(crate) enum Value<'a> {
     Unknown,
     /// An imported dotted name.
-    Path(Box<str>),
+    Path(Rc<str>),
     Str(&'a str),
     Int(i64),
     Float,

@@ -17,6 +17,10 @@ use super::roles::Roles;
 use super::value::{Kind, Object, ObjectId, State, Value};
 use super::{Facts, Function, Mentions};
 
+/// A function in which more than this happens was written by a program. It is not checked: some
+/// rules compare events with each other, and time must stay bounded.
+const MOST_EVENTS: usize = 10_000;
+
 /// A function whose body waits until the scope around it is done.
 pub(super) struct Pending<'a> {
     pub(super) function: usize,
@@ -48,6 +52,8 @@ impl<'a> Walker<'a> {
             mentions,
             torch_imports: Vec::new(),
             chosen: Vec::new(),
+            called_without_gradients: Default::default(),
+            called_in_loops: Default::default(),
             torch_name: None,
         };
         Self {
@@ -82,6 +88,12 @@ impl<'a> Walker<'a> {
         self.bind_free_names(module.range);
         self.body(&module.body);
         self.finish_scope();
+        for function in &mut self.facts.functions {
+            if function.events.len() > MOST_EVENTS {
+                function.events.clear();
+            }
+        }
+        self.facts.note_callers();
         self.facts
     }
 

@@ -88,7 +88,7 @@ fn gradients(facts: &Facts<'_>, findings: &mut Findings) {
             let script = function.node.is_none();
             let evaluation =
                 evaluating && (around.is_some() || by_name || script) || by_name && over_data;
-            if evaluation && !facts.is_called_without_gradients(index) {
+            if evaluation && !facts.called_without_gradients.contains(&index) {
                 findings.add(
                     &GRADIENTS,
                     event.range,

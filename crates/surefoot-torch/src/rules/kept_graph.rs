@@ -204,7 +204,7 @@ fn starts(text: &str, name: &str) -> bool {
 }
 
 fn outputs(facts: &Facts<'_>, findings: &mut Findings) {
-    for function in &facts.functions {
+    for (index, function) in facts.functions.iter().enumerate() {
         if function.class.is_some_and(|class| facts.classes[class].is_model) {
             continue;
         }
@@ -217,7 +217,7 @@ fn outputs(facts: &Facts<'_>, findings: &mut Findings) {
             let Some(around) = facts.loop_around(event.context) else { continue };
             if !matches!(around.kind, ContextKind::Loop { loader: true })
                 || facts.gradients_off(event.context)
-                || facts.is_called_without_gradients(index_of(facts, function))
+                || facts.called_without_gradients.contains(&index)
             {
                 continue;
             }
@@ -240,8 +240,4 @@ fn outputs(facts: &Facts<'_>, findings: &mut Findings) {
             }
         }
     }
-}
-
-fn index_of<'a>(facts: &Facts<'a>, function: &Function<'a>) -> usize {
-    facts.functions.iter().position(|other| std::ptr::eq(other, function)).unwrap_or(0)
 }

@@ -2,6 +2,7 @@
 
 use ruff_python_ast::Expr;
 use ruff_text_size::{Ranged, TextRange};
+use rustc_hash::FxHashSet;
 
 use super::{Findings, Rule};
 use crate::finding::Severity;
@@ -86,10 +87,11 @@ fn training_loops<'f, 'a>(
 }
 
 fn missing(facts: &Facts<'_>, findings: &mut Findings) {
+    let clearing = Clearing::of(facts);
     for (index, function) in facts.functions.iter().enumerate() {
         for (range, step) in training_loops(facts, function) {
             let cleared = function.events.iter().any(clears);
-            if cleared || helper_clears(facts, function, range) {
+            if cleared || clearing.in_loop(facts, function, range) {
                 continue;
             }
             report_missing(step.range, findings);
@@ -120,34 +122,42 @@ fn step_function(facts: &Facts<'_>, index: usize, findings: &mut Findings) {
         return;
     };
     let trains = calls().any(|(_, call)| is_backward(call));
-    let repeated = facts.functions.iter().flat_map(|other| &other.events).any(|event| {
-        let called = event.call().is_some_and(|call| match call.target {
-            Target::Local(local) => local == index,
-            Target::Method { name, .. } => function.class.is_some() && name == function.name,
-            _ => false,
-        });
-        called && facts.loop_around(event.context).is_some()
-    });
+    let repeated = facts.called_in_loops.contains(&index);
     if trains && repeated {
         report_missing(step.range, findings);
     }
 }
 
-/// Whether a function of this file that is called in the loop clears the gradients.
-fn helper_clears(facts: &Facts<'_>, function: &Function<'_>, range: TextRange) -> bool {
-    facts.events_in(function, range).filter_map(Event::call).any(|call| {
-        facts.functions.iter().enumerate().any(|(index, other)| {
-            let called = match &call.target {
-                Target::Local(local) => *local == index,
-                Target::Method { name, .. } => *name == other.name,
-                _ => false,
-            };
-            called && other.events.iter().any(clears)
+/// The functions of a file that clear gradients.
+struct Clearing<'a> {
+    functions: FxHashSet<usize>,
+    names: FxHashSet<&'a str>,
+}
+
+impl<'a> Clearing<'a> {
+    fn of(facts: &Facts<'a>) -> Self {
+        let mut clearing = Self { functions: FxHashSet::default(), names: FxHashSet::default() };
+        for (index, function) in facts.functions.iter().enumerate() {
+            if function.events.iter().any(clears) {
+                clearing.functions.insert(index);
+                clearing.names.insert(function.name);
+            }
+        }
+        clearing
+    }
+
+    /// Whether one of them is called in the loop.
+    fn in_loop(&self, facts: &Facts<'a>, function: &Function<'a>, range: TextRange) -> bool {
+        facts.events_in(function, range).filter_map(Event::call).any(|call| match &call.target {
+            Target::Local(index) => self.functions.contains(index),
+            Target::Method { name, .. } => self.names.contains(name),
+            _ => false,
         })
-    })
+    }
 }
 
 fn misplaced(facts: &Facts<'_>, findings: &mut Findings) {
+    let clearing = Clearing::of(facts);
     for function in &facts.functions {
         for (range, step) in training_loops(facts, function) {
             let inside: Vec<_> =
@@ -155,7 +165,7 @@ fn misplaced(facts: &Facts<'_>, findings: &mut Findings) {
             if inside.is_empty() {
                 let outside = function.events.iter().find(|event| clears(event));
                 if let Some(outside) = outside
-                    && !helper_clears(facts, function, range)
+                    && !clearing.in_loop(facts, function, range)
                 {
                     findings.add(
                         &MISPLACED,

@@ -82,11 +82,14 @@ fn best_batch(device: &OpenDevice) -> Result<Advice<usize>, Fault> {
     }
     let best = rates.iter().copied().fold(0.0, f64::max);
     let at = rates.iter().position(|rate| *rate >= 0.8 * best).unwrap_or(0);
-    Ok(Advice::new(
-        BATCHES[at],
-        format!(
+    let because = match at {
+        0 => {
+            format!("a small network does {:.0} samples/s one by one; batches add little", rates[0])
+        }
+        at => format!(
             "a small network does {:.0} samples/s in batches of {}, {:.0} one by one",
             rates[at], BATCHES[at], rates[0]
         ),
-    ))
+    };
+    Ok(Advice::new(BATCHES[at], because))
 }

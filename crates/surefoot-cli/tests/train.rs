@@ -1,5 +1,7 @@
 //! `surefoot train` as a person or a machine uses it.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -60,7 +60,7 @@ fn main() {
     let footing =
         Footing::builder().devices(Selector::only(DeviceName::CPU)).build().expect("the CPU opens");
     let source = Arc::new(Images {
-        pixels: (0..COUNT * IMAGE).map(|at| (at * 2_654_435_761 >> 7) as u8).collect(),
+        pixels: (0..COUNT * IMAGE).map(|at| ((at * 2_654_435_761) >> 7) as u8).collect(),
     });
     let augment = Augment { flip: true, crop: 4 };
     let recipe = Recipe {

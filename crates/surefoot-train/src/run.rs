@@ -287,9 +287,9 @@ impl Run<'_> {
             }
             self.hold(course, false);
             let step = course.state.step;
-            let due = self.config.checkpoint.every.is_some_and(|every| step % every == 0);
+            let due = self.config.checkpoint.every.is_some_and(|every| step.is_multiple_of(every));
             // The end of an epoch is saved once it is tested.
-            if due && step % per_epoch != 0 && step < total {
+            if due && !step.is_multiple_of(per_epoch) && step < total {
                 match self.save(course, shapes, tell) {
                     Err(TrainError::Fault { fault, .. }) if course.held.is_some() => {
                         return self.rewind(course, *fault, tell);

@@ -264,7 +264,7 @@ fn update<M: Trainable>(
         .collect();
     let (values, moments) = settings.rule.update(lr, factor, slices, &done.state.moments);
     let made = values.iter().chain(moments.first.iter().chain(&moments.second).flatten());
-    let first = |tensor: &Tensor<1>| tensor.clone().slice([0..1]);
+    let first = |tensor: &Tensor<1>| tensor.clone().narrow(0, 0, 1);
     done.witness = needs_witness(done.state.device)
         .then(|| Tensor::cat(made.filter(|t| t.dims()[0] > 0).map(first).collect(), 0));
     done.state.moments = moments;

@@ -390,7 +390,7 @@ fn model(mut section: Section) -> Result<ModelConfig, ConfigError> {
         }
         ModelKind::Cnn => ModelConfig::Cnn {
             width: section
-                .number("width", |n: usize| n > 0 && n % 8 == 0, "a multiple of 8")?
+                .number("width", |n: usize| n > 0 && n.is_multiple_of(8), "a multiple of 8")?
                 .unwrap_or(32),
             stages: section
                 .number("stages", |n: usize| (1..=5).contains(&n), "from 1 to 5")?
@@ -404,7 +404,7 @@ fn model(mut section: Section) -> Result<ModelConfig, ConfigError> {
                 width: section
                     .number(
                         "width",
-                        |n: usize| n > 0 && n % heads == 0,
+                        |n: usize| n > 0 && n.is_multiple_of(heads),
                         &format!("a multiple of the {heads} heads"),
                     )?
                     .unwrap_or(heads * 32),

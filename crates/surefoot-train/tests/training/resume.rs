@@ -1,6 +1,6 @@
 //! A run that was stopped goes on as if it had not been.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use crate::harness::{SPARE, Trial};
 use surefoot::device::DeviceName;
@@ -9,7 +9,7 @@ use surefoot_train::checkpoint::{read, read_story};
 use surefoot_train::model::Builtin;
 use surefoot_train::parameters::shapes;
 
-fn weights(path: &PathBuf) -> Vec<Vec<u32>> {
+fn weights(path: &Path) -> Vec<Vec<u32>> {
     let device = burn::tensor::Device::flex();
     let config = surefoot_train::Config::parse(crate::harness::SHORT, &[]).unwrap();
     let data = surefoot_train::data::open(&config.data, config.seed).unwrap();

@@ -1,5 +1,7 @@
 //! `surefoot train` as a person or a machine uses it.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -84,8 +86,9 @@ fn the_main_job_learns_the_digits_in_under_a_minute() {
     let accuracy: f64 = accuracy.split(' ').next().unwrap().parse().unwrap();
     assert!(accuracy >= 97.0, "{result}");
     assert!(place.folder.path().join("runs/small/curves.svg").is_file());
-    let best = place.json(&["--eval", place.checkpoints("small")[0].to_str().unwrap()]);
-    assert!(best["test_accuracy"].as_f64().unwrap() >= 0.97, "{best}");
+    let best = place.checkpoints("small")[0].clone();
+    let tested = text(&place.run(&["--eval", best.to_str().unwrap()]).stdout);
+    assert!(tested.starts_with("test accuracy 9"), "{tested}");
 }
 
 #[test]
@@ -230,7 +233,7 @@ checkpoint: {every: 1, keep: 2}
             assert!(now >= reached, "round {round}: {now} after {reached}");
             reached = now;
         }
-        assert!(reached > 0, "no process lived long enough for a step");
+        assert!(reached > 10, "the processes did not live long enough for steps: {reached}");
         let end = place.json(&["small.yaml", "--resume"]);
         assert_eq!(end["resumed_from"].as_u64(), Some(reached));
         assert_eq!(end["test_loss"].as_f64(), Some(expected));

@@ -9,7 +9,7 @@ pub struct Chance(u64);
 impl Chance {
     /// A stream of its own for each list of numbers.
     pub fn of(purpose: &[u64]) -> Self {
-        let mut chance = Self(0x5eed_0f5u64);
+        let mut chance = Self(0x05ee_d0f5);
         for number in purpose {
             chance.0 ^= number.wrapping_mul(0xff51_afd7_ed55_8ccd);
             chance.0 = chance.number();

@@ -6,6 +6,7 @@ use surefoot::{BoxError, Fault, FaultKind, Footing};
 use crate::loader::{Loader, Recipe, plan};
 use crate::model::Trainable;
 use crate::state::State;
+use crate::step::bring;
 
 /// The name of the operation in the journal and in drills.
 pub const OPERATION: &str = "evaluate";
@@ -40,10 +41,7 @@ pub fn evaluate<M: Trainable>(
         }
         let task = footing.task(OPERATION).starting_on(state.device);
         let (batch_loss, batch_correct) = task.run_in_parts(batch.samples(), |step| {
-            let state = match state.device == step.device_name() {
-                true => state.clone(),
-                false => state.clone().to_device(step.device_name(), step.device()),
-            };
+            let state = bring(state, step)?;
             let mut sums = (0.0, 0.0);
             for range in step.ranges(batch.samples()) {
                 let part = batch.on_device(range, step.device())?;

@@ -17,12 +17,15 @@ struct Walk<F> {
     visit: F,
 }
 
+/// Takes a parameter's gradient out of all.
+type TakeGradient<'a> = Box<dyn Fn(&mut Gradients) -> Option<Tensor<1>> + 'a>;
+
 /// A parameter that is being visited, flattened when it is asked for.
 pub(crate) struct Seen<'a> {
     pub(crate) path: &'a [String],
     pub(crate) dims: Vec<usize>,
     pub(crate) value: Box<dyn Fn() -> Tensor<1> + 'a>,
-    pub(crate) gradient: Box<dyn Fn(&mut Gradients) -> Option<Tensor<1>> + 'a>,
+    pub(crate) gradient: TakeGradient<'a>,
 }
 
 impl<F: FnMut(Seen<'_>)> ModuleVisitor for Walk<F> {

@@ -94,6 +94,15 @@ struct Course<M> {
     epoch_started: (Instant, u64),
 }
 
+impl<M> Course<M> {
+    /// Whether an epoch is done but not yet tested and told: also after a fault in between.
+    fn is_untested(&self, per_epoch: u64, total: u64) -> bool {
+        let step = self.state.step;
+        let is_end = step > 0 && (step.is_multiple_of(per_epoch) || step == total);
+        is_end && self.epochs.last().is_none_or(|epoch| epoch.step != step)
+    }
+}
+
 /// How a stretch of steps ended.
 enum Stretch {
     Whole,
@@ -133,20 +142,18 @@ impl Run<'_> {
         }
         self.hold(&mut course, true);
         let mut interrupted = false;
-        while course.state.step < total && !interrupted {
-            let epoch = course.state.step / per_epoch;
-            match self.stretch(
-                &mut course,
-                &shapes,
-                &recipe,
-                (epoch, per_epoch, total),
-                workers,
-                tell,
-            )? {
-                Stretch::Whole => self.finish_epoch(&mut course, &shapes, epoch, workers, tell)?,
-                Stretch::Stopped => interrupted = true,
-                Stretch::Rewound => {}
+        while !interrupted {
+            let done = course.state.step;
+            if course.is_untested(per_epoch, total) {
+                self.finish_epoch(&mut course, &shapes, (done - 1) / per_epoch, workers, tell)?;
+                continue;
             }
+            if done >= total {
+                break;
+            }
+            let lengths = (done / per_epoch, per_epoch, total);
+            let stretch = self.stretch(&mut course, &shapes, &recipe, lengths, workers, tell)?;
+            interrupted = matches!(stretch, Stretch::Stopped);
         }
         self.report(course, &shapes, resumed_from, interrupted, tell)
     }
@@ -280,10 +287,15 @@ impl Run<'_> {
             }
             self.hold(course, false);
             let step = course.state.step;
-            let due = self.config.checkpoint.every.is_some_and(|every| step % every == 0);
+            let due = self.config.checkpoint.every.is_some_and(|every| step.is_multiple_of(every));
             // The end of an epoch is saved once it is tested.
-            if due && step % per_epoch != 0 && step < total {
-                self.save(course, shapes, tell)?;
+            if due && !step.is_multiple_of(per_epoch) && step < total {
+                match self.save(course, shapes, tell) {
+                    Err(TrainError::Fault { fault, .. }) if course.held.is_some() => {
+                        return self.rewind(course, *fault, tell);
+                    }
+                    other => other?,
+                };
             }
         }
         Ok(Stretch::Whole)
@@ -412,18 +424,25 @@ impl Run<'_> {
         course.held_at = Instant::now();
     }
 
+    /// Tests the state; none if it went with its device and the run went back to the copy.
     fn test<M: Trainable>(
         &self,
         course: &mut Course<M>,
         shapes: &[Shape],
         workers: usize,
         tell: &mut dyn FnMut(&News),
-    ) -> Result<Evaluation, TrainError> {
+    ) -> Result<Option<Evaluation>, TrainError> {
         let (size, prefetch) = (course.micro_batch, self.config.prefetch);
         let result =
             evaluate(self.footing, &course.state, &self.recipe(false), size, workers, prefetch);
         self.pass_on_faults(course, tell);
-        result.map_err(|fault| self.save_and_stop(course, shapes, fault))
+        match result {
+            Ok(tested) => Ok(Some(tested)),
+            Err(fault) if fault.root_cause() == STATE_LOST => {
+                self.rewind(course, fault, tell).map(|_| None)
+            }
+            Err(fault) => Err(self.save_and_stop(course, shapes, fault)),
+        }
     }
 
     fn finish_epoch<M: Trainable>(
@@ -433,9 +452,11 @@ impl Run<'_> {
         epoch: u64,
         workers: usize,
         tell: &mut dyn FnMut(&News),
-    ) -> Result<(), TrainError> {
+    ) -> Result<Stretch, TrainError> {
         let samples_per_second = self.speed(course);
-        let tested = self.test(course, shapes, workers, tell)?;
+        let Some(tested) = self.test(course, shapes, workers, tell)? else {
+            return Ok(Stretch::Rewound);
+        };
         let items = course.running.items.max(1) as f64;
         let device =
             self.footing.device().map_err(|fault| self.stopped(fault, course.state.step, None))?;
@@ -467,8 +488,12 @@ impl Run<'_> {
             ..Running::default()
         };
         tell(&News::Epoch(report));
-        self.save(course, shapes, tell)?;
-        Ok(())
+        match self.save(course, shapes, tell) {
+            Err(TrainError::Fault { fault, .. }) if course.held.is_some() => {
+                self.rewind(course, *fault, tell)
+            }
+            other => other.map(|_| Stretch::Whole),
+        }
     }
 
     fn story<M>(&self, course: &Course<M>) -> Story {
@@ -559,5 +584,61 @@ impl Run<'_> {
             epochs: course.epochs,
             curves,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Builtin;
+    use crate::step::tests::STATE_IS_LOST;
+    use surefoot::device::{Backend, Selector};
+    use surefoot::journal::Journal;
+    use surefoot::recover::Drill;
+
+    const CONFIG: &str =
+        "{data: {kind: digits}, model: {kind: mlp, hidden: [16]}, batch_size: 160, steps: 12}";
+
+    fn train(drill: Drill) -> (Report, Vec<News>) {
+        let config = Config::parse(CONFIG, &[]).unwrap();
+        let data = crate::data::open(&config.data, config.seed).unwrap();
+        let watch = Watch::default();
+        let spare = DeviceName { backend: Backend::Cpu, index: 1 };
+        let footing = Footing::builder()
+            .devices(Selector::Chain(vec![spare, DeviceName::CPU]))
+            .journal(Journal::builder().listener(watch.listener()).build())
+            .drill(drill)
+            .build()
+            .unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let run = Run {
+            footing: &footing,
+            config: &config,
+            origin: (CONFIG.to_owned(), Vec::new()),
+            data: &data,
+            shelf: Shelf::new(folder.path(), 1).unwrap(),
+            watch,
+            stop: &AtomicBool::new(false),
+        };
+        let device = footing.device().unwrap();
+        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
+        let mut heard = Vec::new();
+        let report = run.train(model, None, |news| heard.push(news.clone())).unwrap();
+        (report, heard)
+    }
+
+    #[test]
+    fn a_state_that_goes_with_its_device_is_made_again_from_the_host_s_copy() {
+        let (expected, _) = train(Drill::default());
+        for step in [0, 6, 11] {
+            STATE_IS_LOST.set(true);
+            let (report, news) = train(Drill::once(FaultKind::DeviceLost, step).on("cpu:1"));
+            STATE_IS_LOST.set(false);
+            assert!(news.iter().any(|news| matches!(news, News::Rewound { .. })), "{step}");
+            assert_eq!((report.steps, report.device.as_str()), (12, "cpu"), "{step}");
+            assert_eq!(report.test_loss.to_bits(), expected.test_loss.to_bits(), "{step}");
+            let losses = |report: &Report| report.epochs.last().unwrap().train_loss.to_bits();
+            assert_eq!(losses(&report), losses(&expected), "{step}");
+        }
     }
 }

@@ -166,9 +166,13 @@ fn attempt<M: Trainable>(
 
 /// The state on this try's device. If it can't be read from where it was, that is no fault of
 /// the device it should go to.
-fn bring<M: Trainable>(state: &State<M>, step: &Step<'_>) -> Result<State<M>, BoxError> {
+pub(crate) fn bring<M: Trainable>(state: &State<M>, step: &Step<'_>) -> Result<State<M>, BoxError> {
     if state.device == step.device_name() {
         return Ok(state.clone());
+    }
+    #[cfg(test)]
+    if tests::STATE_IS_LOST.get() {
+        return Err(Box::new(Fault::new(FaultKind::NotDeviceRelated, OPERATION, STATE_LOST)));
     }
     let moved = catch(|| {
         let moved = state.clone().to_device(step.device_name(), step.device());
@@ -260,7 +264,7 @@ fn update<M: Trainable>(
         .collect();
     let (values, moments) = settings.rule.update(lr, factor, slices, &done.state.moments);
     let made = values.iter().chain(moments.first.iter().chain(&moments.second).flatten());
-    let first = |tensor: &Tensor<1>| tensor.clone().slice([0..1]);
+    let first = |tensor: &Tensor<1>| tensor.clone().narrow(0, 0, 1);
     done.witness = needs_witness(done.state.device)
         .then(|| Tensor::cat(made.filter(|t| t.dims()[0] > 0).map(first).collect(), 0));
     done.state.moments = moments;
@@ -270,4 +274,22 @@ fn update<M: Trainable>(
 /// On the CPU work is done when the call returns.
 fn needs_witness(device: DeviceName) -> bool {
     device != DeviceName::CPU
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Makes a lost device take the state with it, which no test can do for real.
+        pub(crate) static STATE_IS_LOST: Cell<bool> = const { Cell::new(false) };
+    }
+
+    #[test]
+    fn micro_batches_cover_every_sample_once() {
+        let ranges: Vec<_> = micro_batches(10, 4).collect();
+        assert_eq!(ranges, [0..4, 4..8, 8..10]);
+        assert_eq!(micro_batches(0, 4).count(), 0);
+    }
 }

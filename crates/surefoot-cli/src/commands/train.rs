@@ -34,6 +34,9 @@ use show::Show;
 /// Set by Ctrl-C: the run ends after the step that is under way.
 static STOP: AtomicBool = AtomicBool::new(false);
 
+/// What `--resume` without a value means.
+const LATEST: &str = "latest";
+
 /// Train a model from a configuration; survive faults, lost devices and being killed
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -54,7 +57,7 @@ pub(crate) struct Train {
     #[arg(value_name = "CONFIG", required_unless_present = "eval")]
     config: Option<PathBuf>,
     /// Go on from a checkpoint: this one, or the latest of the last run
-    #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, require_equals = true, default_missing_value = LATEST)]
     resume: Option<PathBuf>,
     /// Test a checkpoint instead of training; it knows its own configuration
     #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["resume", "find_batch"])]
@@ -141,7 +144,7 @@ impl Train {
         }
         let wanted = self.wanted_folder(config);
         match &self.resume {
-            Some(path) if path.as_os_str().is_empty() => latest_folder(&wanted).unwrap_or(wanted),
+            Some(path) if path.as_os_str() == LATEST => latest_folder(&wanted).unwrap_or(wanted),
             Some(path) => path.parent().map(Path::to_owned).unwrap_or(wanted),
             None => fresh_folder(&wanted),
         }
@@ -156,7 +159,7 @@ impl Train {
 
     /// The checkpoint to go on from, if one is.
     fn checkpoint(&self, shelf: &Shelf, terminal: &Terminal) -> Result<Option<PathBuf>, Failure> {
-        let named = self.resume.clone().filter(|path| !path.as_os_str().is_empty());
+        let named = self.resume.clone().filter(|path| path.as_os_str() != LATEST);
         let restarted = self.supervised_folder.is_some() && supervisor::inherited().attempt > 0;
         if named.is_some() && !restarted {
             return Ok(named);

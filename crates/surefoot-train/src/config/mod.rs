@@ -122,7 +122,9 @@ pub struct DataConfig {
     pub channels: usize,
     /// A table's column with the class.
     pub label: Option<String>,
-    /// Characters of a piece of text.
+    /// A `tokenizer.json` for a text; character by character if none.
+    pub tokenizer: Option<PathBuf>,
+    /// Tokens of a piece of text.
     pub length: usize,
 }
 
@@ -139,7 +141,7 @@ pub enum DataKind {
     Folder,
     /// A table with a class in each line.
     Csv,
-    /// A text, character by character.
+    /// A text, character by character or by a tokenizer.
     Text,
 }
 
@@ -360,6 +362,7 @@ fn data(mut section: Section) -> Result<DataConfig, ConfigError> {
             .number("channels", |n: usize| n == 1 || n == 3, "1 (grey) or 3 (colour)")?
             .unwrap_or(3),
         label: section.parsed("label")?,
+        tokenizer: section.parsed("tokenizer")?,
         length: section
             .number("length", |n: usize| (2..=65_536).contains(&n), "from 2 to 65536")?
             .unwrap_or(128),
@@ -387,7 +390,7 @@ fn model(mut section: Section) -> Result<ModelConfig, ConfigError> {
         }
         ModelKind::Cnn => ModelConfig::Cnn {
             width: section
-                .number("width", |n: usize| n > 0 && n % 8 == 0, "a multiple of 8")?
+                .number("width", |n: usize| n > 0 && n.is_multiple_of(8), "a multiple of 8")?
                 .unwrap_or(32),
             stages: section
                 .number("stages", |n: usize| (1..=5).contains(&n), "from 1 to 5")?
@@ -401,7 +404,7 @@ fn model(mut section: Section) -> Result<ModelConfig, ConfigError> {
                 width: section
                     .number(
                         "width",
-                        |n: usize| n > 0 && n % heads == 0,
+                        |n: usize| n > 0 && n.is_multiple_of(heads),
                         &format!("a multiple of the {heads} heads"),
                     )?
                     .unwrap_or(heads * 32),
@@ -535,6 +538,20 @@ mod tests {
         let error = Config::parse(SMALL, &flag("optimizer.lrr", "1")).unwrap_err();
         assert_eq!(error.line, 0);
         assert_eq!(error.hint.as_deref(), Some("did you mean 'lr'?"));
+    }
+
+    #[test]
+    fn the_configurations_that_come_along_are_right() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+        let files: Vec<_> = std::fs::read_dir(folder)
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|end| end == "yaml"))
+            .collect();
+        assert!(files.len() >= 6);
+        for file in files {
+            Config::read(&file, &[]).unwrap_or_else(|error| panic!("{error}"));
+        }
     }
 
     proptest! {

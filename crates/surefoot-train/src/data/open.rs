@@ -74,7 +74,8 @@ pub fn open(config: &DataConfig, seed: u64) -> Result<DataSet, DataError> {
             held_out(Arc::new(table))
         }
         DataKind::Text => {
-            let (train, test) = Text::read(path()?, config.length, config.test)?;
+            let (train, test) =
+                Text::read(path()?, config.tokenizer.as_deref(), config.length, config.test)?;
             (Arc::new(train), Arc::new(test))
         }
     };

@@ -14,6 +14,9 @@ pub struct Table {
     rows: Vec<Row>,
 }
 
+/// A line's numbers and class, or what is wrong with it.
+type Parsed = Result<(Vec<f32>, String), String>;
+
 #[derive(Debug)]
 struct Row {
     line: usize,
@@ -48,7 +51,7 @@ impl Table {
         let heading = (numeric + 1 < first.len()).then(|| lines.next()).flatten();
         let column = label_column(path, &first, heading.is_some(), label)?;
         let mut names: BTreeMap<String, usize> = BTreeMap::new();
-        let parsed: Vec<(usize, Result<(Vec<f32>, String), String>)> = lines
+        let parsed: Vec<(usize, Parsed)> = lines
             .map(|(line, fields)| {
                 let row = row(&fields, first.len(), column);
                 if let Ok((_, class)) = &row {
@@ -117,7 +120,7 @@ fn label_column(
     })
 }
 
-fn row(fields: &[String], columns: usize, label: usize) -> Result<(Vec<f32>, String), String> {
+fn row(fields: &[String], columns: usize, label: usize) -> Parsed {
     if fields.len() != columns {
         return Err(format!("it has {} fields where the first line has {columns}", fields.len()));
     }

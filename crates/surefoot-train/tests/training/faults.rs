@@ -135,3 +135,30 @@ fn accumulated_batches_train_like_one_large_batch() {
     let (report, _) = trial.run().unwrap();
     assert!((report.test_loss - expected).abs() < TOLERANCE, "{} {expected}", report.test_loss);
 }
+
+#[test]
+fn every_model_trains_the_same_in_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text.txt");
+    std::fs::write(&file, "the quick brown fox jumps over the lazy dog. ".repeat(40)).unwrap();
+    let text = format!(
+        "{{data: {{kind: text, length: 16, path: '{}'}}, model: {{kind: gpt, layers: 2, heads: 2, \
+         width: 32}}, batch_size: 24, steps: 4, clip_norm: 1}}",
+        file.display()
+    );
+    let images = "{data: {kind: digits}, model: {kind: cnn, width: 8}, batch_size: 48, steps: 4}";
+    let recompute = || Policy::default().ladder(FaultKind::OutOfMemory, [Rung::Checkpoint]);
+    for config in [images, &text] {
+        let run = |drill: &str, policy: Policy| {
+            Trial { config, drill, policy, ..Trial::new(folder.path()) }.run().unwrap().0
+        };
+        let whole = run("", Policy::default());
+        let split = run("out_of_memory:count=3,op=train step", Policy::default());
+        let recomputed = run("out_of_memory:op=train step", recompute());
+        assert_eq!((split.faults, recomputed.faults), (3, 1), "{config}");
+        for report in [split, recomputed] {
+            let error = (report.test_loss - whole.test_loss).abs();
+            assert!(error < TOLERANCE, "{config}: {error}");
+        }
+    }
+}

@@ -1,5 +1,7 @@
 //! Whole runs on the built-in digits: faults, resuming, precision, data.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod data;
 mod faults;
 mod harness;

@@ -1,6 +1,6 @@
 //! A run that was stopped goes on as if it had not been.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use crate::harness::{SPARE, Trial};
 use surefoot::device::DeviceName;
@@ -9,7 +9,7 @@ use surefoot_train::checkpoint::{read, read_story};
 use surefoot_train::model::Builtin;
 use surefoot_train::parameters::shapes;
 
-fn weights(path: &PathBuf) -> Vec<Vec<u32>> {
+fn weights(path: &Path) -> Vec<Vec<u32>> {
     let device = burn::tensor::Device::flex();
     let config = surefoot_train::Config::parse(crate::harness::SHORT, &[]).unwrap();
     let data = surefoot_train::data::open(&config.data, config.seed).unwrap();
@@ -95,4 +95,20 @@ fn checkpoints_are_written_as_often_as_asked_and_explain_themselves() {
     assert!(story.config.contains("digits") && story.flags.len() == 2);
     assert_eq!(story.step, 12);
     assert!(report.curves.is_some_and(|path| path.is_file()));
+}
+
+#[test]
+fn a_fault_between_an_epoch_and_its_test_costs_neither() {
+    let whole = tempfile::tempdir().unwrap();
+    let expected = Trial::new(whole.path()).run().unwrap().0;
+    let folder = tempfile::tempdir().unwrap();
+    let trial = Trial { drill: "device_lost:op=evaluate", ..Trial::new(folder.path()) };
+    let Err(TrainError::Fault { step, saved, .. }) = trial.run() else { panic!() };
+    assert_eq!(step, 9);
+    let trial = Trial { resume: saved.as_deref(), ..Trial::new(folder.path()) };
+    let (report, _) = trial.run().unwrap();
+    let told = |report: &surefoot_train::Report| -> Vec<(u64, u64)> {
+        report.epochs.iter().map(|epoch| (epoch.step, epoch.train_loss.to_bits())).collect()
+    };
+    assert_eq!(told(&report), told(&expected));
 }

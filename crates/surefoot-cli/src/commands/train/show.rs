@@ -1,5 +1,6 @@
 //! What a person sees of a run, and what a machine reads.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::exit::Failure;
 use crate::terminal::Terminal;
 
 /// Samples that were left out are named up to here, and counted beyond.
-const NAMED_SAMPLES: u64 = 10;
+const NAMED_SAMPLES: usize = 10;
 
 /// Shows one run.
 pub(super) struct Show<'a> {
@@ -27,7 +28,7 @@ pub(super) struct Show<'a> {
     hardware: String,
     steps: u64,
     from: u64,
-    skipped_samples: u64,
+    skipped_samples: BTreeSet<String>,
     since: Instant,
 }
 
@@ -55,7 +56,7 @@ impl<'a> Show<'a> {
             hardware,
             steps: 0,
             from: 0,
-            skipped_samples: 0,
+            skipped_samples: BTreeSet::new(),
             since: Instant::now(),
         }
     }
@@ -80,6 +81,7 @@ impl<'a> Show<'a> {
                 self.note(&self.hardware);
                 let loading = match workers {
                     0 => "loading in the training thread".to_owned(),
+                    1 => "1 loading thread".to_owned(),
                     n => format!("{n} loading threads"),
                 };
                 self.note(&format!("checkpoints go to {}; {loading}", folder.display()));
@@ -96,13 +98,13 @@ impl<'a> Show<'a> {
                 self.line(json!({"event": "fitted", "micro_batch": micro_batch, "budget": budget}));
             }
             News::Step { step, loss, accuracy, samples_per_second, .. } => {
-                self.bar.set_position(*step);
                 self.bar.set_message(format!(
                     "loss {loss:.4}  accuracy {:.1} %  {} samples/s  {}",
                     100.0 * accuracy,
                     count(*samples_per_second as u64),
                     self.left(*step)
                 ));
+                self.bar.set_position(*step);
             }
             News::Epoch(epoch) => {
                 self.note(&self.epoch(epoch));
@@ -129,11 +131,13 @@ impl<'a> Show<'a> {
                 self.line(json!({"event": "skipped_step", "step": step}));
             }
             News::SkippedSample { what } => {
-                self.skipped_samples += 1;
-                if self.skipped_samples <= NAMED_SAMPLES {
+                // A bad sample comes again in each epoch: once is enough.
+                let is_new = self.skipped_samples.len() <= NAMED_SAMPLES
+                    && self.skipped_samples.insert(what.clone());
+                if is_new && self.skipped_samples.len() <= NAMED_SAMPLES {
                     self.note(&format!("left out: {what}"));
-                } else if self.skipped_samples == NAMED_SAMPLES + 1 {
-                    self.note("left out: more samples, not named one by one");
+                } else if is_new {
+                    self.note("left out: more samples, which --json names");
                 }
                 self.line(json!({"event": "skipped_sample", "what": what}));
             }
@@ -201,6 +205,7 @@ impl<'a> Show<'a> {
         };
         let ended = match (report.interrupted, config.length) {
             (true, _) => "interrupted".to_owned(),
+            (false, Length::Epochs(1)) => "1 epoch".to_owned(),
             (false, Length::Epochs(epochs)) => format!("{epochs} epochs"),
             (false, Length::Steps(_)) => "done".to_owned(),
         };
@@ -224,10 +229,11 @@ impl<'a> Show<'a> {
         }
         row("faults", faults(report));
         if report.skipped_steps > 0 {
-            row("steps left out", format!("{} with inf or NaN", report.skipped_steps));
+            row("left out", format!("{} steps with inf or NaN", report.skipped_steps));
         }
         if report.skipped_samples > 0 {
-            row("samples left out", format!("{} that can't be read", report.skipped_samples));
+            let times = report.skipped_samples;
+            row("left out", format!("{times} times a sample that can't be read"));
         }
         row("checkpoint", report.checkpoint.display().to_string());
         if report.best_checkpoint != report.checkpoint {

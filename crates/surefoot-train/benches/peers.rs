@@ -1,0 +1,63 @@
+//! The training steps that `benches/peers/train.py` does in PyTorch: prints `NAME MILLISECONDS`.
+
+use std::time::Instant;
+
+use burn::module::Module;
+use surefoot::Footing;
+use surefoot::device::{DeviceName, Selector};
+use surefoot_train::batch::HostBatch;
+use surefoot_train::chance::Chance;
+use surefoot_train::config::ModelConfig;
+use surefoot_train::data::{Form, Sample};
+use surefoot_train::model::Builtin;
+use surefoot_train::optimizer::Rule;
+use surefoot_train::parameters::shapes;
+use surefoot_train::state::State;
+use surefoot_train::step::{StepOrder, StepSettings, step};
+
+fn main() {
+    let images = Form::Dense { channels: 3, height: 32, width: 32, classes: 10 };
+    let text = Form::Text { vocabulary: 96, length: 128 };
+    println!("cnn {:.1}", milliseconds(&ModelConfig::Cnn { width: 16, stages: 3 }, images, 32));
+    println!(
+        "gpt {:.1}",
+        milliseconds(&ModelConfig::Gpt { layers: 4, heads: 4, width: 256 }, text, 8)
+    );
+}
+
+fn milliseconds(config: &ModelConfig, form: Form, samples: usize) -> f64 {
+    let footing =
+        Footing::builder().devices(Selector::only(DeviceName::CPU)).build().expect("the CPU opens");
+    let device = footing.device().expect("the CPU opens");
+    let model = Builtin::new(config, form, 1, device.burn());
+    let shapes = shapes(&model);
+    let mut state = State::new(model.valid(), DeviceName::CPU);
+    let mut chance = Chance::of(&[1]);
+    let mut batch = HostBatch::new(form, samples);
+    for _ in 0..samples {
+        let sample = match form {
+            Form::Dense { .. } => Sample::Dense {
+                values: (0..form.size()).map(|_| chance.normal() as f32).collect(),
+                label: chance.below(10),
+            },
+            Form::Text { vocabulary, length } => {
+                Sample::Tokens((0..=length).map(|_| chance.below(vocabulary) as u32).collect())
+            }
+        };
+        batch.push(sample).expect("the sample fits");
+    }
+    let rule = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+    let settings = StepSettings { rule, clip_norm: None, micro_batch: samples };
+    let order = StepOrder { lr: 1e-3, checkpointing: false, name_bad: false };
+    let mut times: Vec<f64> = (0..23)
+        .map(|_| {
+            let started = Instant::now();
+            let done = step(&footing, &settings, order, &state, &shapes, &batch);
+            state = done.expect("a step works").state;
+            1e3 * started.elapsed().as_secs_f64()
+        })
+        .skip(3)
+        .collect();
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}

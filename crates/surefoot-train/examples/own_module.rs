@@ -1,0 +1,55 @@
+//! A module of your own, trained by the same loop: guarded steps, checkpoints, recovery.
+
+use std::sync::atomic::AtomicBool;
+
+use burn::module::Module;
+use burn::nn::{Linear, LinearConfig};
+use burn::tensor::activation::gelu;
+use surefoot::journal::Journal;
+use surefoot::place::Autocast;
+use surefoot::{BoxError, Footing};
+use surefoot_train::checkpoint::{Shelf, fresh_folder};
+use surefoot_train::{Config, News, Run, Score, Trainable, Watch, batch::Batch, data};
+
+#[derive(Module, Debug)]
+struct Mine {
+    wide: Linear,
+    narrow: Linear,
+}
+
+impl Trainable for Mine {
+    fn score(&self, batch: &Batch, _cast: Autocast) -> Score {
+        let hidden = gelu(self.wide.forward(batch.dense()));
+        Score::of_classes(self.narrow.forward(hidden), batch.targets.clone())
+    }
+}
+
+fn main() -> Result<(), BoxError> {
+    let text = "{data: {kind: digits}, model: {kind: mlp}, epochs: 10, optimizer: {lr: 0.005}}";
+    let config = Config::parse(text, &[])?;
+    let data = data::open(&config.data, config.seed)?;
+    let watch = Watch::default();
+    let journal = Journal::builder().listener(watch.listener()).build();
+    let footing = Footing::builder().journal(journal).build()?;
+    let device = footing.device()?.burn().clone();
+    let run = Run {
+        footing: &footing,
+        config: &config,
+        origin: (text.to_owned(), Vec::new()),
+        data: &data,
+        shelf: Shelf::new(&fresh_folder("runs/own_module".as_ref()), 2)?,
+        watch,
+        stop: &AtomicBool::new(false),
+    };
+    let model = Mine {
+        wide: LinearConfig::new(64, 96).init(&device),
+        narrow: LinearConfig::new(96, 10).init(&device),
+    };
+    let report = run.train(model, None, |news| {
+        if let News::Epoch(epoch) = news {
+            println!("epoch {}: test accuracy {:.3}", epoch.epoch, epoch.test_accuracy);
+        }
+    })?;
+    println!("{:.1} % after {} steps", 100.0 * report.test_accuracy, report.steps);
+    Ok(())
+}

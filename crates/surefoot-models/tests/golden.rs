@@ -1,6 +1,7 @@
 //! The fixtures made with transformers: logits and every hidden state within 1e-4, in every
 //! mode of execution. `SUREFOOT_GOLDENS` names another folder of them, made by
 //! `make_goldens.py`, to be tried instead; `SUREFOOT_TEST_DEVICE` another device than the CPU.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Attack files: each must be refused with the file and the tensor or key, without a panic and
 //! without memory that a stranger chose.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -24,8 +24,11 @@ pub(crate) struct Kin {
     /// Norms over each head's queries and keys.
     pub(crate) qk_norm: bool,
     /// The window of each layer.
-    pub(crate) windows: fn(&Settings, usize) -> Result<Vec<Option<usize>>, ModelError>,
+    pub(crate) windows: Windows,
 }
+
+/// Reads the window of each of so many layers, if it has one.
+type Windows = fn(&Settings, usize) -> Result<Vec<Option<usize>>, ModelError>;
 
 /// Describes a Llama.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {

@@ -15,6 +15,7 @@ use crate::weights::binding::Matrix;
 use crate::weights::piece::Piece;
 
 /// A piece, and its tensor if it stays.
+#[expect(clippy::large_enum_variant, reason = "a handful a matrix; a box would cost every product")]
 enum Slot {
     Held(Tensor<2>),
     Passing,

@@ -1,5 +1,7 @@
 //! `surefoot journal` as a user meets it, and the file's promise under `kill -9`.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -193,7 +195,7 @@ fn what_is_no_journal_is_refused_in_plain_words() {
         fs::write(&path, content).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let junk: Vec<u8> = (0..100_000u32).map(|n| (n * 7919 >> 5) as u8).collect();
+    let junk: Vec<u8> = (0..100_000u32).map(|n| ((n * 7919) >> 5) as u8).collect();
     let missing = folder.path().join("missing.jsonl");
     let cases = [
         (missing.to_str().unwrap().to_owned(), "No such file"),

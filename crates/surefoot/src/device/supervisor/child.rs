@@ -1,0 +1,123 @@
+//! The child's side: what it inherits, and its signs of life.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::DeviceName;
+
+/// The environment variable that a supervised process finds its inheritance in.
+const VARIABLE: &str = "SUREFOOT_SUPERVISED";
+
+/// Signs of life are not left more often than this.
+const BEAT_EVERY: Duration = Duration::from_millis(50);
+
+/// What a supervised process is told about the ones before it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Inherited {
+    /// How many processes died before this one.
+    pub attempt: u32,
+    /// Devices that took one down.
+    pub lost: Vec<DeviceName>,
+    /// How many died for want of memory.
+    pub memory_faults: u32,
+    /// Where to leave signs of life.
+    pub(super) heart: Option<PathBuf>,
+}
+
+impl Inherited {
+    pub(super) fn pass_to(&self, command: &mut Command) {
+        if let Ok(text) = serde_json::to_string(self) {
+            command.env(VARIABLE, text);
+        }
+    }
+
+    pub(super) fn lost_names(&self) -> String {
+        self.lost.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Takes the inheritance away from a process that is not supervised itself.
+    pub(super) fn keep_from(command: &mut Command) {
+        command.env_remove(VARIABLE);
+    }
+}
+
+/// What this process inherits; nothing if it is not supervised.
+pub fn inherited() -> &'static Inherited {
+    static INHERITED: OnceLock<Inherited> = OnceLock::new();
+    INHERITED.get_or_init(|| {
+        std::env::var(VARIABLE)
+            .ok()
+            .and_then(|text| serde_json::from_str(&text).ok())
+            .unwrap_or_default()
+    })
+}
+
+/// Leaves a sign of life, with the device that work is about to use. Costs a few nanoseconds
+/// unless the process is supervised, and little then.
+pub fn beat(device: &str) {
+    static HEART: OnceLock<Option<Mutex<File>>> = OnceLock::new();
+    static START: OnceLock<Instant> = OnceLock::new();
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let Some(heart) = HEART.get_or_init(|| {
+        let path = inherited().heart.as_ref()?;
+        File::options().write(true).open(path).ok().map(Mutex::new)
+    }) else {
+        return;
+    };
+    let now = START.get_or_init(Instant::now).elapsed().as_millis() as u64 + 1;
+    let last = LAST.load(Ordering::Relaxed);
+    if last != 0 && now < last + BEAT_EVERY.as_millis() as u64 {
+        return;
+    }
+    LAST.store(now, Ordering::Relaxed);
+    let mut heart = heart.lock().unwrap_or_else(PoisonError::into_inner);
+    // A sign of life that can't be left is a sign of nothing: the parent will see silence.
+    let _ = heart
+        .seek(SeekFrom::Start(0))
+        .and_then(|_| heart.write_all(format!("{now:020} {device:<40}\n").as_bytes()));
+}
+
+/// The parent's side of the signs of life: a file that the child overwrites.
+#[derive(Debug)]
+pub(super) struct Heart {
+    path: PathBuf,
+}
+
+impl Heart {
+    pub(super) fn new() -> io::Result<Self> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let unique = COUNT.fetch_add(1, Ordering::Relaxed);
+        let nanos = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.subsec_nanos());
+        let name = format!("surefoot-{}-{unique}-{nanos}.beat", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        File::options().write(true).create_new(true).open(&path)?;
+        Ok(Self { path })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The last sign of life: a number that changes, and the device.
+    pub(super) fn listen(&self) -> (String, Option<String>) {
+        let mut text = String::new();
+        let read = File::open(&self.path).and_then(|mut file| file.read_to_string(&mut text));
+        match (read, text.trim().split_once(' ')) {
+            (Ok(_), Some((beat, device))) => (beat.to_owned(), Some(device.trim().to_owned())),
+            _ => (String::new(), None),
+        }
+    }
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}

@@ -1,0 +1,146 @@
+//! Work in a child process, so that a driver's crash, the kernel's OOM killer or a hang costs a
+//! restart and not the run.
+//!
+//! The parent starts the child with one environment variable that says which devices were lost
+//! before and where to leave signs of life. The child's guard leaves one at each try
+//! ([`beat`]), with the device it is on. A child that dies by a signal, or falls silent, is
+//! turned into a fault; the next one starts one rung further on: without the device that was
+//! lost, or with smaller parts if memory ran out. A child that ends by itself is not restarted,
+//! whatever its exit code says.
+
+mod child;
+mod death;
+
+use std::io;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub use child::{Inherited, beat, inherited};
+pub use death::run_probe;
+
+use crate::fault::{Fault, FaultKind};
+use crate::journal::{Event, EventKind, Journal};
+use child::Heart;
+use death::{Ending, watch};
+
+/// How a supervised run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ended {
+    /// The work ended by itself, with this exit code.
+    Exit(i32),
+    /// It was interrupted from outside.
+    Interrupted,
+    /// It died more often than it may be restarted.
+    GaveUp(Fault),
+}
+
+/// Starts work in a child process and starts it again when it dies.
+#[derive(Debug)]
+pub struct Supervisor<'a> {
+    restarts: u32,
+    silence: Duration,
+    journal: Journal,
+    interrupted: Option<&'a AtomicBool>,
+}
+
+impl Default for Supervisor<'_> {
+    fn default() -> Self {
+        Self {
+            restarts: 3,
+            silence: Duration::from_secs(300),
+            journal: Journal::off(),
+            interrupted: None,
+        }
+    }
+}
+
+impl<'a> Supervisor<'a> {
+    /// Restarts at most this often.
+    #[must_use]
+    pub fn restarts(mut self, restarts: u32) -> Self {
+        self.restarts = restarts;
+        self
+    }
+
+    /// Takes a child for hung that shows no sign of life for this long.
+    #[must_use]
+    pub fn silence(mut self, limit: Duration) -> Self {
+        self.silence = limit;
+        self
+    }
+
+    /// Where deaths and restarts are told.
+    #[must_use]
+    pub fn journal(mut self, journal: Journal) -> Self {
+        self.journal = journal;
+        self
+    }
+
+    /// Set when Ctrl-C was pressed: the child, which got it too, ends, and isn't restarted.
+    #[must_use]
+    pub fn interrupted_by(mut self, flag: &'a AtomicBool) -> Self {
+        self.interrupted = Some(flag);
+        self
+    }
+
+    /// Runs `command` until it ends by itself or may not be restarted. `on_death` is told of
+    /// each death before the next start.
+    pub fn run(
+        &self,
+        command: impl Fn() -> Command,
+        mut on_death: impl FnMut(&Fault),
+    ) -> io::Result<Ended> {
+        let mut inherited = Inherited::default();
+        let mut earlier: Vec<Fault> = Vec::new();
+        loop {
+            let heart = Heart::new()?;
+            inherited.heart = Some(heart.path().to_owned());
+            let mut command = command();
+            inherited.pass_to(&mut command);
+            let fault = match watch(command, &heart, self.silence, self.interrupted)? {
+                Ending::Exit(code) => return Ok(Ended::Exit(code)),
+                Ending::Interrupted => return Ok(Ended::Interrupted),
+                Ending::Death(fault) => fault,
+            };
+            self.journal.with(|| {
+                let device = fault.device.clone().unwrap_or_default();
+                let event = Event::new(EventKind::Fault, "supervised process").device(device);
+                event.fault(fault.kind, fault.chain.join(": "))
+            });
+            if self.interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+                return Ok(Ended::Interrupted);
+            }
+            if inherited.attempt >= self.restarts {
+                return Ok(Ended::GaveUp(fault.after(earlier)));
+            }
+            on_death(&fault);
+            inherited.learn(&fault);
+            self.journal.with(|| {
+                Event::new(EventKind::Rung, "supervised process")
+                    .recovery("restart")
+                    .context("attempt", u64::from(inherited.attempt) + 1)
+                    .context("without", inherited.lost_names())
+            });
+            earlier.push(fault);
+        }
+    }
+}
+
+impl Inherited {
+    /// What the next child should do differently.
+    fn learn(&mut self, fault: &Fault) {
+        self.attempt += 1;
+        match fault.kind {
+            FaultKind::OutOfMemory => self.memory_faults += 1,
+            _ => {
+                if let Some(Ok(name)) = fault.device.as_deref().map(str::parse)
+                    && name != super::DeviceName::CPU
+                    && !self.lost.contains(&name)
+                {
+                    self.lost.push(name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! From an error or a panic to a [`Fault`]: types first, text last.
+
+use std::collections::TryReserveError;
+use std::error::Error;
+use std::io;
+
+use burn::tensor::{DataError, DeviceError, ExecutionError, TensorReadError};
+use safetensors::SafeTensorError;
+
+use super::panics::{PanicRecord, take_device_panics};
+use super::{Fault, FaultKind, explain};
+
+impl Fault {
+    /// Classifies `error`: by the type of the deepest link of its chain that has a known one,
+    /// else by what the texts say.
+    pub fn from_error(operation: &str, error: &(dyn Error + 'static)) -> Self {
+        let links: Vec<&(dyn Error + 'static)> =
+            std::iter::successors(Some(error), |&link| link.source()).collect();
+        if let Some(fault) = links.iter().find_map(|link| link.downcast_ref::<Self>()) {
+            return fault.clone();
+        }
+        let texts: Vec<String> = links.iter().map(ToString::to_string).collect();
+        let typed = links.iter().rev().find_map(|link| kind_of_type(*link));
+        let kind = typed.unwrap_or_else(|| explain(&texts.join("\n")).kind);
+        Self::with_chain(kind, operation, texts)
+    }
+
+    /// Classifies a caught panic. If a device's thread panicked just before, its message is the
+    /// cause and the caller's own (a closed channel) only the symptom.
+    pub fn from_panic(operation: &str, record: &PanicRecord) -> Self {
+        let mut chain = vec![format!("panicked at {}: {}", record.place, record.message)];
+        chain.extend(
+            take_device_panics()
+                .into_iter()
+                .map(|cause| format!("the device's thread panicked: {}", cause.message)),
+        );
+        let kind = chain
+            .iter()
+            .rev()
+            .map(|text| kind_of_text(text))
+            .find(|kind| *kind != FaultKind::NotDeviceRelated)
+            .unwrap_or(FaultKind::NotDeviceRelated);
+        Self::with_chain(kind, operation, chain)
+    }
+
+    fn with_chain(kind: FaultKind, operation: &str, chain: Vec<String>) -> Self {
+        let mut fault = Self::new(kind, operation, String::new());
+        // An error that wraps another often repeats its text: say it once.
+        fault.chain = chain;
+        fault.chain.dedup();
+        fault
+    }
+}
+
+fn kind_of_type(error: &(dyn Error + 'static)) -> Option<FaultKind> {
+    if let Some(error) = error.downcast_ref::<ExecutionError>() {
+        return Some(match error {
+            ExecutionError::DevicePoisoned { .. } => FaultKind::DeviceLost,
+            other => kind_of_text(other.reason()),
+        });
+    }
+    if let Some(error) = error.downcast_ref::<DataError>() {
+        return Some(kind_of_data_error(error));
+    }
+    if let Some(error) = error.downcast_ref::<TensorReadError>() {
+        return Some(match error {
+            TensorReadError::Execution(error) => return kind_of_type(error),
+            TensorReadError::Data(error) => kind_of_data_error(error),
+            TensorReadError::InvalidShape { .. } => FaultKind::ShapeMismatch,
+        });
+    }
+    if let Some(error) = error.downcast_ref::<DeviceError>() {
+        return Some(match error {
+            DeviceError::UnsupportedDType { .. } => FaultKind::UnsupportedDtype,
+            DeviceError::AlreadyInitialized { .. } => FaultKind::DriverOrInit,
+        });
+    }
+    if let Some(error) = error.downcast_ref::<SafeTensorError>() {
+        return Some(match error {
+            SafeTensorError::IoError(error) => kind_of_io(error),
+            _ => FaultKind::ModelLoading,
+        });
+    }
+    if error.is::<TryReserveError>() {
+        return Some(FaultKind::OutOfMemory);
+    }
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        // An io error can carry any other error: that one knows more.
+        return match error.get_ref() {
+            Some(inner) => kind_of_type(inner).or_else(|| Some(kind_of_io(error))),
+            None => Some(kind_of_io(error)),
+        };
+    }
+    #[cfg(any(feature = "gpu", feature = "cuda", target_os = "macos"))]
+    if let Some(kind) = cube::kind_of_type(error) {
+        return Some(kind);
+    }
+    None
+}
+
+fn kind_of_data_error(error: &DataError) -> FaultKind {
+    match error {
+        DataError::DTypeMismatch { .. } => FaultKind::DtypeMismatch,
+        DataError::UnsupportedConversion { .. } => FaultKind::UnsupportedDtype,
+        DataError::ElementCountMismatch { .. } | DataError::InvalidByteLength { .. } => {
+            FaultKind::ShapeMismatch
+        }
+        other => explain(&other.to_string()).kind,
+    }
+}
+
+/// A file that is missing, forbidden or cut short is the caller's to mend, whatever its text
+/// says; only memory is a fault of ours.
+fn kind_of_io(error: &io::Error) -> FaultKind {
+    match error.kind() {
+        io::ErrorKind::OutOfMemory => FaultKind::OutOfMemory,
+        _ => FaultKind::NotDeviceRelated,
+    }
+}
+
+/// What cubecl's own error types say, where they reach us as types.
+#[cfg(any(feature = "gpu", feature = "cuda", target_os = "macos"))]
+mod cube {
+    use std::error::Error;
+
+    use burn::cubecl::CompilationError;
+    use burn::cubecl::server::{IoError, LaunchError, ServerError};
+
+    use super::super::{FaultKind, explain};
+
+    pub(super) fn kind_of_type(error: &(dyn Error + 'static)) -> Option<FaultKind> {
+        if let Some(error) = error.downcast_ref::<ServerError>() {
+            return Some(server(error));
+        }
+        if let Some(error) = error.downcast_ref::<LaunchError>() {
+            return Some(launch(error));
+        }
+        if let Some(error) = error.downcast_ref::<CompilationError>() {
+            return Some(compilation(error));
+        }
+        #[cfg(any(feature = "gpu", target_os = "macos"))]
+        if error.is::<burn::tensor::wgpu::WgpuInitError>() {
+            return Some(FaultKind::DriverOrInit);
+        }
+        error.downcast_ref::<IoError>().map(memory)
+    }
+
+    fn server(error: &ServerError) -> FaultKind {
+        match error {
+            ServerError::DevicePoisoned(_) => FaultKind::DeviceLost,
+            ServerError::Launch(error) => launch(error),
+            ServerError::Io(error) => memory(error),
+            ServerError::ForeignHandle { .. } | ServerError::ServiceMismatch { .. } => {
+                FaultKind::DeviceMismatch
+            }
+            ServerError::NoDeviceTransport { .. } => FaultKind::UnsupportedOp,
+            ServerError::TornDown | ServerError::Skipped => FaultKind::CommandBuffer,
+            // The buffer asked about is only downstream: the root is what failed.
+            ServerError::Unwritten { root, .. } => server(root),
+            ServerError::Several { errors, .. } => {
+                errors.first().map_or(FaultKind::CommandBuffer, server)
+            }
+            ServerError::Validation { message, .. } => explain(message).kind,
+            ServerError::Generic { reason, .. } => explain(reason).kind,
+        }
+    }
+
+    fn launch(error: &LaunchError) -> FaultKind {
+        match error {
+            LaunchError::CompilationError(error) => compilation(error),
+            LaunchError::OutOfMemory { .. } => FaultKind::OutOfMemory,
+            LaunchError::TooManyResources(_) => FaultKind::KernelCompile,
+            LaunchError::DevicePoisoned(_) => FaultKind::DeviceLost,
+            LaunchError::Unknown { reason, .. } => explain(reason).kind,
+        }
+    }
+
+    fn compilation(error: &CompilationError) -> FaultKind {
+        match error {
+            CompilationError::UnsupportedInstruction { .. } => FaultKind::UnsupportedOp,
+            CompilationError::DevicePoisoned(_) => FaultKind::DeviceLost,
+            _ => FaultKind::KernelCompile,
+        }
+    }
+
+    fn memory(error: &IoError) -> FaultKind {
+        match error {
+            IoError::BufferTooBig { .. }
+            | IoError::OutOfMemory { .. }
+            | IoError::PageSizesExhausted { .. }
+            | IoError::StorageMappingFailed { .. } => FaultKind::OutOfMemory,
+            IoError::UnsupportedStrides { .. } => FaultKind::UnsupportedOp,
+            IoError::NotFound { .. } | IoError::StorageHandleNotFound { .. } => {
+                FaultKind::PlaceholderStorage
+            }
+            other => explain(&other.to_string()).kind,
+        }
+    }
+}
+
+/// Burn flattens cubecl's errors to text of a fixed form: headings, each followed by
+/// "Caused by:" and the next one down. The lowest cause decides; a tainted buffer's report
+/// ("never written") only names who asked.
+fn kind_of_text(text: &str) -> FaultKind {
+    const FLATTENED: [(&str, FaultKind); 16] = [
+        ("device is poisoned", FaultKind::DeviceLost),
+        ("device was poisoned", FaultKind::DeviceLost),
+        ("out of device memory allocating", FaultKind::OutOfMemory),
+        ("can't allocate buffer of size", FaultKind::OutOfMemory),
+        ("every page size the memory tracks", FaultKind::OutOfMemory),
+        ("couldn't map storage for a deferred allocation", FaultKind::OutOfMemory),
+        ("An out-of-memory error happened during launch", FaultKind::OutOfMemory),
+        ("An unsupported instruction caused the compilation", FaultKind::UnsupportedOp),
+        ("caused the compilation to fail", FaultKind::KernelCompile),
+        ("Too many resources were requested during launch", FaultKind::KernelCompile),
+        ("the provided strides are not supported", FaultKind::UnsupportedOp),
+        ("needs a transport between devices", FaultKind::UnsupportedOp),
+        ("The bytes were never written", FaultKind::PlaceholderStorage),
+        ("couldn't find resource for that handle", FaultKind::PlaceholderStorage),
+        ("=== Tensor Operation Error ===", FaultKind::ShapeMismatch),
+        ("are on different backends", FaultKind::DeviceMismatch),
+    ];
+    FLATTENED
+        .into_iter()
+        .find(|(phrase, _)| text.contains(phrase))
+        .map_or_else(|| explain(text).kind, |(_, kind)| kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, Tensor};
+
+    fn classified(error: impl Error + 'static) -> FaultKind {
+        Fault::from_error("op", &error).kind
+    }
+
+    #[test]
+    fn types_decide_before_texts() {
+        // The text says memory, the type says a file: the type is right.
+        let disk = io::Error::new(io::ErrorKind::StorageFull, "out of memory on /data");
+        assert_eq!(classified(disk), FaultKind::NotDeviceRelated);
+        let host = io::Error::from(io::ErrorKind::OutOfMemory);
+        assert_eq!(classified(host), FaultKind::OutOfMemory);
+        assert_eq!(classified(SafeTensorError::HeaderTooLarge), FaultKind::ModelLoading);
+        assert_eq!(classified(ExecutionError::device_poisoned("x")), FaultKind::DeviceLost);
+        let reserve = Vec::<u8>::new().try_reserve(usize::MAX).unwrap_err();
+        assert_eq!(classified(reserve), FaultKind::OutOfMemory);
+    }
+
+    #[test]
+    fn a_tainted_buffer_is_classified_by_its_root() {
+        let text = "The bytes were never written (failure #3, still claiming 2 buffer(s))\n  \
+                    skipped: matmul\nCaused by:\n  An IO error happened\nCaused by:\n  \
+                    out of device memory allocating 4294967296 bytes";
+        assert_eq!(classified(ExecutionError::with_context(text)), FaultKind::OutOfMemory);
+        let bare = "The bytes were never written (failure #3, still claiming 1 buffer(s))";
+        assert_eq!(classified(ExecutionError::with_context(bare)), FaultKind::PlaceholderStorage);
+    }
+
+    #[test]
+    fn an_error_inside_an_error_is_found() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the batch could not be read")]
+        struct Outer(#[source] ExecutionError);
+        let fault = Fault::from_error("read", &Outer(ExecutionError::device_poisoned("gone")));
+        assert_eq!(fault.kind, FaultKind::DeviceLost);
+        assert_eq!(fault.chain.len(), 2, "{:?}", fault.chain);
+        assert!(fault.chain[1].contains("gone"));
+    }
+
+    #[test]
+    fn burns_own_panics_are_classified() {
+        let device = Device::flex();
+        let a = Tensor::<2>::ones([2, 3], &device);
+        let b = Tensor::<2>::ones([2, 3], &device);
+        let record = crate::fault::catch(|| a.matmul(b)).unwrap_err();
+        let fault = Fault::from_panic("matmul", &record);
+        assert_eq!(fault.kind, FaultKind::ShapeMismatch, "{fault}");
+        assert!(!fault.retryable);
+    }
+
+    #[test]
+    fn an_ordinary_panic_is_no_device_fault() {
+        let record =
+            crate::fault::catch(|| Option::<u8>::None.expect("the room is booked")).unwrap_err();
+        assert_eq!(Fault::from_panic("op", &record).kind, FaultKind::NotDeviceRelated);
+    }
+}

@@ -1,0 +1,207 @@
+//! The float dtypes and what a device really does with them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+use serde::{Deserialize, Serialize};
+
+use crate::device::{DeviceName, OpenDevice};
+use crate::fault::catch;
+
+/// A float dtype, by the name people use for its precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Dtype {
+    /// 32 bits: the reference.
+    #[serde(rename = "fp32")]
+    F32,
+    /// 16 bits with 5 for the exponent: up to 65,504.
+    #[serde(rename = "fp16")]
+    F16,
+    /// 16 bits with the range of fp32 and 8 bits of precision.
+    #[serde(rename = "bf16")]
+    BF16,
+    /// 64 bits.
+    #[serde(rename = "fp64")]
+    F64,
+}
+
+impl Dtype {
+    /// Every dtype.
+    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::BF16, Self::F64];
+
+    /// Its name in JSON and on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::F32 => "fp32",
+            Self::F16 => "fp16",
+            Self::BF16 => "bf16",
+            Self::F64 => "fp64",
+        }
+    }
+
+    /// Bytes of one element.
+    pub fn size(self) -> usize {
+        match self {
+            Self::F64 => 8,
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+        }
+    }
+
+    /// The gap between 1 and the next number.
+    pub fn epsilon(self) -> f64 {
+        match self {
+            Self::F64 => f64::EPSILON,
+            Self::F32 => f64::from(f32::EPSILON),
+            Self::F16 => 2f64.powi(-10),
+            Self::BF16 => 2f64.powi(-7),
+        }
+    }
+
+    /// The largest finite number.
+    pub fn largest(self) -> f64 {
+        match self {
+            Self::F64 => f64::MAX,
+            Self::F32 => f64::from(f32::MAX),
+            Self::F16 => 65_504.0,
+            Self::BF16 => 3.389_531_389_251_535e38,
+        }
+    }
+
+    /// This dtype for one of Burn's float dtypes; none for an integer, bool or quantised one.
+    pub fn of(dtype: DType) -> Option<Self> {
+        match dtype {
+            DType::F64 => Some(Self::F64),
+            DType::F32 | DType::Flex32 => Some(Self::F32),
+            DType::F16 => Some(Self::F16),
+            DType::BF16 => Some(Self::BF16),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl From<Dtype> for FloatDType {
+    fn from(dtype: Dtype) -> Self {
+        match dtype {
+            Dtype::F64 => Self::F64,
+            Dtype::F32 => Self::F32,
+            Dtype::F16 => Self::F16,
+            Dtype::BF16 => Self::BF16,
+        }
+    }
+}
+
+/// What a device does with a dtype, found by trying.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DtypeSupport {
+    /// Stores it and computes right numbers in it.
+    Works,
+    /// Keeps and converts it, but its arithmetic is wrong or missing.
+    StoredOnly,
+    /// Can't hold it.
+    Refused,
+}
+
+impl fmt::Display for DtypeSupport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Works => "works",
+            Self::StoredOnly => "stored only",
+            Self::Refused => "refused",
+        })
+    }
+}
+
+/// Tries `dtype` on `device`: stores numbers and reads them back, then multiplies matrices and
+/// adds, against the same sums on the host. Done once per device and dtype.
+///
+/// Where the backend itself says that it can't compute in the dtype, arithmetic is not tried:
+/// its numbers would be an accident of the driver.
+pub fn probe_dtype(device: &OpenDevice, dtype: Dtype) -> DtypeSupport {
+    static KNOWN: OnceLock<Mutex<HashMap<(DeviceName, Dtype), DtypeSupport>>> = OnceLock::new();
+    let known = KNOWN.get_or_init(Mutex::default);
+    let key = (device.name(), dtype);
+    if let Some(support) = known.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+        return *support;
+    }
+    let support = if !stores(device, dtype) {
+        DtypeSupport::Refused
+    } else if device.info.dtypes.contains(&dtype) && computes(device, dtype) {
+        DtypeSupport::Works
+    } else {
+        DtypeSupport::StoredOnly
+    };
+    known.lock().unwrap_or_else(PoisonError::into_inner).insert(key, support);
+    support
+}
+
+fn burn_dtype(dtype: Dtype) -> DType {
+    FloatDType::from(dtype).into()
+}
+
+/// Small integers, which every float dtype holds exactly.
+fn numbers() -> Vec<f32> {
+    (0..16).map(|i| (i % 7) as f32 - 3.0).collect()
+}
+
+fn stores(device: &OpenDevice, dtype: Dtype) -> bool {
+    let read = catch(|| {
+        let data = TensorData::new(numbers(), [4, 4]).convert_dtype(burn_dtype(dtype));
+        let tensor = Tensor::<2>::from_data(data, (device.burn(), burn_dtype(dtype)));
+        tensor.try_into_data().ok()?.try_cast_as::<f32>().ok()?.try_to_vec::<f32>().ok()
+    });
+    matches!(read, Ok(Some(values)) if values == numbers())
+}
+
+fn computes(device: &OpenDevice, dtype: Dtype) -> bool {
+    let (a, expected) = (numbers(), host_square_plus_self(&numbers()));
+    let read = catch(|| {
+        let data = TensorData::new(a, [4, 4]).convert_dtype(burn_dtype(dtype));
+        let tensor = Tensor::<2>::from_data(data, (device.burn(), burn_dtype(dtype)));
+        let result = tensor.clone().matmul(tensor.clone()) + tensor;
+        result.try_into_data().ok()?.try_cast_as::<f32>().ok()?.try_to_vec::<f32>().ok()
+    });
+    // All numbers are small integers, so the result is exact in every dtype.
+    matches!(read, Ok(Some(values)) if values == expected)
+}
+
+fn host_square_plus_self(a: &[f32]) -> Vec<f32> {
+    (0..16)
+        .map(|at| {
+            let (row, column) = (at / 4, at % 4);
+            (0..4).map(|k| a[row * 4 + k] * a[k * 4 + column]).sum::<f32>() + a[at]
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::open;
+
+    #[test]
+    fn the_cpu_computes_in_fp32_and_fp64() {
+        let cpu = open(DeviceName::CPU).unwrap();
+        assert_eq!(probe_dtype(&cpu, Dtype::F32), DtypeSupport::Works);
+        assert_eq!(probe_dtype(&cpu, Dtype::F64), DtypeSupport::Works);
+        for dtype in [Dtype::F16, Dtype::BF16] {
+            assert_ne!(probe_dtype(&cpu, dtype), DtypeSupport::Refused, "{dtype}");
+        }
+    }
+
+    #[test]
+    fn names_are_the_same_in_text_and_json() {
+        for dtype in Dtype::ALL {
+            assert_eq!(serde_json::to_value(dtype).unwrap(), dtype.as_str());
+        }
+    }
+}

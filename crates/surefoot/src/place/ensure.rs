@@ -1,0 +1,396 @@
+//! Putting tensors and modules where they belong, and saying what was moved.
+//!
+//! The rule: everything that a run touches is on the run's device; float tensors and weights
+//! are in the run's dtype. A wrong device is always repaired. A float dtype is repaired unless
+//! that would throw away digits that nobody allowed to lose (fp64), which is reported with
+//! both sides.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Bool, DType, Device, Float, FloatDType, Int, Tensor};
+
+use super::{Dtype, DtypeSupport, probe_dtype};
+use crate::device::{DeviceName, OpenDevice};
+use crate::fault::{Fault, FaultKind};
+
+/// Where a run's tensors belong.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// What the device is called.
+    pub name: DeviceName,
+    /// The device, with its autodiff context.
+    pub device: Device,
+    /// The dtype of float tensors and weights.
+    pub dtype: Dtype,
+}
+
+impl Target {
+    /// `dtype` on `device`. Refused if the device can't compute in it, since Burn would give
+    /// wrong numbers without a word.
+    pub fn new(device: &OpenDevice, dtype: Dtype) -> Result<Self, Fault> {
+        match probe_dtype(device, dtype) {
+            DtypeSupport::Works => {
+                Ok(Self { name: device.name(), device: device.burn().clone(), dtype })
+            }
+            support => Err(Fault::new(
+                FaultKind::UnsupportedDtype,
+                "place",
+                format!(
+                    "{} ({}) does not compute in {dtype}: {support}",
+                    device.name(),
+                    device.info.label
+                ),
+            )
+            .on(device.name().to_string())),
+        }
+    }
+}
+
+/// Where one tensor is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spot {
+    /// What it is called: a parameter's path, or `input 0`.
+    pub name: String,
+    /// The device it is on.
+    pub device: Device,
+    /// Its dtype.
+    pub dtype: DType,
+    /// Its shape.
+    pub shape: Vec<usize>,
+}
+
+impl std::fmt::Display for Spot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} is {:?} {:?} on {:?}", self.name, self.dtype, self.shape, self.device)
+    }
+}
+
+/// Something that was not where it belonged and was put there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moved {
+    /// Where it was.
+    pub from: Spot,
+    /// Its device changed.
+    pub device: bool,
+    /// Its dtype changed, from this to that.
+    pub cast: Option<(DType, Dtype)>,
+}
+
+/// Tensors, and what is made of them.
+pub trait Place: Clone {
+    /// Shows `visit` every tensor.
+    fn survey(&self, visit: &mut dyn FnMut(Spot));
+
+    /// Puts every tensor on `target`, whatever it is now.
+    #[must_use]
+    fn place(self, target: &Target) -> Self;
+}
+
+/// Keeps the autodiff context that a tensor has; Burn refuses to move between contexts.
+fn for_tensor(target: &Target, is_autodiff: bool) -> Device {
+    match is_autodiff {
+        true => target.device.clone().autodiff(),
+        false => target.device.clone().without_autodiff(),
+    }
+}
+
+macro_rules! spot {
+    ($tensor:expr, $visit:expr) => {
+        $visit(Spot {
+            name: "input".to_owned(),
+            device: $tensor.device(),
+            dtype: $tensor.dtype(),
+            shape: $tensor.dims().to_vec(),
+        })
+    };
+}
+
+impl<const D: usize> Place for Tensor<D, Float> {
+    fn survey(&self, visit: &mut dyn FnMut(Spot)) {
+        spot!(self, visit);
+    }
+
+    fn place(self, target: &Target) -> Self {
+        let device = self.device();
+        let wanted = for_tensor(target, device.is_autodiff());
+        let tensor = if device == wanted { self } else { self.to_device(&wanted) };
+        match Dtype::of(tensor.dtype()) {
+            Some(dtype) if dtype != target.dtype => tensor.cast(FloatDType::from(target.dtype)),
+            _ => tensor,
+        }
+    }
+}
+
+macro_rules! place_without_dtype {
+    ($kind:ty) => {
+        impl<const D: usize> Place for Tensor<D, $kind> {
+            fn survey(&self, visit: &mut dyn FnMut(Spot)) {
+                spot!(self, visit);
+            }
+
+            fn place(self, target: &Target) -> Self {
+                let device = self.device();
+                let wanted = for_tensor(target, device.is_autodiff());
+                if device == wanted { self } else { self.to_device(&wanted) }
+            }
+        }
+    };
+}
+place_without_dtype!(Int);
+place_without_dtype!(Bool);
+
+/// A module's weights, as something to place.
+#[derive(Clone, Debug)]
+pub struct Weights<M>(pub M);
+
+impl<M> std::ops::Deref for Weights<M> {
+    type Target = M;
+
+    fn deref(&self) -> &M {
+        &self.0
+    }
+}
+
+impl<M: Module> Place for Weights<M> {
+    fn survey(&self, visit: &mut dyn FnMut(Spot)) {
+        self.0.visit(&mut Surveyor { path: Vec::new(), visit });
+    }
+
+    fn place(self, target: &Target) -> Self {
+        let devices = self.0.devices();
+        let autodiff = devices.iter().any(Device::is_autodiff);
+        let wanted = for_tensor(target, autodiff);
+        let module = match devices.iter().all(|device| *device == wanted) {
+            true => self.0,
+            false => self.0.to_device(&wanted),
+        };
+        Self(module.map(&mut Caster(target.dtype)))
+    }
+}
+
+struct Surveyor<'a> {
+    path: Vec<String>,
+    visit: &'a mut dyn FnMut(Spot),
+}
+
+impl Surveyor<'_> {
+    fn see(&mut self, device: Device, dtype: DType, shape: Vec<usize>) {
+        (self.visit)(Spot { name: self.path.join("."), device, dtype, shape });
+    }
+}
+
+impl ModuleVisitor for Surveyor<'_> {
+    fn enter_module(&mut self, name: &str, _container: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _name: &str, _container: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        let tensor = param.val();
+        self.see(tensor.device(), tensor.dtype(), tensor.dims().to_vec());
+    }
+
+    fn visit_int<const D: usize>(&mut self, param: &Param<Tensor<D, Int>>) {
+        let tensor = param.val();
+        self.see(tensor.device(), tensor.dtype(), tensor.dims().to_vec());
+    }
+
+    fn visit_bool<const D: usize>(&mut self, param: &Param<Tensor<D, Bool>>) {
+        let tensor = param.val();
+        self.see(tensor.device(), tensor.dtype(), tensor.dims().to_vec());
+    }
+}
+
+struct Caster(Dtype);
+
+impl ModuleMapper for Caster {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let dtype = self.0;
+        param.map(|tensor| match Dtype::of(tensor.dtype()) {
+            Some(now) if now != dtype => {
+                let trained = tensor.is_require_grad();
+                // A cast makes a new tensor: it has to become a leaf again to be trained.
+                let cast = tensor.cast(FloatDType::from(dtype)).detach();
+                cast.set_require_grad(trained)
+            }
+            _ => tensor,
+        })
+    }
+}
+
+macro_rules! place_all_of {
+    ($($field:ident $at:tt),+) => {
+        impl<$($field: Place),+> Place for ($($field,)+) {
+            fn survey(&self, visit: &mut dyn FnMut(Spot)) {
+                $(self.$at.survey(&mut |mut spot| {
+                    if spot.name == "input" {
+                        spot.name = format!("input {}", $at);
+                    }
+                    visit(spot);
+                });)+
+            }
+
+            fn place(self, target: &Target) -> Self {
+                ($(self.$at.place(target),)+)
+            }
+        }
+    };
+}
+place_all_of!(A 0);
+place_all_of!(A 0, B 1);
+place_all_of!(A 0, B 1, C 2);
+place_all_of!(A 0, B 1, C 2, E 3);
+
+impl<T: Place> Place for Vec<T> {
+    fn survey(&self, visit: &mut dyn FnMut(Spot)) {
+        self.iter().for_each(|item| item.survey(visit));
+    }
+
+    fn place(self, target: &Target) -> Self {
+        self.into_iter().map(|item| item.place(target)).collect()
+    }
+}
+
+impl<T: Place> Place for Option<T> {
+    fn survey(&self, visit: &mut dyn FnMut(Spot)) {
+        self.iter().for_each(|item| item.survey(visit));
+    }
+
+    fn place(self, target: &Target) -> Self {
+        self.map(|item| item.place(target))
+    }
+}
+
+impl Place for () {
+    fn survey(&self, _visit: &mut dyn FnMut(Spot)) {}
+
+    fn place(self, _target: &Target) -> Self {}
+}
+
+/// Repairs device and dtype of everything in `value` in one call, and reports what it moved.
+pub fn ensure<P: Place>(value: P, target: &Target) -> Result<(P, Vec<Moved>), Fault> {
+    let mut moved = Vec::new();
+    let mut refused = None;
+    value.survey(&mut |spot| {
+        let wanted = for_tensor(target, spot.device.is_autodiff());
+        let device = spot.device != wanted;
+        let cast = Dtype::of(spot.dtype)
+            .filter(|dtype| *dtype != target.dtype)
+            .map(|_| (spot.dtype, target.dtype));
+        if cast.is_some() && spot.dtype == DType::F64 && refused.is_none() {
+            refused = Some(format!(
+                "{spot}; the run computes in {} on {}: casting it would drop digits",
+                target.dtype, target.name
+            ));
+        }
+        if device || cast.is_some() {
+            moved.push(Moved { from: spot, device, cast });
+        }
+    });
+    if let Some(message) = refused {
+        return Err(Fault::new(FaultKind::DtypeMismatch, "place", message)
+            .on(target.name.to_string())
+            .advise("cast the fp64 tensor to fp32 yourself if its extra digits don't matter"));
+    }
+    let value = if moved.is_empty() { value } else { value.place(target) };
+    Ok((value, moved))
+}
+
+/// Checks that all float tensors of `value` are on one device and of one dtype, and that the
+/// integer and bool ones are on that device too; else names the two that disagree.
+pub fn consistent<P: Place>(value: &P) -> Result<(), Fault> {
+    let mut first: Option<Spot> = None;
+    let mut first_float: Option<Spot> = None;
+    let mut clash: Option<(FaultKind, String)> = None;
+    value.survey(&mut |spot| {
+        if clash.is_some() {
+            return;
+        }
+        if let Some(other) = first.as_ref().filter(|other| other.device != spot.device) {
+            clash = Some((FaultKind::DeviceMismatch, format!("{other}, but {spot}")));
+            return;
+        }
+        if Dtype::of(spot.dtype).is_some() {
+            if let Some(other) = first_float.as_ref().filter(|other| other.dtype != spot.dtype) {
+                clash = Some((FaultKind::DtypeMismatch, format!("{other}, but {spot}")));
+                return;
+            }
+            first_float.get_or_insert_with(|| spot.clone());
+        }
+        first.get_or_insert(spot);
+    });
+    match clash {
+        Some((kind, message)) => Err(Fault::new(kind, "place", message)),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::open;
+    use burn::nn::LinearConfig;
+
+    fn target() -> Target {
+        Target::new(&open(DeviceName::CPU).unwrap(), Dtype::F32).unwrap()
+    }
+
+    #[test]
+    fn what_is_in_place_is_not_touched() {
+        let device = Device::flex();
+        let model = LinearConfig::new(4, 2).init(&device);
+        let x = Tensor::<2>::ones([3, 4], &device);
+        let (_, moved) = ensure((Weights(model), x), &target()).unwrap();
+        assert_eq!(moved, Vec::new());
+    }
+
+    #[test]
+    fn weights_and_inputs_in_another_dtype_are_repaired_in_one_call() {
+        let device = Device::flex();
+        let model = LinearConfig::new(4, 2).init(&device);
+        let x = Tensor::<2>::ones([3, 4], &device).cast(FloatDType::F16);
+        let half = Target { dtype: Dtype::F16, ..target() };
+        let half_model = Weights(model).place(&half);
+        let ((model, x), moved) = ensure((half_model, x), &target()).unwrap();
+        assert_eq!(moved.len(), 3, "{moved:?}");
+        assert!(moved.iter().any(|m| m.from.name.contains("weight")), "{moved:?}");
+        assert!(moved.iter().any(|m| m.from.name == "input 1"), "{moved:?}");
+        let y = model.forward(x);
+        assert_eq!(y.dtype(), DType::F32);
+    }
+
+    #[test]
+    fn fp64_is_not_narrowed_without_being_asked_and_both_sides_are_named() {
+        let x = Tensor::<2>::ones([3, 4], &Device::flex()).cast(FloatDType::F64);
+        let fault = ensure(x, &target()).unwrap_err();
+        assert_eq!(fault.kind, FaultKind::DtypeMismatch);
+        let text = fault.root_cause();
+        assert!(text.contains("F64") && text.contains("fp32") && text.contains("[3, 4]"), "{text}");
+    }
+
+    #[test]
+    fn a_mix_of_dtypes_names_both_sides() {
+        let device = Device::flex();
+        let a = Tensor::<2>::ones([3, 4], &device);
+        let b = Tensor::<2>::ones([4, 5], &device).cast(FloatDType::F16);
+        assert!(consistent(&(a.clone(), a.clone())).is_ok());
+        let fault = consistent(&(a, b)).unwrap_err();
+        assert_eq!(fault.kind, FaultKind::DtypeMismatch);
+        let text = fault.root_cause();
+        assert!(text.contains("input 0") && text.contains("input 1"), "{text}");
+        assert!(text.contains("F16") && text.contains("F32"), "{text}");
+    }
+
+    #[test]
+    fn trained_weights_stay_trainable_when_cast() {
+        let device = Device::flex().autodiff();
+        let model = LinearConfig::new(2, 2).init(&device);
+        let double = Weights(model).place(&Target { dtype: Dtype::F64, ..target() });
+        assert!(double.0.weight.val().is_require_grad());
+        let x = Tensor::<2>::ones([1, 2], &device).cast(FloatDType::F64);
+        let grads = double.0.forward(x).sum().backward();
+        assert!(double.0.weight.val().grad(&grads).is_some());
+    }
+}

@@ -1,0 +1,21 @@
+//! Where tensors and modules belong and in what dtype: one rule, applied before a guarded run.
+//!
+//! Burn computes wrong numbers without a word when f32 and f16 meet on wgpu, when a dtype is
+//! used that the device only stores, when an index is out of bounds, and when a slice is. The
+//! checks here refuse or repair each of these before the device sees it.
+
+mod autocast;
+mod bounds;
+mod dtype;
+mod ensure;
+mod limits;
+mod precision;
+mod slot;
+
+pub use autocast::Autocast;
+pub use bounds::{check_ids, check_range, check_tensor_ids};
+pub use dtype::{Dtype, DtypeSupport, probe_dtype};
+pub use ensure::{Moved, Place, Spot, Target, Weights, consistent, ensure};
+pub use limits::{Limits, check_limits};
+pub use precision::{Precision, Resolved};
+pub use slot::Slot;

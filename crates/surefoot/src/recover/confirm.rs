@@ -1,0 +1,222 @@
+//! Knowing that a result is real.
+//!
+//! A GPU's errors show only when a result is read: a failed allocation taints its buffer and
+//! what depends on it, while a sync says that all is well. So a guarded run reads one value of
+//! each tensor that it returns before it calls the work done.
+
+use burn::tensor::{Bool, DType, Float, Int, Tensor};
+
+use crate::fault::{Fault, FaultKind};
+
+/// A result that can be confirmed.
+pub trait Confirm {
+    /// Reads a value that depends on all of the result, or gives the fault that stopped it.
+    fn confirm(&self, operation: &str) -> Result<(), Fault>;
+
+    /// Checks that all numbers are finite.
+    fn check_finite(&self, _operation: &str) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// How far this result is from `reference`, relative to the largest number in it; none if
+    /// results of this type can't be compared.
+    fn distance(&self, _reference: &Self) -> Option<f64> {
+        None
+    }
+}
+
+fn read_one<const D: usize, K: burn::tensor::kind::Basic>(
+    tensor: &Tensor<D, K>,
+    operation: &str,
+) -> Result<(), Fault> {
+    if tensor.dims().contains(&0) {
+        return Ok(());
+    }
+    tensor
+        .clone()
+        .slice(std::array::from_fn::<_, D, _>(|_| 0..1))
+        .try_into_data()
+        .map(drop)
+        .map_err(|error| Fault::from_error(operation, &error))
+}
+
+fn numbers<const D: usize>(tensor: &Tensor<D>) -> Option<Vec<f64>> {
+    tensor.try_to_data().ok()?.try_cast(DType::F64).ok()?.try_to_vec::<f64>().ok()
+}
+
+impl<const D: usize> Confirm for Tensor<D, Float> {
+    fn confirm(&self, operation: &str) -> Result<(), Fault> {
+        read_one(self, operation)
+    }
+
+    fn check_finite(&self, operation: &str) -> Result<(), Fault> {
+        let Some(numbers) = numbers(self) else { return self.confirm(operation) };
+        match numbers.iter().position(|number| !number.is_finite()) {
+            None => Ok(()),
+            Some(at) => Err(Fault::new(
+                FaultKind::Numeric,
+                operation,
+                format!("element {at} of a {:?} result is {}", self.dims(), numbers[at]),
+            )),
+        }
+    }
+
+    fn distance(&self, reference: &Self) -> Option<f64> {
+        if self.dims() != reference.dims() {
+            return Some(f64::INFINITY);
+        }
+        let (mine, theirs) = (numbers(self)?, numbers(reference)?);
+        let scale = theirs.iter().fold(1e-6f64, |most, number| most.max(number.abs()));
+        Some(mine.iter().zip(&theirs).fold(0.0, |most, (a, b)| {
+            let gap = (a - b).abs() / scale;
+            // NaN on one side is as far as can be; `max` would drop it.
+            if gap.is_nan() && !(a.is_nan() && b.is_nan()) { f64::INFINITY } else { gap.max(most) }
+        }))
+    }
+}
+
+macro_rules! confirm_by_reading {
+    ($($kind:ty),+) => {$(
+        impl<const D: usize> Confirm for Tensor<D, $kind> {
+            fn confirm(&self, operation: &str) -> Result<(), Fault> {
+                read_one(self, operation)
+            }
+        }
+    )+};
+}
+confirm_by_reading!(Int, Bool);
+
+/// Values that are on the host already: having them is proof enough.
+macro_rules! confirmed_by_being_here {
+    ($($value:ty),+) => {$(
+        impl Confirm for $value {
+            fn confirm(&self, _operation: &str) -> Result<(), Fault> {
+                Ok(())
+            }
+
+            fn distance(&self, reference: &Self) -> Option<f64> {
+                Some(if self == reference { 0.0 } else { f64::INFINITY })
+            }
+        }
+    )+};
+}
+confirmed_by_being_here!((), bool, u32, u64, usize, i32, i64, String);
+
+macro_rules! confirmed_floats {
+    ($($value:ty),+) => {$(
+        impl Confirm for $value {
+            fn confirm(&self, _operation: &str) -> Result<(), Fault> {
+                Ok(())
+            }
+
+            fn check_finite(&self, operation: &str) -> Result<(), Fault> {
+                if self.is_finite() {
+                    return Ok(());
+                }
+                let message = format!("the result is {self}");
+                Err(Fault::new(FaultKind::Numeric, operation, message))
+            }
+
+            fn distance(&self, reference: &Self) -> Option<f64> {
+                let scale = f64::from(reference.abs()).max(1e-6);
+                Some((f64::from(*self) - f64::from(*reference)).abs() / scale)
+            }
+        }
+    )+};
+}
+confirmed_floats!(f32, f64);
+
+/// The largest distance of several parts; not comparable if one isn't.
+fn farthest(distances: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
+    distances.into_iter().try_fold(0.0f64, |most, distance| Some(most.max(distance?)))
+}
+
+impl<T: Confirm> Confirm for Vec<T> {
+    fn confirm(&self, operation: &str) -> Result<(), Fault> {
+        self.iter().try_for_each(|item| item.confirm(operation))
+    }
+
+    fn check_finite(&self, operation: &str) -> Result<(), Fault> {
+        self.iter().try_for_each(|item| item.check_finite(operation))
+    }
+
+    fn distance(&self, reference: &Self) -> Option<f64> {
+        if self.len() != reference.len() {
+            return Some(f64::INFINITY);
+        }
+        farthest(self.iter().zip(reference).map(|(a, b)| a.distance(b)))
+    }
+}
+
+impl<T: Confirm> Confirm for Option<T> {
+    fn confirm(&self, operation: &str) -> Result<(), Fault> {
+        self.iter().try_for_each(|item| item.confirm(operation))
+    }
+
+    fn check_finite(&self, operation: &str) -> Result<(), Fault> {
+        self.iter().try_for_each(|item| item.check_finite(operation))
+    }
+
+    fn distance(&self, reference: &Self) -> Option<f64> {
+        match (self, reference) {
+            (Some(a), Some(b)) => a.distance(b),
+            (None, None) => Some(0.0),
+            _ => Some(f64::INFINITY),
+        }
+    }
+}
+
+macro_rules! confirm_all_of {
+    ($($field:ident $at:tt),+) => {
+        impl<$($field: Confirm),+> Confirm for ($($field,)+) {
+            fn confirm(&self, operation: &str) -> Result<(), Fault> {
+                $(self.$at.confirm(operation)?;)+
+                Ok(())
+            }
+
+            fn check_finite(&self, operation: &str) -> Result<(), Fault> {
+                $(self.$at.check_finite(operation)?;)+
+                Ok(())
+            }
+
+            fn distance(&self, reference: &Self) -> Option<f64> {
+                farthest([$(self.$at.distance(&reference.$at)),+])
+            }
+        }
+    };
+}
+confirm_all_of!(A 0, B 1);
+confirm_all_of!(A 0, B 1, C 2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn a_nan_is_found_and_named() {
+        let x = Tensor::<1>::from_floats([1.0, f32::NAN], &Device::flex());
+        assert!(x.confirm("op").is_ok());
+        let fault = x.check_finite("op").unwrap_err();
+        assert_eq!(fault.kind, FaultKind::Numeric);
+        assert!(fault.root_cause().contains("element 1"), "{fault}");
+        assert!(f32::INFINITY.check_finite("op").is_err());
+    }
+
+    #[test]
+    fn distance_is_relative_and_sees_nan_and_shape() {
+        let device = Device::flex();
+        let a = Tensor::<1>::from_floats([100.0, 50.0], &device);
+        let b = Tensor::<1>::from_floats([101.0, 50.0], &device);
+        let near = b.distance(&a).unwrap();
+        assert!((near - 0.01).abs() < 1e-6, "{near}");
+        let nan = Tensor::<1>::from_floats([f32::NAN, 50.0], &device);
+        assert_eq!(nan.distance(&a), Some(f64::INFINITY));
+        assert_eq!(Tensor::<1>::ones([3], &device).distance(&a), Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn an_empty_tensor_needs_no_reading() {
+        assert!(Tensor::<2>::zeros([0, 4], &Device::flex()).confirm("op").is_ok());
+    }
+}

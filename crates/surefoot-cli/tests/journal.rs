@@ -1,5 +1,7 @@
 //! `surefoot journal` as a user meets it, and the file's promise under `kill -9`.
 
+#![allow(clippy::unwrap_used)]
+
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -193,7 +195,7 @@ fn what_is_no_journal_is_refused_in_plain_words() {
         fs::write(&path, content).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let junk: Vec<u8> = (0..100_000u32).map(|n| (n * 7919 >> 5) as u8).collect();
+    let junk: Vec<u8> = (0..100_000u32).map(|n| ((n * 7919) >> 5) as u8).collect();
     let missing = folder.path().join("missing.jsonl");
     let cases = [
         (missing.to_str().unwrap().to_owned(), "No such file"),
@@ -270,13 +272,14 @@ fn kill_9_costs_no_recorded_event_and_breaks_at_most_the_last_line() {
             .unwrap();
         let pid = child.id();
         let out = BufReader::new(child.stdout.take().unwrap());
-        let reported = std::thread::spawn(move || {
-            out.lines().filter_map(|line| line.ok()?.parse::<u64>().ok()).last()
-        });
-        std::thread::sleep(Duration::from_micros(5_000 + round * 7_919 % 40_000));
+        let mut counts = out.lines().filter_map(|line| line.ok()?.parse::<u64>().ok());
+        // However slow the machine is, the writer is in full swing before it is killed.
+        assert!(counts.any(|number| number == 50));
+        let rest = std::thread::spawn(move || counts.last());
+        std::thread::sleep(Duration::from_micros(round * 7_919 % 20_000));
         child.kill().unwrap();
         child.wait().unwrap();
-        let reported = reported.join().unwrap().map_or(0, |last| last + 1);
+        let reported = rest.join().unwrap().unwrap_or(50) + 1;
 
         let mut found = 0;
         let lines: Vec<_> = Reader::new(BufReader::new(fs::File::open(&path).unwrap()))
@@ -300,7 +303,6 @@ fn kill_9_costs_no_recorded_event_and_breaks_at_most_the_last_line() {
         }
         total += found;
     }
-    assert!(total > 1_000, "only {total} events in 20 runs: the kills came too soon to tell");
     let words = format!("{total} events");
     let output = surefoot_journal(&[path.to_str().unwrap()]).assert().success();
     let text = String::from_utf8(output.get_output().stdout.clone()).unwrap();

@@ -361,3 +361,14 @@ impl<'de> Deserialize<'de> for Event {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_context_key_is_there_once_with_its_last_value() {
+        let event = Event::new(EventKind::Note, "x").context("n", 1).context("n", 2);
+        assert_eq!(event.context, [("n".into(), Value::from(2))]);
+    }
+}

@@ -110,7 +110,7 @@ mod tests {
 
     #[test]
     fn a_panic_becomes_a_value_with_its_message_and_place() {
-        let record = catch(|| panic!("lost {}", 7)).map(|()| ()).unwrap_err();
+        let record = catch::<()>(|| panic!("lost {}", 7)).unwrap_err();
         assert_eq!(record.message, "lost 7");
         assert!(record.place.contains("panics.rs"), "{}", record.place);
     }
@@ -119,7 +119,7 @@ mod tests {
     fn work_after_a_caught_panic_is_undisturbed() {
         let _ = catch(|| panic!("first"));
         assert_eq!(catch(|| 3).unwrap(), 3);
-        let inner = catch(|| catch(|| panic!("inner")).map(|()| ()).unwrap_err().message).unwrap();
+        let inner = catch(|| catch::<()>(|| panic!("inner")).unwrap_err().message).unwrap();
         assert_eq!(inner, "inner");
     }
 

@@ -16,11 +16,7 @@ fn devices_lists_the_gpu() {
     if testkit::gpu().is_none() {
         return;
     }
-    surefoot()
-        .arg("devices")
-        .assert()
-        .success()
-        .stdout(predicate::str::is_match("(?m)^gpu  ").unwrap());
+    surefoot().arg("devices").assert().success().stdout(predicate::str::contains("\ngpu  "));
 }
 
 #[test]

@@ -110,14 +110,24 @@ impl<const D: usize> Place for Tensor<D, Float> {
     }
 
     fn place(self, target: &Target) -> Self {
-        let device = self.device();
-        let wanted = for_tensor(target, device.is_autodiff());
-        let tensor = if device == wanted { self } else { self.to_device(&wanted) };
-        match Dtype::of(tensor.dtype()) {
-            Some(dtype) if dtype != target.dtype => tensor.cast(FloatDType::from(target.dtype)),
-            _ => tensor,
-        }
+        let wanted = for_tensor(target, self.device().is_autodiff());
+        let tensor = converted(self, target.dtype);
+        if tensor.device() == wanted { tensor } else { tensor.to_device(&wanted) }
     }
+}
+
+/// The tensor in `dtype`, where it is. A device that can't compute in one of the dtypes casts
+/// wrongly without a word, so its tensors are converted on the host.
+fn converted<const D: usize>(tensor: Tensor<D>, dtype: Dtype) -> Tensor<D> {
+    let (now, wanted) = (tensor.dtype(), DType::from(FloatDType::from(dtype)));
+    if Dtype::of(now).is_none_or(|now| now == dtype) {
+        return tensor;
+    }
+    let device = tensor.device();
+    if device.supports_dtype(now) && device.supports_dtype(wanted) {
+        return tensor.cast(FloatDType::from(dtype));
+    }
+    Tensor::from_data(tensor.into_data().convert_dtype(wanted), (&device, wanted))
 }
 
 macro_rules! place_without_dtype {
@@ -159,11 +169,11 @@ impl<M: Module> Place for Weights<M> {
         let devices = self.0.devices();
         let autodiff = devices.iter().any(Device::is_autodiff);
         let wanted = for_tensor(target, autodiff);
-        let module = match devices.iter().all(|device| *device == wanted) {
-            true => self.0,
-            false => self.0.to_device(&wanted),
-        };
-        Self(module.map(&mut Caster(target.dtype)))
+        let module = self.0.map(&mut Caster(target.dtype));
+        Self(match devices.iter().all(|device| *device == wanted) {
+            true => module,
+            false => module.to_device(&wanted),
+        })
     }
 }
 
@@ -212,7 +222,7 @@ impl ModuleMapper for Caster {
             Some(now) if now != dtype => {
                 let trained = tensor.is_require_grad();
                 // A cast makes a new tensor: it has to become a leaf again to be trained.
-                let cast = tensor.cast(FloatDType::from(dtype)).detach();
+                let cast = converted(tensor, dtype).detach();
                 cast.set_require_grad(trained)
             }
             _ => tensor,

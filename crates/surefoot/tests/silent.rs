@@ -19,7 +19,7 @@ fn a_slice_out_of_range_is_clamped_by_burn_and_refused_by_the_check() {
 #[cfg(feature = "gpu")]
 mod on_wgpu {
     use super::numbers;
-    use burn::tensor::{DType, Int, Tensor, TensorData};
+    use burn::tensor::{DType, FloatDType, Int, Tensor, TensorData};
     use surefoot::device::{OpenDevice, Selector};
     use surefoot::fault::catch;
     use surefoot::place::{Dtype, DtypeSupport, Target, check_ids, check_tensor_ids, probe_dtype};
@@ -71,5 +71,29 @@ mod on_wgpu {
         assert_eq!(bare.map(|rows| rows.len()).ok(), Some(4), "Burn refused this");
         assert!(check_tensor_ids("ids", &ids, 2).unwrap_err().kind.is_callers());
         assert!(check_ids("ids", &[0, 7], 2).is_err());
+    }
+
+    /// A command that panics takes the others of its batch along: tensors that were still on
+    /// their way stay zero, and reading them says Ok. A guarded run hands them over first.
+    #[test]
+    fn a_panic_in_a_guarded_run_does_not_spoil_tensors_made_before_it() {
+        let Some(device) = testkit::gpu() else { return };
+        let footing = footing(&device);
+        let right = [1.0, 2.0, 3.0, 4.0];
+        let spoiled = |run: &dyn Fn(&Tensor<1>, &Tensor<1>)| {
+            let a = Tensor::<1>::from_floats(right, device.burn());
+            let half = a.clone().cast(FloatDType::F16);
+            run(&a, &half);
+            numbers(half.cast(FloatDType::F32)) != right
+        };
+        let bare = |a: &Tensor<1>, half: &Tensor<1>| {
+            let _ = catch(|| numbers(a.clone() + half.clone()));
+        };
+        let guarded = |a: &Tensor<1>, half: &Tensor<1>| {
+            // What this gives is not the point: the closure goes around the checks.
+            let _ = footing.run("mixed", |_| Ok(a.clone() + half.clone()));
+        };
+        assert!(spoiled(&bare), "Burn kept the tensor: the guard's sync can go");
+        assert!(!spoiled(&guarded));
     }
 }

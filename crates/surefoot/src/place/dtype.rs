@@ -121,8 +121,8 @@ impl fmt::Display for DtypeSupport {
     }
 }
 
-/// Tries `dtype` on `device`: stores numbers and reads them back, then multiplies matrices and
-/// adds, against the same sums on the host. Done once per device and dtype.
+/// Tries `dtype` on `device`: stores numbers and reads them back, then multiplies matrices,
+/// adds and casts, against the same sums on the host. Done once per device and dtype.
 ///
 /// Where the backend itself says that it can't compute in the dtype, arithmetic is not tried:
 /// its numbers would be an accident of the driver.
@@ -171,7 +171,17 @@ fn computes(device: &OpenDevice, dtype: Dtype) -> bool {
         result.try_into_data().ok()?.try_cast_as::<f32>().ok()?.try_to_vec::<f32>().ok()
     });
     // All numbers are small integers, so the result is exact in every dtype.
-    matches!(read, Ok(Some(values)) if values == expected)
+    matches!(read, Ok(Some(values)) if values == expected) && casts(device, dtype)
+}
+
+/// Whether numbers survive being cast to `dtype` and back on the device.
+fn casts(device: &OpenDevice, dtype: Dtype) -> bool {
+    let read = catch(|| {
+        let tensor = Tensor::<2>::from_data(TensorData::new(numbers(), [4, 4]), device.burn());
+        let back = tensor.cast(FloatDType::from(dtype)).cast(FloatDType::F32);
+        back.try_into_data().ok()?.try_to_vec::<f32>().ok()
+    });
+    matches!(read, Ok(Some(values)) if values == numbers())
 }
 
 fn host_square_plus_self(a: &[f32]) -> Vec<f32> {

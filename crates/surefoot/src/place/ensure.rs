@@ -116,15 +116,16 @@ impl<const D: usize> Place for Tensor<D, Float> {
     }
 }
 
-/// The tensor in `dtype`, where it is. A device that can't compute in one of the dtypes casts
-/// wrongly without a word, so its tensors are converted on the host.
+/// The tensor in `dtype`, where it is. A device may cast wrongly without a word in a dtype that it
+/// only stores, so what is not on the processor is converted there: a repair is rare, and has to
+/// be right.
 fn converted<const D: usize>(tensor: Tensor<D>, dtype: Dtype) -> Tensor<D> {
     let (now, wanted) = (tensor.dtype(), DType::from(FloatDType::from(dtype)));
     if Dtype::of(now).is_none_or(|now| now == dtype) {
         return tensor;
     }
     let device = tensor.device();
-    if device.supports_dtype(now) && device.supports_dtype(wanted) {
+    if device == Device::flex() {
         return tensor.cast(FloatDType::from(dtype));
     }
     Tensor::from_data(tensor.into_data().convert_dtype(wanted), (&device, wanted))

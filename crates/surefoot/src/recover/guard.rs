@@ -355,11 +355,6 @@ impl<'f> Task<'f> {
             fault
         };
         let outcome = catch(|| {
-            if step.ready.device.is_asynchronous() {
-                // A command that fails takes others of its batch along without a word: what came
-                // before is handed over first, so that it is safe whatever happens here.
-                step.device().sync()?;
-            }
             let value = work(step)?;
             // On the CPU work is done when the call returns.
             if step.ready.device.is_asynchronous() {

@@ -2,8 +2,8 @@
 """The same CNN and GPT training step in PyTorch, to compare with.
 
     python3 -m venv benches/peers/.venv
-    benches/peers/.venv/bin/pip install torch --index-url https://download.pytorch.org/whl/cpu
-    cargo bench -p surefoot-train --bench peers > ours.txt
+    benches/peers/.venv/bin/pip install torch
+    cargo bench --workspace --bench peers | grep -E "^(cnn|gpt) " > ours.txt
     benches/peers/.venv/bin/python benches/peers/train.py ours.txt
 
 Both sides run on the processor in fp32 with all cores: CNN width 16, 3 stages, batch 32 of

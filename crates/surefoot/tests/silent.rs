@@ -73,6 +73,25 @@ mod on_wgpu {
     }
 
     #[test]
+    fn bf16_where_it_is_only_stored_is_wrong_in_burn_and_right_in_a_guarded_run() {
+        let _alone = device_to_myself();
+        let Some(device) = testkit::gpu() else { return };
+        if probe_dtype(&device, Dtype::BF16) == DtypeSupport::Works {
+            return;
+        }
+        let right = [2.0, 4.0, 6.0];
+        let bf16 = TensorData::from([1.0f32, 2.0, 3.0]).convert_dtype(DType::BF16);
+        let x = Tensor::<1>::from_data(bf16, (device.burn(), DType::BF16));
+        let bare = catch(|| numbers(x.clone() + x.clone()));
+        assert_ne!(bare.ok().as_deref(), Some(&right[..]), "Burn got this right");
+        let guarded = footing(&device)
+            .task("sum")
+            .run_with(x, |_, x| Ok(x.clone() + x))
+            .expect("it is repaired");
+        assert_eq!(numbers(guarded), right);
+    }
+
+    #[test]
     fn an_index_out_of_bounds_reads_something_in_burn_and_is_refused_by_the_check() {
         let _alone = device_to_myself();
         let Some(device) = testkit::gpu() else { return };

@@ -249,8 +249,9 @@ impl Config {
             error.file = Some(path.display().to_string());
             error
         };
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| named(ConfigError::at(0, format!("it can't be read: {error}"))))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            ConfigError::at(0, format!("{} can't be read: {error}", path.display()))
+        })?;
         Self::parse(&text, flags).map_err(named)
     }
 

@@ -1,7 +1,7 @@
 //! Streaming against what it can't do without, and decoding against a bare loop, each as a
 //! ratio in one run.
 //!
-//!     cargo bench -p surefoot-models --bench stream -- [--mib 2048] [--dtype bf16] [--tokens 64]
+//!     cargo bench --workspace --bench stream -- [--mib 2048] [--dtype bf16] [--tokens 64]
 //!
 //! Makes a Llama of that size in the temporary folder and prints one line a measurement.
 
@@ -30,13 +30,14 @@ fn main() {
     let mib: u64 = value("--mib").map_or(2048, |text| text.parse().expect("--mib takes a number"));
     let tokens: usize =
         value("--tokens").map_or(64, |text| text.parse().expect("--tokens takes a number"));
-    let dtype = match value("--dtype").as_deref() {
-        Some("bf16") => made::Dtype::Bf16,
-        _ => made::Dtype::F32,
+    let (dtype, label) = match value("--dtype").as_deref() {
+        Some("bf16") => (made::Dtype::Bf16, "bf16"),
+        None | Some("f32") => (made::Dtype::F32, "f32"),
+        Some(other) => panic!("--dtype takes f32 or bf16, not {other}"),
     };
     let folder = tempfile::tempdir().expect("a temporary folder");
     let bytes = made::llama(folder.path(), mib << 20, dtype);
-    println!("model of {} MiB as f32, {tokens} tokens", bytes >> 20);
+    println!("model of {} MiB as {label}, {tokens} tokens", bytes >> 20);
     forward(folder.path(), tokens);
     decode(folder.path());
 }
@@ -63,7 +64,8 @@ fn forward(folder: &Path, tokens: usize) {
     for _ in 0..ROUNDS {
         times[0].push(run(&resident));
         times[1].push(run(&streamed));
-        // Reading and converting alone: what the streamed share costs without computing.
+        // The prefetcher's own time for reading and converting, while products run beside it: on
+        // few cores that is more than it would take alone, so the ratio flatters.
         let before = streamed.meter().read();
         run(&streamed);
         let after = streamed.meter().read();

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 use crate::device::discover::look;
 use crate::device::health::Health;
 use crate::device::memory::Budget;
-use crate::device::{Backend, DeviceKind, DeviceName, OpenDevice, Selector, open, supervisor};
+use crate::device::{Backend, DeviceName, OpenDevice, Selector, open, supervisor};
 use crate::fault::{BoxError, Fault, FaultKind};
 use crate::journal::{Event, EventKind, Journal, Level};
 use crate::place::{Precision, Resolved, Target};
@@ -388,11 +388,6 @@ impl Footing {
                 .device(link.name.to_string())
                 .context("health", if after == Health::Lost { "lost" } else { "suspect" })
         });
-    }
-
-    /// Whether a device is only an imitation; a hint for loaders and batch sizes.
-    pub fn is_software(&self) -> bool {
-        self.device().is_ok_and(|device| device.info.kind == DeviceKind::SoftwareGpu)
     }
 }
 

@@ -7,13 +7,13 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use surefoot::device::health::Health;
 use surefoot::device::probe::probe;
-use surefoot::device::{OpenDevice, Selector};
+use surefoot::device::{DeviceName, OpenDevice, Selector, open};
 use surefoot::journal::{EventKind, Journal};
 use surefoot::place::{Dtype, DtypeSupport, Precision, Target, Weights, probe_dtype};
 use surefoot::recover::{Drill, Part, Policy};
 use surefoot::{FaultKind, Footing};
 
-use crate::drills;
+use crate::{SECOND_CPU, drills};
 
 /// Two results in fp32 from different kernels differ by no more than this.
 const TOLERANCE: f32 = 1e-4;
@@ -188,7 +188,13 @@ pub fn split_gradients_equal_the_whole_batches(device: &Arc<OpenDevice>) {
 pub fn a_segment_it_cannot_run_runs_on_the_cpu_once_and_is_remembered(device: &Arc<OpenDevice>) {
     let (model, x, expected) = network();
     let journal = Journal::builder().ring(64).build();
-    let drill = Drill::once(FaultKind::UnsupportedOp, 0).on(&device.name().to_string());
+    // The CPU itself needs another name, or its segments could not be told from its own work.
+    let device = match device.name() {
+        DeviceName::CPU => &open(SECOND_CPU).expect("the CPU opens"),
+        _ => device,
+    };
+    // It can't run there ever: each try there is another fault.
+    let drill = Drill::times(FaultKind::UnsupportedOp, 100).on(&device.name().to_string());
     let footing = footing_with(device, Policy::default(), drill, journal.clone());
     for _ in 0..3 {
         let y = footing

@@ -1,0 +1,1 @@
+//! Operations of our own where Burn's are slow.

@@ -1,0 +1,1 @@
+//! Many callers, one device.

@@ -1,0 +1,1 @@
+//! Is this the same model?

@@ -11,12 +11,14 @@
 mod batch_queue;
 mod climb;
 mod once_map;
+mod patience;
 mod pool;
 mod request;
 mod sync;
 
 pub use batch_queue::{Batch, BatchQueue, Next};
 pub use climb::Climb;
-pub use once_map::OnceMap;
+pub use once_map::{Begun, OnceMap, Turn};
+pub use patience::Patience;
 pub use pool::{Lease, Pool, PoolStatistics, Reading};
 pub use request::{Refused, Request, Ticket};

@@ -10,6 +10,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use crate::patience::Patience;
 use crate::sync::{
     Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, lock, now, wait, wait_until,
 };
@@ -94,6 +95,15 @@ impl Pool {
             meter: Meter::new(false),
         };
         Self { lanes, state: Mutex::new(state) }
+    }
+
+    /// A lane, if one is to be had in time.
+    pub fn lease_with(&self, patience: Patience) -> Option<Lease<'_>> {
+        match patience {
+            Patience::None => self.try_lease(),
+            Patience::Until(deadline) => self.lease_until(deadline),
+            Patience::Forever => Some(self.lease()),
+        }
     }
 
     /// A lane if one is free now.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use loom::thread;
-use surefoot_lanes::{BatchQueue, Next, OnceMap, Pool};
+use surefoot_lanes::{BatchQueue, Begun, Next, OnceMap, Patience, Pool};
 
 /// In a model a wait this long never times out; one of no time does, whatever happens meanwhile.
 const LONG: Duration = Duration::from_secs(3600);
@@ -143,6 +143,26 @@ fn a_failure_passes_the_key_on() {
         };
         all(vec![caller(), caller(), caller()]);
         assert_eq!((tries.load(SeqCst), map.get(&1)), (2, Some(1)));
+    });
+}
+
+#[test]
+fn one_that_gives_up_on_a_key_leaves_it_to_the_others() {
+    model(Some(4), || {
+        let map = Arc::new(OnceMap::<u8, usize>::new());
+        let patient = || -> Box<dyn FnOnce() + Send> {
+            let map = Arc::clone(&map);
+            Box::new(move || assert_eq!(map.get_or_make(&1, || 7), 7))
+        };
+        let hasty = Arc::clone(&map);
+        let hasty = Box::new(move || match hasty.begin(&1, Patience::Until(Instant::now())) {
+            Begun::Made(value) => assert_eq!(value, 7),
+            // Given back unmade.
+            Begun::Mine(turn) => drop(turn),
+            Begun::Busy => {}
+        });
+        all(vec![patient(), patient(), hasty]);
+        assert_eq!((map.get(&1), map.initialisations()), (Some(7), 1));
     });
 }
 

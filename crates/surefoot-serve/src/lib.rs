@@ -1,1 +1,4 @@
 //! Many callers, one device.
+
+pub mod lanes;
+pub mod warm_up;

@@ -199,37 +199,26 @@ fn settle(lanes: &Lanes<()>, crew: &Crew, window: Duration, work: &Work) {
     println!("{found}: {active} lanes pay, after {took:.1} s");
 }
 
-/// One caller, on a lane and bare, in turns too short for the machine to change between them.
+/// One caller, one forward bare and one on a lane in turns; the median of each, so that forwards
+/// during which the thread had to wait for the processor don't count.
 fn cost_of_one_lane(scene: &Scene, window: Duration) {
     let lanes = Lanes::new(Arc::clone(&scene.device), MOST_LANES);
-    let on_lane = || on_a_lane(&lanes, || scene.forward(0));
-    let bare = || scene.forward(0);
-    (0..8).for_each(|_| {
-        on_lane();
-        bare();
-    });
-    let time = |work: &dyn Fn(), count: usize| {
-        let started = Instant::now();
-        (0..count).for_each(|_| work());
-        started.elapsed().as_secs_f64()
-    };
-    let count = (0.02 / time(&bare, 1)).ceil().clamp(1.0, 1000.0) as usize;
+    let mut times = [Vec::new(), Vec::new()];
     let until = Instant::now() + 12 * window;
-    let mut ratios = Vec::new();
-    while Instant::now() < until || ratios.len() < 11 {
-        // The outer two of one kind around the inner two of the other: drift cancels.
-        let [a, b, c, d]: [&dyn Fn(); 4] = match ratios.len() % 2 {
-            0 => [&bare, &on_lane, &on_lane, &bare],
-            _ => [&on_lane, &bare, &bare, &on_lane],
-        };
-        let outer_first = time(a, count);
-        let inner = time(b, count) + time(c, count);
-        let outer = outer_first + time(d, count);
-        ratios.push(if ratios.len() % 2 == 0 { inner / outer } else { outer / inner });
+    while Instant::now() < until || times[0].len() < 20 {
+        let started = Instant::now();
+        scene.forward(0);
+        let between = Instant::now();
+        on_a_lane(&lanes, || scene.forward(0));
+        times[0].push((between - started).as_secs_f64());
+        times[1].push(between.elapsed().as_secs_f64());
     }
-    let ratio = median(ratios);
+    let count = times[0].len();
+    let [bare, laned] = times.map(median);
+    let ratio = laned / bare;
     let said = if ratio <= 1.02 { "ok" } else { "MISSED" };
     println!("{:<45} {ratio:>7.4}  (at most 1.02) {said}", "one caller on a lane / bare, time");
+    println!("  {:.1} and {:.1} us, of {count} forwards each", laned * 1e6, bare * 1e6);
 }
 
 /// No lock is held while a model runs: as many threads are inside of it as there are lanes.

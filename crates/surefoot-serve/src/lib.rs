@@ -1,1 +1,13 @@
-//! Many callers, one device.
+//! Many callers, one device: requests are stacked into batches, sequences join and leave between
+//! tokens, and all of it is served over HTTP as OpenAI's clients expect it.
+//!
+//! - [`engine`]: batches of embeddings and of decoding, over a model that moves when a device
+//!   fails.
+//! - [`http`]: the server.
+//! - [`chat`]: messages to a prompt, by the template that a model brings.
+//! - [`metrics`]: what is counted, for Prometheus and for the journal.
+
+pub mod chat;
+pub mod engine;
+pub mod http;
+pub mod metrics;

@@ -56,6 +56,7 @@ pub(crate) enum Command {
     Generate(commands::generate::Generate),
     Journal(commands::journal::Journal),
     Plan(commands::plan::Plan),
+    Serve(Box<commands::serve::Serve>),
     Train(Box<commands::train::Train>),
 }
 

@@ -49,6 +49,15 @@ pub(crate) struct ModelRun<'a> {
     show_progress: bool,
 }
 
+/// What has to be in order before a model is run.
+pub(crate) fn prepare(args: &FootingArgs) -> Result<(), Failure> {
+    if !matches!(args.precision, Precision::Auto | Precision::Fp32) {
+        return Err(Failure::usage("--precision: models are run in fp32 for now")
+            .hint("leave it out; weights in fp16 and bf16 are read all the same"));
+    }
+    with_one_arena()
+}
+
 /// Under `ulimit -v`, starts this very command line anew with an allocator that doesn't reserve
 /// address space for every thread: else little of it would be left for the model.
 fn with_one_arena() -> Result<(), Failure> {
@@ -81,11 +90,7 @@ impl<'a> ModelRun<'a> {
         global: &Global,
         terminal: &'a Terminal,
     ) -> Result<Self, Failure> {
-        if !matches!(args.precision, Precision::Auto | Precision::Fp32) {
-            return Err(Failure::usage("--precision: models are run in fp32 for now")
-                .hint("leave it out; weights in fp16 and bf16 are read all the same"));
-        }
-        with_one_arena()?;
+        prepare(args)?;
         let journal = global.open_journal()?;
         let footing = args.footing(journal.clone())?.build()?;
         Ok(Self { args, terminal, footing, journal, show_progress: !global.quiet })

@@ -10,6 +10,7 @@ pub(crate) mod forward;
 pub(crate) mod generate;
 pub(crate) mod journal;
 pub(crate) mod plan;
+pub(crate) mod serve;
 pub(crate) mod train;
 
 use crate::args::{Arguments, Command};
@@ -28,6 +29,7 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Generate(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
         Command::Plan(command) => command.run(global, terminal),
+        Command::Serve(command) => command.run(global, terminal),
         Command::Train(command) => command.run(global, terminal),
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-use super::attention::Sight;
+use super::attention::{LastMask, Sight};
 use super::batch::Batch;
 use super::block::{BlockRunner, Pass};
 use super::cache::Cache;
@@ -218,7 +218,7 @@ impl Model {
         session: &mut Session<'_>,
         mut cache: Option<&mut Cache>,
     ) -> Result<Output, ModelError> {
-        let past = cache.as_ref().map_or(0, |cache| cache.filled);
+        let past = cache.as_ref().map_or(0, |cache| cache.past());
         self.check_positions(batch, past)?;
         let positions: Vec<usize> = batch
             .pads
@@ -232,7 +232,12 @@ impl Model {
                 let rows = if same { 1 } else { batch.len() };
                 Rotation::new(rope, &positions[..rows * batch.width], rows, &self.device)
             }),
-            sight: Sight { past, pads: &batch.pads, causal: self.blueprint.causal },
+            sight: Sight {
+                past,
+                pads: &batch.pads,
+                causal: self.blueprint.causal,
+                last: LastMask::default(),
+            },
             batch: batch.len(),
             width: batch.width,
         };

@@ -18,6 +18,8 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"\bdataloader\b|\bworker\b|\bshm\b|/dev/shm|\bdocker\b|\binsufficient shared memory \(shm\)|\bbus error\b"])
     .cause("The kernel needs more shared memory, registers or threads than this card has; device memory is not the matter.")
     .advice(BLOCKS),
+    rule(KernelCompile, Overrides, &[r"\btriton\b.{0,24}\b(only supports?|requires?|needs?) CUDA \d.{0,40}\bversion\b"])
+        .cause("The kernel compiler doesn't fit the CUDA toolkit that it found."),
     rule(KernelCompile, Overrides, &[r"\b(compiler|compilation) (has )?(encountered|hit|failed with) an? internal error\b"])
         .cause("The device's own compiler broke down on this kernel."),
     rule(KernelCompile, Names, &[
@@ -27,7 +29,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bCompilationError\b|\btriton\b.{0,60}\b(compil\w* (error|fail)|failed to compile|CompilationError|PassManager)|\bPassManager::run failed\b|\bTritonGPU\w*\b.{0,40}\bfail|\bfailed to (translate|compile)\b.{0,40}\b(triton|llvm|ptx|kernel|module|mlir|shader|spir-?v|msl|wgsl)|\bLLVM ERROR: Cannot select\b|\bLLVM compilation\b.{0,20}\bfail|\bCannot find a working triton installation\b|\bTritonMissing\b|\bmlir\b.{0,60}\bfailed\b",
         r"\b(InductorError|BackendCompilerFailed|CppCompileError|LoweringException|TorchRuntimeError: .{0,30}compile)\b|\bbackend='?\w+'? raised\b|\bC\+\+ compile error\b|\bError building extension\b|\berror compiling (objects for extension|source|kernel|program|shader)\b|\bninja: build stopped\b|\bNinja is required to load\b",
         r"\bMTLLibraryError\w*|\bMTLLibraryErrorDomain\b|\bprogram_source:\d+|\bMetal (shader |kernel )?(compilation|compile|compiler)\b.{0,30}\b(fail|error)|\bmissing Metal Toolchain\b|\bunable to build metal library\b|\bunable to (create|build|compile) (the )?kernel\b|\bunable to (load|create|build|compile) (the )?(library|metallib|pipeline|shader|compute pipeline)\b|\bfail\w* to (find|load|create|compile|open|build)( the| a)? ?(default |metal |shader |msl |compute )*(library|metallib|shaders?|kernels?|pipeline( state)?s?)\b|\bdefault\.metallib\b.{0,40}\b(not found|missing|fail|could not)|\bnewComputePipelineState\w*\b.{0,60}\b(fail|error)|\bnewLibraryWithSource\b.{0,40}\b(fail|error)|\bpipeline state\b.{0,40}\b(fail|error|null|nil)\b|\bXPC_ERROR_CONNECTION_INTERRUPTED\b|\bCompiler encountered an internal error\b|\bAGXMetal\w*\b.{0,60}\b(compil|error)|\bmetal kernel\b.{0,40}\b(compil|error)",
-        r"\bShader validation error\b|\bcreate_shader_module\b|\bcreateShaderModule\b|\bShader '[^']*' parsing error\b|\b(failed to|could not|cannot|unable to|couldn't) (parse|validate|compile|create|build|link|translate|process) (the )?(shader|wgsl|spir-?v|glsl|msl|hlsl|compute pipeline|render pipeline|pipeline)\b|\b(shader|wgsl|spir-?v|glsl|hlsl|msl) (module )?(compil\w+|validation|parsing|translation|link\w*) (has )?(fail|error)|\bInternal error in \S+ shader\b|\bEntry point \w+ at \w+ is invalid\b|\bPipeline constant error\b|\bnaga\b.{0,120}\b(error|panicked|unreachable|not cached|fail)|\bCreateComputePipelines?\b.{0,60}\b(fail|error)|\bcreate_compute_pipeline\b|\bcreateComputePipeline\b|\bvkCreate(ComputePipelines|ShaderModule)\b.{0,40}\b(fail|error|return)|\bVK_ERROR_INVALID_SHADER\w*|\bDXC\b.{0,40}\b(error|fail)|\bFXC\b.{0,30}\berror|\b(shader|kernel) compil\w+ (failed|error|failure)\b|\bfailed to compile (the )?(\w+ )?(kernel|shader|program|module|graph|function)s?\b",
+        r"\bShader validation error\b|\bcreate_shader_module\b|\bcreateShaderModule\b|\bShader '[^']*' parsing error\b|\b(failed to|could not|cannot|unable to|couldn't) (parse|validate|compile|create|build|link|translate|process) (the )?(shader|wgsl|spir-?v|glsl|msl|hlsl|compute pipeline|render pipeline|pipeline)\b|\b(shader|wgsl|spir-?v|glsl|hlsl|msl) (module )?(compil\w+|validation|parsing|translation|link\w*) (has )?(fail|error)|\bInternal error in \S+ shader\b|\bEntry point \w+ at \w+ is invalid\b|\bPipeline constant error\b|\bnaga\b.{0,120}\b(error|panicked|unreachable|not cached|fail)|\bCreateComputePipelines?\b.{0,60}\b(fail|error)|\bcreate_(compute|render)_pipeline\b|\b(unable|failed) to (find|select) (an |the )?entry[- ]?point\b|\bno entry point was found\b|\bcreateComputePipeline\b|\bvkCreate(ComputePipelines|ShaderModule)\b.{0,40}\b(fail|error|return)|\bVK_ERROR_INVALID_SHADER\w*|\bDXC\b.{0,40}\b(error|fail)|\bFXC\b.{0,30}\berror|\b(shader|kernel) compil\w+ (failed|error|failure)\b|\bfailed to compile (the )?(\w+ )?(kernel|shader|program|module|graph|function)s?\b",
         r"\bFailed to find C compiler\b|\bno (C|C\+\+|cuda|host) compiler\b|\b(ptxas|nvcc|hipcc|clang|glslc|dxc|metal compiler|spirv-val|naga)\b.{0,40}\b(exited|exit code|failed|error|died|crash)|\bSPIR-?V\b.{0,40}\b(invalid|fail|error)|\bfailed to create shader module\b|\bCompileError\b.{0,60}\b(nvrtc|cuda|kernel|shader|metal|ptx)",
         r"\bworkgroup size\b.{0,60}\bmust be less or equal\b|\bTint WGSL\b|\bunknown enable-extension\b|\bcapability operand\b|\brequires one of these capabilities\b|\bCapability \w+ is not (allowed|enabled)\b|\bWGSL reader failure\b|\b(shader module|pipeline) creation failed\b|\[Invalid (ShaderModule|ComputePipeline|RenderPipeline|PipelineLayout)\b|\bTint (\w+ ){0,2}failure\b|\b(error|fail\w*|invalid)\b.{0,24}\bpars(e|ing)\b.{0,12}\b(wgsl|shader|spir-?v|glsl|hlsl|msl|ptx)\b|\bload pipeline error\b|\bError Domain=(CompilerError|AGXMetal\w*)",
         r"\bcompilation error happened\b|\bcaused the compilation to fail\b|\bExpanding the kernel\b.{0,40}\bpanicked\b|\b(kernel|device|jit|cuda|hip|opencl|gpu) (kernel |code |program )?compil\w+ (has )?(failed|error|failure)\b|\bCL_BUILD_PROGRAM_FAILURE\b|\bclBuildProgram\b.{0,40}\b(fail|error|return)|\bCL_(INVALID_PROGRAM\w*|COMPILE_PROGRAM_FAILURE|LINK_PROGRAM_FAILURE)\b|\bcuda kernel\b.{0,30}\bcompil|\bcupy\b.{0,60}\bCompileException\b|\bCompileException\b|\bMosaic failed to compile\b|\bhipcc\b.{0,40}\b(fail|error)|\bclang\S*: error\b.{0,60}\b(amdgcn|gpu|nvptx)|\bCodegen\w* (error|fail)|\bmiopenStatus\w*Compil|\bCode object build failed\b|\bcomgr\b.{0,30}\b(fail|error)",
@@ -38,6 +40,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(KernelCompile, Names, &[r"\binvalid LLVM IR\b|\bInvalidIRError\b"])
         .without(&[r"\bunsupported use of (double|half)\b"]),
     rule(KernelCompile, Usual, &[
+        r"\brun `?ptxas\b|\bbug in `?(ptxas|nvcc|triton|nvrtc)\b",
         r"\buse of undeclared identifier\b|\berror: .{0,60}\b(__global__|__device__|threadgroup|metal_stdlib|cuda_fp16|cuda_bf16)\b|\bEntered unreachable code: Expression\b|\bcompute_\d+\b.{0,40}\bunsupported\b",
         r"\btorch\._dynamo\.exc\.\w+|\btorch\.compile\b.{0,40}\bfail",
     ]),
@@ -63,6 +66,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bwith (int64|bool|float64|complex\w*|bfloat16|double|int8|uint8) (input|tensor|dtype)",
         r"\bSHADER_F(16|64)\b",
     ]),
+    rule(UnsupportedOp, Overrides, &[r"\bUnimplementedVariant\b"]),
     rule(UnsupportedOp, Names, &[r"\bfailed to (legalize|lower) op\w*\b|\bexplicitly marked illegal\b"])
         .without(&[r"\bdata types? (is|are) not supported\b|\bunsupported (data|element) types?\b"])
         .cause("The graph compiler has no lowering of this operation for the device."),
@@ -81,6 +85,8 @@ pub(super) const RULES: &[Rule] = &[
         r"\bType '?tensor\(\w+\)'? of input parameter\b.{0,80}\bis invalid\b",
         r#"\bnot implemented for '?"?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*|u?int\d+|float\d+)\b"#,
         r"\bInvalidTypeWidth\b|\b\w+ width \d+ is not supported\b|\b(Features|Capabilities|capability|feature)\b.{0,40}\bSHADER_F(LOAT)?(16|64)\b|\bSHADER_F(LOAT)?(16|64)\b.{0,60}\b(not|required|missing|unsupported|feature)|\b'?shader-f16'?\b.{0,60}\b(not|required|missing|unsupported|enable)|\bf16\b.{0,30}\bextension\b.{0,30}\bnot\b",
+        r"\bop operand #\d+ must be\b.{0,120}\b(values?|types?)\b.{0,12}\bbut got 'tensor<",
+        r"\b(fp8|float8|bf16|bfloat16|fp4|nvfp4|mxfp4|mxfp8|int4|fp16|float16|float64|fp64)\w*\b.{0,60}\b(only (supported|available|implemented|works?|runs?)|requires?|needs?)\b.{0,30}\b(gpus?\b|cuda ?>|(compute )?capability\b|sm_?\d|ampere|hopper|ada\b|blackwell|hardware\b)",
         r"\bUnsupportedDType\w*|\bUnsupportedDataType\b|\bto dtype \w+ - \w+",
     ]),
     rule(UnsupportedDtype, Names, &[

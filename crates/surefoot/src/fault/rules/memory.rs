@@ -45,7 +45,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(OutOfMemory, Names, &[
         r"\b(_?ArrayMemoryError)\b|\bUnable to allocate .{1,24} for an array\b",
         r"\bstd::bad_alloc\b|\bbad allocation\b|\bbad_array_new_length\b",
-        r"^\s*MemoryError\b|\bMemoryError(:|$)",
+        r"^\s*MemoryError\b|\bMemoryError\b(:|\W*$)",
         r"\bmemory allocation of \d+ bytes failed\b|\bAllocError\b|\bTryReserveError\b",
         r"\b(java heap space|javascript heap out of memory|gc overhead limit exceeded|insufficient memory for the java runtime)\b",
         r"\b(cannot|can't|could not|unable to|failed to) allocate memory\b",
@@ -74,7 +74,7 @@ pub(super) const RULES: &[Rule] = &[
     .cause("The process was killed from outside, most often because the host's memory ran out.")
     .advice(HOST),
     rule(OutOfMemory, Usual, &[
-        r"^\s*(\[?\d+\]?\s+)?(\S+: line \d+:\s+\d+ )?Killed\b[\s.!]*(python|\./|sh |bash|$)|: killed$|\d+ killed\s+python",
+        r"^\s*(\[?\d+\]?\s+)?(\S+: line \d+:\s+\d+ )?Killed\b[\s.!]*(python|\./|sh |bash|$)|[:\]\-*][ \x22]{0,3}killed\W*$|\d+ killed\s+python",
     ])
     .unless(&[r"\bdataloader worker\b"])
     .cause("The process was killed from outside, most often because the host's memory ran out.")

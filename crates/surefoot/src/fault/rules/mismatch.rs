@@ -42,6 +42,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bexpected a '?\w+:?\d*'? (device type for generator|generator device)|\bexpected a '?\w+'? device type for generator\b",
         r"\bincompatible devices for jitted computation\b|\bplaced? on incompatible devices\b",
         r"\b(should|must|expected|needs?|has|have) (to )?(be )?(on|in|at) (the )?(same device|cuda|gpu|cpu|mps)\S*,? but\b.{0,30}\b(is|are|was|were|on|got|found)\b",
+        r"\b(data|tensors?|arrays?|buffers?|inputs?|values?|weights?) (is|are) not (on|in) (the )?(cpu|gpu|cuda|mps|host|device)\b",
         r"\bDeviceType\b.{0,40}\bbut got\b.{0,40}\bDeviceType\b|\bexpected\b.{0,60}\bon the same device\b|\b(cuda|mps|gpu)(:\d)? (vs\.?|versus|and|!=) cpu\b|\bcpu (vs\.?|versus|!=) (cuda|mps|gpu)\b|\bcuda:\d (vs\.?|versus|!=) cuda:\d",
         r"\b(tensors?|inputs?|weights?|model|parameters?|arrays?|operands?)\b.{0,60}\b(another|other|wrong|separate|distinct) device\b",
         r"\b(are|is) not (at|on|in) the same device\b|\bmust (all )?be on the current device\b|\bfound two different devices\b|\bFakeTensor Device Propagation\b",
@@ -78,7 +79,8 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(weights?|inputs?|operands?|tensors?|activations?)\b.{0,40}\b(in|is|are|of type) (f(loat|p)?16|f(loat|p)?32|bf(loat)?16|half|f64|float64)\b.{0,40}\b(but|while|whereas|and)\b.{0,60}\b(in|is|are|of type|needs?|expects?|want\w*) (f(loat|p)?16|f(loat|p)?32|bf(loat)?16|half|f64|float64)\b",
         r"\b(f16|f32|bf16|float16|float32|half|fp16|fp32|double|float64)\b (vs\.?|versus|!=|and) (f16|f32|bf16|float16|float32|half|fp16|fp32|double|float64)\b.{0,20}\b(mismatch|differ|clash|conflict)",
     ])
-    .unless(&[r"\bcopying a param\b|\bstate_dict\b"]),
+    .unless(&[r"\bcopying a param\b|\bstate_dict\b"])
+    .without(&[r"\bshader (validation|module)\b|\bcreate_shader_module\b|\bwgsl\b"]),
     rule(DtypeMismatch, Usual, &[
         r"\bexpected:? \(?(tensor\()?(f16|f32|f64|bf16|u8|u32|i64|float16|float32|float64|bfloat16|half|double|int32|int64)\)?,? (but )?(got|found|actual):? \(?(tensor\()?(f16|f32|f64|bf16|u8|u32|i64|float16|float32|float64|bfloat16|half|double|int32|int64)\b",
         r"\bexpected dtype\b.{0,60}\b(got|found|but)\b|\bwrong dtype\b|\bincompatible dtypes?\b|\bincompatible (data |element |scalar )types?\b",

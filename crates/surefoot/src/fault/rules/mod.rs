@@ -21,6 +21,7 @@ mod type_names;
 
 pub(super) use advice::cause_of;
 pub(super) use compile::{Match, RuleSet, named, phrased};
+pub(super) use lines::begins_message;
 
 use super::kind::FaultKind;
 

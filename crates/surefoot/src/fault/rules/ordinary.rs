@@ -17,7 +17,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bunexpected keyword argument\b|\bKeyword argument not understood\b|\bmissing \d+ required (positional|keyword)|\btakes \d+ positional argument|\bgot multiple values for\b|\bNameError: name\b|\bUnboundLocalError\b|\bSyntaxError\b|\bIndentationError\b|\bunsupported operand type\(s\)|\bis not (callable|subscriptable|iterable)\b|\bunhashable type\b|\bRecursionError\b",
         r"\berror: (unrecognized arguments|argument |the following arguments are required|invalid choice)|\bunrecognized arguments\b|\binvalid choice: |\bunknown (option|flag|argument)\b",
         r"\bdevice_map\b",
-        r"\bmodified by an inplace operation\b|\bbackward through the graph a second time\b|\bdoes not require grad and does not have a grad_fn\b|\bleaf variable\b.{0,40}\bin-?place\b|\bexpected to have finished reduction\b",
+        r"\brefers? to a single memory location\b|\bmodified by an inplace operation\b|\bbackward through the graph a second time\b|\bdoes not require grad and does not have a grad_fn\b|\bleaf variable\b.{0,40}\bin-?place\b|\bexpected to have finished reduction\b",
     ])
     .unless(&[r"\blib\w+\.so\b.{0,60}\bcannot open\b|\b(nv|hip)rtc\w*|\bnvcc\b|\bptxas\b|\bgpu-architecture\b|\bclang\b"])
     .cause("A mistake in the program or its versions, not a device fault.")

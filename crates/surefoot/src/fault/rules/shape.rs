@@ -24,6 +24,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bshape mismatch\b|\bshapes? mismatch(es|ed)?\b|\bmismatched shapes?\b|\bShapeMismatch\w*|\b(mismatch|mismatched)( in)? (dimensions?|sizes?|ranks?|lengths?)\b|\bdimensions? mismatch\b|\bshapes? (do not|don't|does not|doesn't|did not) match\b|\brank mismatch\b",
         r"\bunexpected rank\b|\bdimension index \S+ out of range\b|\bduplicate dim index\b|\bDimension out of range\b|\bdim out of range\b|\b(DimOutOfRange|UnexpectedNumberOfDims|UnexpectedShape|BroadcastIncompatibleShapes|MatMulUnexpectedStriding|MatMulNonContiguous|NarrowInvalidArgs|Conv\dd?InvalidArgs|DuplicateDimIndex)\b",
         r"\bnarrow invalid args\b|\bconv\dd invalid args\b|\binvalid index \S+ with dim size\b|\bcannot broadcast\b.{0,60}\bto\b|\bequally along dim\b|\bInvalid matmul arguments\b|\bempty tensor for\b|\bexpects at least one tensor\b",
+        r"\bnegative (values?|dimensions?|sizes?|extent)\b.{0,30}\b(shape|dim\w*|size|tensor|axis)\b|\b(element|number of element)s? counts? (differ|do not match|don't match)\b|\bindices must be [1-4]-?D\b",
         r"\bgot buffer of size \S+ which is compatible with shape\b",
         r"\bsource slice length \(\d+\) does not match destination\b",
         r"\brequires contracting dimensions to have the same shape\b|\bcontracting dimension",

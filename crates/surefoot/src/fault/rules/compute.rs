@@ -13,11 +13,13 @@ pub(super) const RULES: &[Rule] = &[
         r"\bout of resources?:|\bOutOfResources\b|\bHardware limit ?:? ?\d|\bno valid triton configs\b",
         r"\btoo many resources( were)? requested\b|\b(CUDA_ERROR|cudaError|hipError)_?LAUNCH_?OUT_?OF_?RESOURCES\b|\bcuda runtime error \((7|701)\)|\bCUDA (failure|error) 701\b",
         r"\btoo much shared (memory|data)\b|\b(exceeds?|exceeded|exceeding|over|larger than|greater than|more than)\b.{0,40}\b(shared|threadgroup|local|workgroup|lds|smem|tensor) ?(memory|storage)\b( size| limit)?|\b(shared|threadgroup|workgroup|lds|smem)[ _]?(memory|storage)\b.{0,60}\b(exceed|limit|larger|greater|too (much|large|many)|overflow|maximum|required)\b",
-        r"\bTotal unit count exceeds maximum\b|\bCube dim exceeds\b|\bmax(imum)? (threads|registers|workgroup|invocations)\w* (per|size)\b.{0,60}\b(exceed|greater|limit|larger)|\b(uses|needs|requires) too many registers\b|\bregister (spill|allocation) failed\b|\bworkgroup size\b.{0,60}\b(exceed|limit|larger|greater)|\bmaxTotalThreadsPerThreadgroup\b|\btoo many bindings of type\b|\bran out of registers\b|\bout of (shared memory|registers|local memory|smem|lds)\b",
+        r"\bTotal unit count exceeds maximum\b|\bworkgroup invocations\b.{0,24}\bexceeds?\b|\bCube dim exceeds\b|\bmax(imum)? (threads|registers|workgroup|invocations)\w* (per|size)\b.{0,60}\b(exceed|greater|limit|larger)|\b(uses|needs|requires) too many registers\b|\bregister (spill|allocation) failed\b|\bworkgroup size\b.{0,60}\b(exceed|limit|larger|greater)|\bmaxTotalThreadsPerThreadgroup\b|\btoo many bindings of type\b|\bran out of registers\b|\bout of (shared memory|registers|local memory|smem|lds)\b",
     ])
     .unless(&[r"\bdataloader\b|\bworker\b|\bshm\b|/dev/shm|\bdocker\b|\binsufficient shared memory \(shm\)|\bbus error\b"])
     .cause("The kernel needs more shared memory, registers or threads than this card has; device memory is not the matter.")
     .advice(BLOCKS),
+    rule(KernelCompile, Overrides, &[r"\bfatal error: \S*(cuda|cublas|cudnn|cusparse|cusolver|nccl|hip|thrust|cutlass)\S*\.(h|hpp|cuh)\b.{0,12}\bNo such file"])
+        .cause("A kernel could not be compiled: the toolkit's headers were not found."),
     rule(KernelCompile, Overrides, &[r"\btriton\b.{0,24}\b(only supports?|requires?|needs?) CUDA \d.{0,40}\bversion\b"])
         .cause("The kernel compiler doesn't fit the CUDA toolkit that it found."),
     rule(KernelCompile, Overrides, &[r"\b(compiler|compilation) (has )?(encountered|hit|failed with) an? internal error\b"])
@@ -40,6 +42,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(KernelCompile, Names, &[r"\binvalid LLVM IR\b|\bInvalidIRError\b"])
         .without(&[r"\bunsupported use of (double|half)\b"]),
     rule(KernelCompile, Usual, &[
+        r"\bcannot find -l(cuda|cudart|cublas|cudnn|nvrtc|nvidia|hip|amdhip)\w*|\bCommand '\[?'?(\S*/)?(ninja|nvcc|hipcc|ptxas|cicc|gcc|g\+\+|clang\S*)\b.{0,400}\breturned non-zero\b|\b(couldn't|could not|failed to|unable to) (invoke|run|execute|find|launch) (the )?(ptxas|nvcc|hipcc|nvrtc|metal compiler|fatbinary)\b|\bunable to find utility .?metal|\bidentifier .?__\w+.? is undefined\b",
         r"\brun `?ptxas\b|\bbug in `?(ptxas|nvcc|triton|nvrtc)\b",
         r"\buse of undeclared identifier\b|\berror: .{0,60}\b(__global__|__device__|threadgroup|metal_stdlib|cuda_fp16|cuda_bf16)\b|\bEntered unreachable code: Expression\b|\bcompute_\d+\b.{0,40}\bunsupported\b",
         r"\btorch\._dynamo\.exc\.\w+|\btorch\.compile\b.{0,40}\bfail",
@@ -67,6 +70,10 @@ pub(super) const RULES: &[Rule] = &[
         r"\bSHADER_F(16|64)\b",
     ]),
     rule(UnsupportedOp, Overrides, &[r"\bUnimplementedVariant\b"]),
+    rule(UnsupportedOp, Names, &[
+        r"\bcannot run the operation\b|\bno gradient defined for\b|\bimplementation (is )?missing\b|\bexporting the operator\b.{0,80}\bnot supported\b|\bGGML_ABORT\b.{0,40}\bnot implemented\b|\b[a-z]+NotSupported\b|\bStageNotSupported\b",
+    ])
+    .unless(&[r"\bdtype|\bbf16\b|\bfp8\b"]),
     rule(UnsupportedOp, Names, &[r"\bfailed to (legalize|lower) op\w*\b|\bexplicitly marked illegal\b"])
         .without(&[r"\bdata types? (is|are) not supported\b|\bunsupported (data|element) types?\b"])
         .cause("The graph compiler has no lowering of this operation for the device."),
@@ -83,7 +90,9 @@ pub(super) const RULES: &[Rule] = &[
     // No kernel for the element type.
     rule(UnsupportedDtype, Overrides, &[
         r"\bType '?tensor\(\w+\)'? of input parameter\b.{0,80}\bis invalid\b",
-        r#"\bnot implemented for '?"?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*|u?int\d+|float\d+)\b"#,
+        r#"\bnot implemented for '?"?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*|u?int\d+|float\d+|u8|u32|i64|i32|f16|bf16|f32|f64|f8\w*)\b"#,
+        r"\bunsupported\w*\((b?f(loat)?\d+\w*|half|double|complex\w*|u?int\d+|i\d+|u\d+)\b",
+        r"\bdoes not support\b.{0,40}\bfor (non-float\w*|non-floating\S*|integer|integral|int64|bool|complex|half|double) (inputs?|tensors?|types?)\b|\bcomplex(half|float|double) is not supported\b|\bdata ?type '?(bfloat16|float8\w*|bf16|fp8)'? not understood\b|\bwithout native (bf16|bfloat16|fp16|fp8|fp64)\b",
         r"\bInvalidTypeWidth\b|\b\w+ width \d+ is not supported\b|\b(Features|Capabilities|capability|feature)\b.{0,40}\bSHADER_F(LOAT)?(16|64)\b|\bSHADER_F(LOAT)?(16|64)\b.{0,60}\b(not|required|missing|unsupported|feature)|\b'?shader-f16'?\b.{0,60}\b(not|required|missing|unsupported|enable)|\bf16\b.{0,30}\bextension\b.{0,30}\bnot\b",
         r"\bop operand #\d+ must be\b.{0,120}\b(values?|types?)\b.{0,12}\bbut got 'tensor<",
         r"\b(fp8|float8|bf16|bfloat16|fp4|nvfp4|mxfp4|mxfp8|int4|fp16|float16|float64|fp64)\w*\b.{0,60}\b(only (supported|available|implemented|works?|runs?)|requires?|needs?)\b.{0,30}\b(gpus?\b|cuda ?>|(compute )?capability\b|sm_?\d|ampere|hopper|ada\b|blackwell|hardware\b)",

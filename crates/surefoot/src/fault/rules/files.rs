@@ -9,6 +9,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bdataloader worker\b.{0,60}\b(killed|exited|died|terminated|crashed|failed|signal|timed out)|\bDataLoader timed out\b|\bworker(s)?\b.{0,30}\(pid(\(s\))? [\d, ]+\) (is|are|was|were|exited|died|killed)",
         r"\bunable to (open|mmap|write|map|create|resize|allocate)\b.{0,60}(\bshared memory|\bshm\b|/torch_\w+)|\bcould not unlink the shared memory\b|\bshared memory (object|file|segment|manager|region)\b.{0,60}\b(fail|error|unable|too many|exist|not|no such|mode|denied|in read)|\btorch_shm_manager\b",
         r"\binsufficient shared memory\b|\bshared memory \(shm\)|\bincrease (the )?(shared memory|shm)\b|\b/dev/shm\b.{0,60}\b(full|no space|too small|insufficient|limit|exceed|not enough)|\bno space left on device\b.{0,80}(/dev/shm|shm|/torch_)|(/dev/shm|\bshm\b|/torch_\d+).{0,80}\bno space left on device\b|\bshm-size\b|\bipc=host\b|\bshm_open\b|\bbus error encountered in worker\b",
+        r"\bin pin memory thread\b|\bwebdataset\b.{0,80}\b(corrupt\w*|fail\w*|error|truncated)\b",
         r"\bpin[_ ]memory thread\b.{0,30}\b(exited|died|fail|crash|unexpected)|\breceived 0 items of ancdata\b|\bPin memory thread exited\b",
     ])
     .cause("A data loader's worker or its shared memory failed, not the device."),
@@ -45,6 +46,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(ModelLoading, Overrides, &[
         r"\b(load|set|assign|copy|restore)\w*\b.{0,40}\b(shape|size)\b.{0,60}\b(whose|which|variable|parameter)\b.{0,40}\b(has|have|is|whose) (a )?(shape|size)\b|\bwhose shape is \(|\(op: 'Assign'\)|\b(saved|checkpoint|pretrained|loaded) weights? (with|has|have|of) shape\b",
         r"\bunable to open file '?[^' ]{1,120}\.bin'? in model\b",
+        r"\bKeyError: '(state_dict|model_state_dict|model_state|model)'|\bunknown quanti[sz]ation type\b|\bwhile loading (the |a )?(checkpoint|weights|state)\b.{0,40}\b(shape|size|differ|mismatch)|\bcannot find [\w.]+ in (the )?(gguf )?metadata\b|\.mpk\b.{0,40}\b(not found|no such)|\b(FileNotFound|no such file)\b.{0,60}\.mpk\b",
         r"\bonnx\S*checker\.ValidationError\b|\brestore data location of\b",
         r"\bmodel type:? [`'\x22]?[\w.-]+[`'\x22]? (is )?not (yet |currently )?supported\b",
         r"\bsaved (weights?|model|parameters?)\b.{0,40}\b(shape|size|dtype)\b",

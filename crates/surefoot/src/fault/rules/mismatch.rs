@@ -96,7 +96,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bcopy out of meta tensor\b|\bno data!|\bcannot be called on meta tensors?\b",
         r"\bwith arguments from the 'Meta' backend\b|\bon the meta device\b|\bmeta tensors?\b.{0,40}\b(no data|not|cannot|can't|materiali[sz]e|still)\b|\bstill on (the )?meta\b",
         r"\bnot on (the )?expected device meta\b|\bdevice meta is not on (the )?expected\b|\bexpected device meta\b|\bexpected device \S+ but got (device )?meta\b|\btwo devices, (meta and|\S+ and meta)\b",
-        r"\barray without a primitive\b",
+        r"\barray without a primitive\b|\bcannot access storage of\b|\bsrcBuf length\b|\bstorage to be allocated\b|\bon (the )?meta device\b|\bbuffer not allocated for\b",
         r"\binvalid python storage\b|\bnever (been )?(materiali[sz]ed|allocated|initiali[sz]ed|written)\b|\bis on the meta device\b|\bwe need a `?value`? to put in\b|\bdata pointer\b.{0,40}\b(null|invalid|not allocated|no storage)\b",
         r"\bZeroParamStatus\b|\bds_status\b|\b'status': 'NOT_AVAILABLE'|\buninitiali[sz]ed handle\b|\bShould have handle for tensor\b",
         r"\bbytes were never written\b|\bstorage holds no allocation\b|\bcouldn't find resource for that handle\b",

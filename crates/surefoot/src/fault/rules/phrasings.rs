@@ -12,7 +12,7 @@ use super::{Rule, rule};
 
 /// Texts that speak of computing at all; the words of unsupported things need them.
 const COMPUTING: &[&str] = &[
-    r"\b(tensors?|kernels?|cuda|gpus?|mps|metal|backend|device|op|operator|operation|layer|node|aten|mlx|onnx\w*|jax\w*|xla|ggml|wgpu|vulkan|triton|torch|tensorflow|burn|candle|cudnn|cublas|hip|rocm|xpu|tpu|npu|dml|directml|coreml|ane|conv\w*|attention|matmul|gemm|quantiz\w*|autograd|backward|graph|primitive|shader|cmma|mma|\w*graph\w*|gather\w*|scatter\w*|inputs?|outputs?|stream|sampler|scheduler|optimizer)\b",
+    r"\b(tensors?|kernels?|cuda|gpus?|mps|metal|backend|device|op|operator|operation|layer|node|aten|mlx|onnx\w*|jax\w*|xla|ggml\w*|wgpu|vulkan|triton|torch|tensorflow|burn|candle|cudnn|cublas|hip|rocm|xpu|tpu|npu|dml|directml|coreml|ane|conv\w*|attention|matmul|gemm|quantiz\w*|autograd|backward|graph|primitive|shader|cmma|mma|\w*graph\w*|gather\w*|scatter\w*|inputs?|outputs?|stream|sampler|scheduler|optimizer)\b",
 ];
 
 pub(super) const RULES: &[Rule] = &[

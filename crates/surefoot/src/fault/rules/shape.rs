@@ -24,7 +24,9 @@ pub(super) const RULES: &[Rule] = &[
         r"\bshape mismatch\b|\bshapes? mismatch(es|ed)?\b|\bmismatched shapes?\b|\bShapeMismatch\w*|\b(mismatch|mismatched)( in)? (dimensions?|sizes?|ranks?|lengths?)\b|\bdimensions? mismatch\b|\bshapes? (do not|don't|does not|doesn't|did not) match\b|\brank mismatch\b",
         r"\bunexpected rank\b|\bdimension index \S+ out of range\b|\bduplicate dim index\b|\bDimension out of range\b|\bdim out of range\b|\b(DimOutOfRange|UnexpectedNumberOfDims|UnexpectedShape|BroadcastIncompatibleShapes|MatMulUnexpectedStriding|MatMulNonContiguous|NarrowInvalidArgs|Conv\dd?InvalidArgs|DuplicateDimIndex)\b",
         r"\bnarrow invalid args\b|\bconv\dd invalid args\b|\binvalid index \S+ with dim size\b|\bcannot broadcast\b.{0,60}\bto\b|\bequally along dim\b|\bInvalid matmul arguments\b|\bempty tensor for\b|\bexpects at least one tensor\b",
-        r"\bnegative (values?|dimensions?|sizes?|extent)\b.{0,30}\b(shape|dim\w*|size|tensor|axis)\b|\b(element|number of element)s? counts? (differ|do not match|don't match)\b|\bindices must be [1-4]-?D\b",
+        r"\bnegative dimension -|\bnegative (values?|dimensions?|sizes?|extent)\b.{0,30}\b(shape|dim\w*|size|tensor|axis)\b|\b(element|number of element)s? counts? (differ|do not match|don't match)\b|\bindices must be [1-4]-?D\b",
+        r"\b(must|should|has to|have to|needs? to|expected to)( also)? (be|have) (an? )?(at least |at most |exactly )?(\d|one|two|three|four|five)[- ]?(d\b|dims?\b|dimension)|\bmust be an? (matrix|vector)\b|\bmust have (the )?same (sizes?|shapes?|lengths?|ranks?)\b|\b[0-5]D( or [0-5]D)?\b.{0,40}\bexpected\b|\bmust be broadcastable\b|\bshapes? of the \w+ and \w+ (are|is) incompatible\b",
+        r"\bzero-dimensional tensor\b|\bmulti-target not supported\b|\bspatial targets supported\b|\bOutput size is too small\b|\btoo many indices for (tensor|array)\b|\bexceeds dimension size\b|\brece?ived \d+ axes\b|\bout of data bounds\b|\bchannels?\b.{0,24}\bnot equal to\b|\bmore dimensions than\b|\bdoes not match the number of dimensions\b|\bpadding size should be less\b|\bmismatch on \w+ dim",
         r"\bgot buffer of size \S+ which is compatible with shape\b",
         r"\bsource slice length \(\d+\) does not match destination\b",
         r"\brequires contracting dimensions to have the same shape\b|\bcontracting dimension",
@@ -77,6 +79,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(nan|non-?finite)\b.{0,40}\b(stopping|aborting|training|step|epoch|iteration|skip)|\b(step|epoch|iter\w*)\b.{0,60}\bloss[ =:]+(nan|inf)\b|\bloss[ =:]+-?(nan|inf)\b",
         r"\bnumerical(ly)? (instability|unstable|overflow|underflow|error)\b|\bfp16 overflow\b|\bhalf[- ]precision overflow\b",
         r"\b(found|detected) (an? )?overflow\b|\boverflow\b.{0,12}\bskip(ping)?( this)? step\b",
+        r"\binvalid loss\b",
         r"\bNo inf checks were recorded\b|\binf checks\b",
     ])
     .unless(&[r"\b(no|zero|without( any)?|0) (nans?|infs?)\b"]),

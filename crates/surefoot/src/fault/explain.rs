@@ -6,7 +6,8 @@
 //!    (never evidence, unless the rule asks for frames), a remark (a warning or an information,
 //!    dropped when an error follows it), or an error.
 //! 3. The heaviest match wins. Among equals the last error of the log does, then the earliest.
-//! 4. What no rule names is asked for turns of phrase (`rules/phrasings.rs`), at low confidence.
+//! 4. What no rule names is asked for turns of phrase (`rules/phrasings.rs`), then for its
+//!    subject (`rules/topics.rs`), at low confidence.
 //!
 //! No match means [`FaultKind::NotDeviceRelated`] with low confidence: it never guesses.
 
@@ -28,7 +29,7 @@ pub struct Explanation {
     /// The kind of fault, named for the recovery that would help.
     pub kind: FaultKind,
     /// 0.95: the text names the fault. 0.8: the usual words for it. 0.5: a hint.
-    /// 0.1: nothing was recognised.
+    /// 0.3: only what it is about. 0.1: nothing was recognised.
     pub confidence: f32,
     /// The part of the text that decided, without colour codes; empty if nothing was recognised.
     pub evidence: String,
@@ -54,12 +55,12 @@ pub fn explain(text: &str) -> Explanation {
     let unwrapped = OnceCell::new();
     let mut framework = None;
     let mut notice = None;
-    for rules in [rules::named, rules::phrased] {
-        let rules = rules();
+    for (rules, most) in [(rules::named as fn() -> _, 1.0), (rules::phrased, 0.5), (rules::about, 0.3)] {
+        let rules: &RuleSet = rules();
         let found = rules.search(&text);
         framework = framework.or(found.framework);
         if let Some(best) = found.best {
-            let finding = finding(rules, &text, best, framework);
+            let finding = finding(rules, most, &text, best, framework);
             if !found.weak {
                 return finding;
             }
@@ -69,7 +70,7 @@ pub fn explain(text: &str) -> Explanation {
         if let Some(unwrapped) = unwrapped.get_or_init(|| unwrap(&text)) {
             let found = rules.search(unwrapped);
             if let Some(best) = found.best.filter(|_| !found.weak) {
-                return finding(rules, unwrapped, best, found.framework);
+                return finding(rules, most, unwrapped, best, found.framework);
             }
         }
     }
@@ -88,6 +89,7 @@ pub fn explain(text: &str) -> Explanation {
 
 fn finding(
     rules: &RuleSet,
+    most: f32,
     text: &str,
     best: Match,
     framework: Option<&'static str>,
@@ -97,7 +99,7 @@ fn finding(
     advice.extend(rule.kind.advice().iter().filter(|line| !rule.advice.contains(line)));
     Explanation {
         kind: rule.kind,
-        confidence: confidence(rule.weight),
+        confidence: confidence(rule.weight).min(most),
         evidence: evidence(text, best.start, best.end),
         cause: if rule.cause.is_empty() { rules::cause_of(rule.kind) } else { rule.cause },
         advice,

@@ -9,7 +9,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 use super::guarded::{Guarded, Here, Lazy, Words, branches};
 use super::lines::{Log, Role};
-use super::{DISCLAIMERS, FRAMEWORKS, FaultKind, HEDGES, Rule, TABLES, Weight, phrasings};
+use super::{DISCLAIMERS, FRAMEWORKS, FaultKind, HEDGES, Rule, TABLES, Weight, phrasings, topics};
 
 /// A rule that matched, and where.
 #[derive(Clone, Copy, Debug)]
@@ -66,6 +66,12 @@ pub(crate) fn named() -> &'static RuleSet {
 pub(crate) fn phrased() -> &'static RuleSet {
     static RULES: OnceLock<RuleSet> = OnceLock::new();
     RULES.get_or_init(|| RuleSet::new(&[phrasings::RULES]))
+}
+
+/// The subjects, for what no turn of phrase fits either.
+pub(crate) fn about() -> &'static RuleSet {
+    static RULES: OnceLock<RuleSet> = OnceLock::new();
+    RULES.get_or_init(|| RuleSet::new(&[topics::RULES]))
 }
 
 impl RuleSet {

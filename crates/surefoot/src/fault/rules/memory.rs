@@ -94,6 +94,7 @@ pub(super) const RULES: &[Rule] = &[
     // One buffer over the device's limit.
     rule(OutOfMemory, Names, &[
         r"\bInvalid buffer size: ?\d",
+        r"\bmust not exceed \d+ ?[KMG]B\b|\bnewBufferWith\w*.{0,40}\breturned nil\b",
         r"\bbuffer size \(?\d+\)? (is greater than|exceeds|is larger than|is over)\b.{0,60}\b(max|limit)",
         r"\bbinding size\b.{0,100}\b(larger|greater|exceeds?|over)\b",
         r"\bbuffer binding \d+ range \d+ exceeds\b|\bexceeds `?max_[a-z_*]*buffer_binding_size`?",

@@ -23,6 +23,8 @@ pub(super) const RULES: &[Rule] = &[
     rule(DtypeMismatch, Overrides, &[r"\binput types 'tensor<[^']*>' and 'tensor<[^']*>' are not broadcast compatible"])
         .check(elements_differ)
         .cause("An MPS graph mixed two element types; the abort that follows is only its end."),
+    // A model whose types clash: the words about loading it come first.
+    rule(DtypeMismatch, Overrides, &[r"\bType Error: Type \(.{1,40}\) of (input|output) arg .{0,240}\bdoes not match expected type\b"]),
     // Devices.
     rule(DeviceMismatch, Names, &[
         r"\b(all|input|both|these|the)\b.{0,24}\b(tensors?|arrays?|inputs|operands|arguments|parameters|weights)\b.{0,60}\b(on|in) the same (device|gpu|backend)\b",
@@ -63,7 +65,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bFound dtype \w+ but expected \w+|\bexpected (data ?type|dtype)\S* \S+,? (but|and) (got|found|received)\b",
         r"\b(expected|must|should|to|both|not|require\w*|need to)\b.{0,80}\bhave the same (scalar |data ?|element ?|input )?(dtypes?|types?)\b",
         r"\b(require|requires|expects?|must have|should have|need|has|have) .{0,40}\b(same|equal|matching|identical|consistent) (dtypes?|data types?|element types?|scalar types?|types)\b",
-        r"\bdtypes? mismatch\b|\bDTypeMismatch\w*|\bmismatch(ed)? (dtypes?|data ?types?|element types?|tensor types?|precision)\b|\b(data ?types?|dtypes?|element types?)\b.{0,40}\b(do not|don't|does not|doesn't|did not|not) match\b",
+        r"\b(element|tensor|data|scalar|input) types? mismatch\b|\bdtypes? mismatch\b|\bDTypeMismatch\w*|\bmismatch(ed)? (dtypes?|data ?types?|element types?|tensor types?|precision)\b|\b(data ?types?|dtypes?|element types?)\b.{0,40}\b(do not|don't|does not|doesn't|did not|not) match\b",
         r"\bdtypes? .{0,60}\bmust match\b|\bdtypes match, got\b|\bdtypes? must be the same\b",
         r"\bUnexpected input data type\b.{0,120}\bexpected\b",
         r"\bType Error: Type( parameter)? \(.{1,40}\) of .{0,120}\b(does not match expected type|bound to different types)\b",
@@ -98,7 +100,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bnot on (the )?expected device meta\b|\bdevice meta is not on (the )?expected\b|\bexpected device meta\b|\bexpected device \S+ but got (device )?meta\b|\btwo devices, (meta and|\S+ and meta)\b",
         r"\barray without a primitive\b|\bcannot access storage of\b|\bsrcBuf length\b|\bstorage to be allocated\b|\bon (the )?meta device\b|\bbuffer not allocated for\b",
         r"\binvalid python storage\b|\bnever (been )?(materiali[sz]ed|allocated|initiali[sz]ed|written)\b|\bis on the meta device\b|\bwe need a `?value`? to put in\b|\bdata pointer\b.{0,40}\b(null|invalid|not allocated|no storage)\b",
-        r"\bZeroParamStatus\b|\bds_status\b|\b'status': 'NOT_AVAILABLE'|\buninitiali[sz]ed handle\b|\bShould have handle for tensor\b",
+        r"\bZeroParamStatus\b|\bds_status\b|'status': 'NOT_AVAILABLE'|\buninitiali[sz]ed handle\b|\bShould have handle for tensor\b",
         r"\bbytes were never written\b|\bstorage holds no allocation\b|\bcouldn't find resource for that handle\b",
         r"\b(never|not( yet)?|un)[ -]?(written|initiali[sz]ed|allocated|materiali[sz]ed|filled)\b.{0,30}\b(storage|tensor|buffer|memory)\b.{0,30}\bread\b|\bread(ing)?\b.{0,40}\b(uninitiali[sz]ed|unwritten|never[- ]written|unallocated)\b.{0,30}\b(storage|tensor|buffer|memory)\b",
         r"\buninitiali[sz]ed (parameter|tensor|storage|buffer)\b|\bUninitializedParameter\b",

@@ -47,10 +47,10 @@ pub(super) const RULES: &[Rule] = &[
         r"\bFileNotFoundError\b|\bNo such file or directory\b|\bos error 2\b|\bcannot find the (file|path) specified\b",
         r"\bPermissionError\b|\bPermission denied\b|\bErrno 13\b|\bos error 13\b|\bOperation not permitted\b|\bAccess is denied\b",
         r"\bcommand not found\b|\bis not recognized as an internal\b|\bUsage: |\btry '.{0,20}--help'",
-        r"\bKeyError: (?:\S{1,24}$|\S+ )|\bIndexError: (list|tuple|string|pop)|\bZeroDivisionError\b|\bStopIteration\b|\bAttributeError\b|\bImportError: (?:[^l]|l[^i]|li[^b])|\bTypeError: '\w+' object\b|\bTypeError: (can only|must be|expected (str|int|list|dict|float|bytes|string|a)|descriptor|\w+\(\) (got|takes|missing|argument)|unsupported)|\bValueError: (invalid literal|too many values|not enough values|could not convert|unknown|Unrecognized (arg|key|opt|config)|Invalid (value|argument|option|choice|config\w*)|substring|time data|empty)|\bAssertionError(:? *$)",
+        r"\bKeyError: (?:\S{1,24}$|\S+ )|\bIndexError: (list|tuple|string|pop)|\bZeroDivisionError\b|\bStopIteration\b|\bAttributeError\b|\bImportError: (?:[^l]|l[^i]|li[^b])|\bTypeError: '\w+' object\b|\bTypeError: (can only|must be|expected (str|int|list|dict|float|bytes|string|a)|descriptor|\w+\(\) (got|takes|missing|argument)|unsupported operand)|\bValueError: (invalid literal|too many values|not enough values|could not convert|unknown|Unrecognized (arg|key|opt|config)|Invalid (value|argument|option|choice|config\w*)|substring|time data|empty)|\bAssertionError(:? *$)",
         r"\bthe upper bound value\b.{0,60}\bgreater than the lower bound\b|\bcannot set variable\b|\bprocess group has not been initiali[sz]ed\b",
     ])
-    .unless(&[r"\blib\w+\.so\b|\.dll\b|/dev/(kfd|nvidia|dri)", r"\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|weights|engine)\b"])
+    .unless(&[r"\blib\w+\.so\b|\.dll\b|/dev/(kfd|nvidia|dri)|\bdlopen\b|\bSymbol not found\b|\bstate_dict\b|\bin (the )?checkpoint\b|\bCan't get attribute\b", r"\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|weights|engine)\b"])
     .without(&[
         r"_pin_memory_loop|dataloader worker",
         // What was raised while a device fault was being handled is only its echo.

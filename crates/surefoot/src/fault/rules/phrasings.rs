@@ -76,7 +76,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\b\w*compil(e|es|ed|ing|er|ation)\b.{0,60}\b(fail\w*|error\w*|unable|could not|cannot|crash\w*|exception|abort\w*|timed out|internal|invalid)\b|\b(fail\w*|error|unable to|could not|cannot|couldn't|can't|exception|crash\w*)\b.{0,40}\bcompil(e|es|ed|ing|er|ation)\b|\b\w+Compile\w*\(\) FAILED\b|\bfailed to (legalize|lower|codegen|assemble|link)\b|\bcompile failed\b",
     ])
     .unless(&[
-        r"\bnot (been )?compiled (with|for)\b|\bwithout\b|\bcompiled (with|using|against) (a )?(different|newer|older|cuda|numpy)|\bre\.compile\b|\bout of memory\b|\bcompiled by a newer\b|\bmemory\b",
+        r"\bcould not compile `|\bnot (been )?compiled (with|for)\b|\bwithout\b|\bcompiled (with|using|against) (a )?(different|newer|older|cuda|numpy)|\bre\.compile\b|\bout of memory\b|\bcompiled by a newer\b|\bmemory\b",
         r"\b(regex|regular expression|pattern|template|typescript|javascript|java|latex|sass|scss|webpack|babel|protobuf|proto|wheel|python|cython|rustc|cargo|gcc|g\+\+|cmake|makefile|setup\.py|pip|dataset|document|report|grammar|schema)\b",
     ]),
     rule(KernelCompile, Hints, &[

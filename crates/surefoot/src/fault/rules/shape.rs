@@ -65,6 +65,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(nan|nans|infs?|infinity|non-?finite)\b.{0,24}\b(loss|losses|gradients?|grads?|grad norm|detected|encountered|found|values? (in|encountered|detected)|outputs?|logits|produced|weights)\b",
         r"\b(found|got|contains?|produced|returned|detected|encountered|generated|has)\b.{0,24}\b(an? )?(inf or nan|nan or inf|nans? or infs?|infs? or nans?|infs?/nans?|nans?/infs?|nan values?|nans|NaN|non-?finite|infinite values?)\b",
         r"\breturned nan values\b|\bNansException\b|\bNaN(s)? (was|were) produced\b|\ball NaNs\b|\binvalid value \(nan\)|\bdebug_nans\b|\binvalid value \(inf\)",
+        r"\bparameter \w+ has invalid values\b",
         r"\bprobability tensor contains\b|\bfound invalid values: ?tensor\(.{0,40}nan|\bto satisfy the constraint\b.{0,120}\bfound invalid values\b",
         r"\bFloatingPointError\b",
         r"\b(gradient )?overflow\b.{0,40}\b(detected|loss scal|skipping step)|\bloss scal(e|er|ing)\b.{0,60}\b(minimum|reduc|decreas|to:? [\d.]+|underflow|overflow|too small|zero)|\bMinimum loss scale\b|\bloss scale already at minimum\b|\bcurrent loss scale\b",

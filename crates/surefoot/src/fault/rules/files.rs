@@ -84,6 +84,10 @@ pub(super) const RULES: &[Rule] = &[
     ]),
     rule(ModelLoading, Hints, &[r"\b(checkpoint|weights?|safetensors|gguf)\b.{0,60}\b(invalid|broken|wrong|bad|old|newer)\b"])
         .unless(&[r"\btensor\b.{0,20}\bdevice\b"]),
+    rule(ModelLoading, Usual, &[r"\bpanicked at\b.{0,200}\b(burn[-_]import|onnx[-_]ir|burn[-_]store|from_onnx)\b"])
+        .unless(&[r"\bAlreadyExists\b|\bNotPresent\b"])
+        .without(&[r"\bAlreadyExists\b|\bNotPresent\b|\bnot (yet )?(supported|implemented)\b"])
+        .cause("A model could not be imported."),
     rule(ModelLoading, Overrides, &[
         r"\bfor parameter [\w.]+(weight|bias|scales|biases)\b|\bmismatchedSize\b|\bexpectedShape: \[",
     ]),

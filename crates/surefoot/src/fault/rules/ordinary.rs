@@ -53,6 +53,8 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"\blib\w+\.so\b|\.dll\b|/dev/(kfd|nvidia|dri)|\bdlopen\b|\bSymbol not found\b|\bstate_dict\b|\bin (the )?checkpoint\b|\bCan't get attribute\b", r"\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|weights|engine)\b"])
     .without(&[
         r"_pin_memory_loop|dataloader worker",
+        // A loss scale that was halved until nothing was left of it.
+        r"\bloss scale\b(?s:.){1,4000}\bZeroDivisionError\b",
         // What was raised while a device fault was being handled is only its echo.
         r"\bout of memory\b(?s:.){1,4000}\b(during handling of the above exception|direct cause of the following)\b",
     ])

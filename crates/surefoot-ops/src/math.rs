@@ -76,6 +76,26 @@ pub(crate) fn each<const K: usize>(
     }
 }
 
+/// Changes a slice by its own numbers and those at each place of others of the same length.
+#[inline(always)]
+pub(crate) fn change<const K: usize>(
+    values: &mut [f32],
+    inputs: [&[f32]; K],
+    of: impl Fn(f32, [f32; K]) -> f32,
+) {
+    let whole = values.len() / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        let values = &mut values[start..start + LANES];
+        let parts = inputs.map(|input| &input[start..start + LANES]);
+        for lane in 0..LANES {
+            values[lane] = of(values[lane], parts.map(|part| part[lane]));
+        }
+    }
+    for at in whole..values.len() {
+        values[at] = of(values[at], inputs.map(|input| input[at]));
+    }
+}
+
 /// Adds up rows of `width` numbers, in blocks whose size depends on `width` alone, so that the
 /// sum is the same with any number of threads. `term` makes a block's rows.
 pub(crate) fn column_sums<const N: usize>(

@@ -72,7 +72,7 @@ impl Plan {
         let work = self.work(&opened);
         let plan = opened.plan_here(&work, run.budget());
         let device = run.footing.device()?;
-        let expected = Rate::estimate(&plan, &opened.binding, device.burn());
+        let expected = Rate::estimate(&plan, &opened.binding, opened.format(), device.burn());
         drop(texts);
         if global.json {
             terminal.json(&Document {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -15,6 +16,7 @@ use crate::arch;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
+use crate::folder::header::Dtype;
 use crate::folder::settings::Settings;
 use crate::stream::meter::Meter;
 use crate::stream::needs::Work;
@@ -23,6 +25,7 @@ use crate::stream::process;
 use crate::stream::store::{Session, Store};
 use crate::weights::binding::Binding;
 use crate::weights::convert;
+use crate::weights::format::Format;
 
 /// Which logits a pass should give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +90,7 @@ pub struct Opened {
     pub folder: PathBuf,
     /// The bytes of all tensors in the files.
     pub file_bytes: u64,
+    format: Format,
 }
 
 impl Opened {
@@ -97,7 +101,20 @@ impl Opened {
         let blueprint = arch::describe(&settings)?;
         let checkpoint = Checkpoint::open(&folder)?;
         let binding = Binding::new(&blueprint, &checkpoint)?;
-        Ok(Self { blueprint, binding, settings, folder, file_bytes: checkpoint.bytes() })
+        let format = Format::new(&Device::flex(), Dtype::F32);
+        Ok(Self { blueprint, binding, settings, folder, file_bytes: checkpoint.bytes(), format })
+    }
+
+    /// Plans and loads for products in `compute` on `device`, not for fp32 on the processor.
+    #[must_use]
+    pub fn on(mut self, device: &Device, compute: Dtype) -> Self {
+        self.format = Format::new(device, compute);
+        self
+    }
+
+    /// The form in which weights will be in memory.
+    pub fn format(&self) -> &Format {
+        &self.format
     }
 
     /// Whether the model gives logits.
@@ -119,7 +136,7 @@ impl Opened {
 
     /// Plans `work` in `budget` bytes for the whole process.
     pub fn plan(&self, work: &Work, budget: Option<u64>) -> Plan {
-        Plan::new(&self.blueprint, &self.binding, work, budget)
+        Plan::new(&self.blueprint, &self.binding, &self.format, work, budget)
     }
 
     /// Plans `work` in `budget` bytes, or in what the machine can give if that is less: a model
@@ -132,7 +149,7 @@ impl Opened {
 
     /// Plans `work` so that a `share` of the matrices stays, from 0 to 1, whatever it needs.
     pub fn plan_with_share(&self, work: &Work, share: f64) -> Plan {
-        Plan::with_share(&self.blueprint, &self.binding, work, share)
+        Plan::with_share(&self.blueprint, &self.binding, &self.format, work, share)
     }
 
     /// Loads what stays in memory by `plan`, which must be of this model.
@@ -143,7 +160,7 @@ impl Opened {
         meter: Arc<Meter>,
     ) -> Result<Model, ModelError> {
         let residency = &plan.residency;
-        let Self { blueprint, binding, .. } = self;
+        let Self { blueprint, binding, format, .. } = self;
         let blocks = binding
             .blocks
             .iter()
@@ -157,9 +174,10 @@ impl Opened {
         Ok(Model {
             embedding_norm: norm(&binding.embedding_norm)?,
             final_norm: norm(&binding.final_norm)?,
-            store: Store::load(&binding.matrices, residency, device, meter)?,
+            store: Store::load(&binding.matrices, residency, device, format.compute, meter)?,
             blocks,
             device: device.clone(),
+            format: Format::new(device, format.compute),
             blueprint,
             binding,
         })
@@ -175,6 +193,7 @@ pub struct Model {
     blocks: Vec<BlockRunner>,
     final_norm: Option<Norm>,
     pub(crate) device: Device,
+    format: Format,
 }
 
 impl Model {
@@ -205,6 +224,14 @@ impl Model {
         &self.store.meter
     }
 
+    /// Brings in all that streams, `passes` times, and computes nothing with it: what a pass can't
+    /// do without. Gives the seconds of one.
+    pub fn read_through(&self, passes: usize) -> Result<f64, ModelError> {
+        let begun = Instant::now();
+        self.store.read_through(passes)?;
+        Ok(begun.elapsed().as_secs_f64() / passes.max(1) as f64)
+    }
+
     /// Runs one batch without a cache.
     pub fn forward(&self, batch: &Batch, want: Want) -> Result<Output, ModelError> {
         self.pass(batch, want, &mut self.store.open(1), None)
@@ -218,6 +245,7 @@ impl Model {
         session: &mut Session<'_>,
         mut cache: Option<&mut Cache>,
     ) -> Result<Output, ModelError> {
+        session.begin_pass();
         let past = cache.as_ref().map_or(0, |cache| cache.filled);
         self.check_positions(batch, past)?;
         let positions: Vec<usize> = batch
@@ -243,6 +271,7 @@ impl Model {
                 output.hidden.push(self.read(x.clone(), || format!("block {number}"))?);
             }
             x = block.run(x, &pass, session, cache.as_deref_mut())?;
+            x = self.format.between_blocks(x);
             self.store.meter.block();
         }
         if let Some(cache) = cache {

@@ -1,10 +1,13 @@
 //! A model that is ready to run.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use surefoot::Footing;
+use surefoot::device::DeviceName;
 
 use super::attention::Sight;
 use super::batch::Batch;
@@ -12,6 +15,7 @@ use super::block::{BlockRunner, Pass};
 use super::cache::Cache;
 use super::norm::Norm;
 use super::rotary::Rotation;
+use super::segments::Segments;
 use crate::arch;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
@@ -177,6 +181,7 @@ impl Opened {
             store: Store::load(&binding.matrices, residency, device, format.compute, meter)?,
             blocks,
             device: device.clone(),
+            segments: None,
             format: Format::new(device, format.compute),
             blueprint,
             binding,
@@ -190,10 +195,11 @@ pub struct Model {
     binding: Binding,
     pub(crate) store: Store,
     embedding_norm: Option<Norm>,
-    blocks: Vec<BlockRunner>,
+    pub(crate) blocks: Vec<BlockRunner>,
     final_norm: Option<Norm>,
     pub(crate) device: Device,
     format: Format,
+    segments: Option<Segments>,
 }
 
 impl Model {
@@ -207,6 +213,31 @@ impl Model {
         let opened = Opened::new(folder)?;
         let plan = opened.plan(work, budget).checked()?;
         opened.load(&plan, device, Arc::default())
+    }
+
+    /// Lets a block or the head that its device, `home` of `footing`, can't run go to the CPU
+    /// alone. `careful` confirms each block's result before the next begins: slower, but an error
+    /// that a GPU would show later is then the block's that made it.
+    #[must_use]
+    pub fn guarded(mut self, footing: Arc<Footing>, home: DeviceName, careful: bool) -> Self {
+        let blocks = self.blocks.len();
+        self.segments =
+            (home != DeviceName::CPU).then(|| Segments::new(footing, home, careful, blocks));
+        self
+    }
+
+    /// The parts of a guarded model that ran on the CPU: `block 3`, `head`.
+    pub fn on_cpu(&self) -> Vec<String> {
+        self.segments.as_ref().map_or_else(Vec::new, Segments::on_cpu)
+    }
+
+    /// A block's norms and biases on another device.
+    pub(crate) fn block_on(
+        &self,
+        number: usize,
+        device: &Device,
+    ) -> Result<BlockRunner, ModelError> {
+        BlockRunner::load(number, &self.blueprint, &self.binding.blocks[number], device)
     }
 
     /// What the model is made of.
@@ -254,23 +285,29 @@ impl Model {
             .flat_map(|&pad| (0..batch.width).map(move |at| (past + at).saturating_sub(pad)))
             .collect();
         let same = batch.pads.iter().all(|pad| *pad == batch.pads[0]);
-        let pass = Pass {
+        let on = |device: &Device| Pass {
             blueprint: &self.blueprint,
             rotation: self.blueprint.rope.as_ref().map(|rope| {
                 let rows = if same { 1 } else { batch.len() };
-                Rotation::new(rope, &positions[..rows * batch.width], rows, &self.device)
+                Rotation::new(rope, &positions[..rows * batch.width], rows, device)
             }),
             sight: Sight { past, pads: &batch.pads, causal: self.blueprint.causal },
             batch: batch.len(),
             width: batch.width,
         };
+        let pass = on(&self.device);
         let mut output = Output::default();
         let mut x = self.first_state(&batch.ids, &positions)?;
         for (number, block) in self.blocks.iter().enumerate() {
             if want.hidden {
                 output.hidden.push(self.read(x.clone(), || format!("block {number}"))?);
             }
-            x = block.run(x, &pass, session, cache.as_deref_mut())?;
+            x = match &self.segments {
+                None => block.run(x, &pass, session, cache.as_deref_mut())?,
+                Some(segments) => {
+                    segments.block(self, number, x, &pass, &on, session, cache.as_deref_mut())?
+                }
+            };
             x = self.format.between_blocks(x);
             self.store.meter.block();
         }
@@ -295,7 +332,13 @@ impl Model {
             output.last_hidden = want.last_hidden.then_some(last);
         }
         if want.logits != Logits::None {
-            output.logits = Some(self.logits(x, session)?);
+            output.logits = Some(match &self.segments {
+                None => self.logits(x, session)?,
+                Some(segments) => {
+                    let session = RefCell::new(session);
+                    segments.head(x, |x| self.logits(x, &mut session.borrow_mut()))?
+                }
+            });
         }
         self.store.meter.pass(batch.ids.len());
         Ok(output)

@@ -209,7 +209,8 @@ impl Plan {
         let matrices = &binding.matrices;
         let (all, fixed) = (total(matrices, format), needs.total());
         let all_resident_bytes = fixed + all;
-        let least_bytes = all_resident_bytes.min(fixed + IN_FLIGHT * smallest_piece(matrices, format));
+        let least_bytes =
+            all_resident_bytes.min(fixed + IN_FLIGHT * smallest_piece(matrices, format));
         let parts = parts(blueprint, matrices, format, &residency);
         let resident_bytes = parts.iter().map(|part| part.resident_bytes).sum();
         let window_bytes = residency.window.min(all - resident_bytes);

@@ -225,3 +225,48 @@ impl Session<'_> {
         Ok(passing)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use burn::tensor::TensorData;
+
+    use super::*;
+    use crate::Opened;
+    use crate::generate::tokens;
+    use crate::stream::needs::Work;
+
+    /// A block that fails half-way is run again from its start, but the feed has gone on.
+    #[test]
+    fn matrices_that_already_passed_can_be_applied_again() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama-tiny");
+        let opened = Opened::new(&folder).unwrap();
+        let work = Work { batch: 1, prompt: 4, new_tokens: 0, want: tokens::WANT };
+        let load = |share| {
+            let plan = opened.plan_with_share(&work, share);
+            let (matrices, flex) = (&opened.binding.matrices, Device::flex());
+            Store::load(matrices, &plan.residency, &flex, Dtype::F32, Arc::default()).unwrap()
+        };
+        let (resident, streamed) = (load(1.0), load(0.0));
+        let (mut plain, mut session) = (resident.open(1), streamed.open(2));
+        let mut same = |session: &mut Session<'_>, matrix: usize| {
+            let inputs = opened.binding.matrices[matrix].cols();
+            let numbers: Vec<f32> = (0..inputs).map(|at| at as f32 * 0.01 - 0.3).collect();
+            let x = Tensor::<2>::from_data(TensorData::new(numbers, [inputs, 1]), &Device::flex());
+            let expected = plain.apply(matrix, x.clone()).unwrap().into_data();
+            assert_eq!(session.apply(matrix, x).unwrap().into_data(), expected, "{matrix}");
+        };
+        for _ in 0..2 {
+            session.begin_pass();
+            for matrix in 0..3 {
+                same(&mut session, matrix);
+            }
+            for matrix in 0..opened.binding.matrices.len() {
+                same(&mut session, matrix);
+            }
+            // Even the last one.
+            same(&mut session, opened.binding.matrices.len() - 1);
+        }
+    }
+}

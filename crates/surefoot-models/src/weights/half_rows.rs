@@ -134,8 +134,7 @@ static SPARE: Mutex<Vec<MmapMut>> = Mutex::new(Vec::new());
 
 fn spare(size: usize) -> Option<MmapMut> {
     let kept = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
-    kept.filter(|memory| memory.len() >= size)
-        .or_else(|| MmapMut::map_anon(size.max(TILE)).ok())
+    kept.filter(|memory| memory.len() >= size).or_else(|| MmapMut::map_anon(size.max(TILE)).ok())
 }
 
 struct Tile {

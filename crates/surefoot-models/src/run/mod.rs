@@ -7,3 +7,4 @@ pub(crate) mod cache;
 pub mod model;
 pub(crate) mod norm;
 pub(crate) mod rotary;
+pub(crate) mod segments;

@@ -10,6 +10,7 @@ use super::batch::Batch;
 use super::block::{BlockRunner, Pass};
 use super::cache::Cache;
 use super::norm::Norm;
+use super::observe::{Boundary, Observer};
 use super::rotary::Rotation;
 use crate::arch;
 use crate::arch::blueprint::Blueprint;
@@ -216,7 +217,19 @@ impl Model {
         batch: &Batch,
         want: Want,
         session: &mut Session<'_>,
+        cache: Option<&mut Cache>,
+    ) -> Result<Output, ModelError> {
+        self.pass_observed(batch, want, session, cache, None)
+    }
+
+    /// [`Self::pass`], with someone who looks on.
+    pub(crate) fn pass_observed(
+        &self,
+        batch: &Batch,
+        want: Want,
+        session: &mut Session<'_>,
         mut cache: Option<&mut Cache>,
+        mut observer: Option<&mut Observer<'_>>,
     ) -> Result<Output, ModelError> {
         let past = cache.as_ref().map_or(0, |cache| cache.filled);
         self.check_positions(batch, past)?;
@@ -238,11 +251,13 @@ impl Model {
         };
         let mut output = Output::default();
         let mut x = self.first_state(&batch.ids, &positions)?;
+        x = self.show(x, Boundary::Embeddings, &mut observer)?;
         for (number, block) in self.blocks.iter().enumerate() {
             if want.hidden {
                 output.hidden.push(self.read(x.clone(), || format!("block {number}"))?);
             }
             x = block.run(x, &pass, session, cache.as_deref_mut())?;
+            x = self.show(x, Boundary::Block(number), &mut observer)?;
             self.store.meter.block();
         }
         if let Some(cache) = cache {
@@ -257,6 +272,7 @@ impl Model {
         }
         if let Some(norm) = &self.final_norm {
             x = norm.apply(x);
+            x = self.show(x, Boundary::Norm, &mut observer)?;
         }
         if want.hidden || want.last_hidden {
             let last = self.read(x.clone(), || "the last block".to_owned())?;
@@ -328,7 +344,7 @@ impl Model {
         Ok(Rows { cols: vocab, numbers })
     }
 
-    fn read(&self, x: Tensor<2>, at: impl Fn() -> String) -> Result<Rows, ModelError> {
+    pub(crate) fn read(&self, x: Tensor<2>, at: impl Fn() -> String) -> Result<Rows, ModelError> {
         let cols = x.dims()[1];
         let numbers = x
             .try_into_vec_as::<f32>()

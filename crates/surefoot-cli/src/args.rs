@@ -48,10 +48,12 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Check(commands::check::Check),
+    Compare(Box<commands::compare::Compare>),
     Devices(commands::devices::Devices),
     Doctor(commands::doctor::Doctor),
     Embed(commands::embed::Embed),
     Explain(commands::explain::Explain),
+    Fingerprint(Box<commands::fingerprint::FingerprintCommand>),
     Forward(commands::forward::Forward),
     Generate(commands::generate::Generate),
     Journal(commands::journal::Journal),

@@ -65,12 +65,9 @@ pub fn trials(blueprint: &Blueprint, variations: &Variations) -> Vec<Trial> {
     // A sum of this many terms is uncertain by its root in units of the last of 24 bits.
     let longest = blueprint.hidden.max(blueprint.inner()) as f32;
     let share = longest.sqrt() / (1_u32 << 24) as f32;
-    let jitter =
-        |seed| Pass { disturbance: Disturbance::Jitter { share, seed }, ..plain };
-    let mut trials = vec![trial("another order of summation", Class::Arithmetic, &[
-        jitter(1),
-        jitter(2),
-    ])];
+    let jitter = |seed| Pass { disturbance: Disturbance::Jitter { share, seed }, ..plain };
+    let mut trials =
+        vec![trial("another order of summation", Class::Arithmetic, &[jitter(1), jitter(2)])];
     if variations.group > 1 {
         let halves = Pass { group: variations.group.div_ceil(2), ..plain };
         trials.push(trial("half as many at once", Class::Arithmetic, &[halves]));

@@ -188,9 +188,8 @@ fn likeliest(logits: &[f32]) -> Vec<NextToken> {
     let total: f64 = logits.iter().map(|x| f64::from(x - most).exp()).sum();
     let log_total = f64::from(most) + total.ln();
     let mut ids: Vec<u32> = (0..logits.len() as u32).collect();
-    let by_logit = |a: &u32, b: &u32| {
-        logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
-    };
+    let by_logit =
+        |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
     let count = TOP.min(ids.len());
     if count < ids.len() {
         ids.select_nth_unstable_by(count - 1, by_logit);
@@ -198,10 +197,7 @@ fn likeliest(logits: &[f32]) -> Vec<NextToken> {
     }
     ids.sort_unstable_by(by_logit);
     ids.into_iter()
-        .map(|id| NextToken {
-            id,
-            logprob: (f64::from(logits[id as usize]) - log_total) as f32,
-        })
+        .map(|id| NextToken { id, logprob: (f64::from(logits[id as usize]) - log_total) as f32 })
         .collect()
 }
 

@@ -56,8 +56,9 @@ pub fn public_key() -> [u8; 32] {
 /// A key that nobody knows.
 pub fn fresh_key() -> Result<[u8; 32], VerifyError> {
     let mut key = [0; 32];
-    getrandom::fill(&mut key)
-        .map_err(|error| VerifyError::request(format!("the system gives no randomness: {error}")))?;
+    getrandom::fill(&mut key).map_err(|error| {
+        VerifyError::request(format!("the system gives no randomness: {error}"))
+    })?;
     Ok(key)
 }
 

@@ -112,7 +112,9 @@ fn common_sites(
         match theirs.iter().position(|other| other == site) {
             Some(other) => pairs.push((*site, place, other)),
             None if built_alike => {
-                return incomparable(format!("the candidate's fingerprint lacks the site '{site}'"));
+                return incomparable(format!(
+                    "the candidate's fingerprint lacks the site '{site}'"
+                ));
             }
             // The candidate has no such place.
             None => {}

@@ -209,9 +209,8 @@ mod tests {
         let false_different = share(Verdict::Different, 10_000, 5, |u, _| coin(u(), 0.05));
         assert!(false_different <= 0.01, "{false_different}");
         // One site exactly at δ, the others equal: the worst case of "different".
-        let false_same = share(Verdict::Same, 10_000, 5, |u, site| {
-            if site == 3 { coin(u(), 0.5) } else { 0.0 }
-        });
+        let false_same =
+            share(Verdict::Same, 10_000, 5, |u, site| if site == 3 { coin(u(), 0.5) } else { 0.0 });
         assert!(false_same <= 0.01, "{false_same}");
         let spread = share(Verdict::Same, 10_000, 3, |u, site| if site == 0 { u() } else { 0.0 });
         assert!(spread <= 0.01, "{spread}");

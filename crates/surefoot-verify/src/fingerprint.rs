@@ -240,9 +240,8 @@ impl Fingerprint {
     }
 
     fn hypervector(&self) -> Vec<u64> {
-        let sites: Vec<(Site, Vec<u64>)> = (0..self.sites.len())
-            .map(|at| (self.sites[at].site, self.site_vector(at)))
-            .collect();
+        let sites: Vec<(Site, Vec<u64>)> =
+            (0..self.sites.len()).map(|at| (self.sites[at].site, self.site_vector(at))).collect();
         hypervector::of_model(&sites)
     }
 
@@ -282,7 +281,8 @@ impl Fingerprint {
     /// Shows that the sketch of `challenge` at `site` belongs to the root.
     pub fn prove(&self, challenge: usize, site: Site) -> Result<Inclusion, VerifyError> {
         let place = self.site_list().iter().position(|kept| *kept == site);
-        let place = place.ok_or_else(|| VerifyError::request(format!("there is no site '{site}'")))?;
+        let place =
+            place.ok_or_else(|| VerifyError::request(format!("there is no site '{site}'")))?;
         if challenge >= self.sketches.len() {
             return Err(VerifyError::request(format!(
                 "there is no challenge {challenge}: they are 0 to {}",
@@ -347,7 +347,10 @@ fn changes(sketches: &[Vec<Sketch>], sites: usize) -> Vec<f64> {
 mod words {
     use super::*;
 
-    pub(super) fn serialize<S: Serializer>(words: &[u64], serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(
+        words: &[u64],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         serializer.serialize_str(&hex::encode(&bytes))
     }

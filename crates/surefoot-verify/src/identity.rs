@@ -76,9 +76,10 @@ impl Identity {
             .map(|name| digest(&folder.join(&name), name))
             .collect::<Result<_, _>>()?;
         let blueprint = &opened.blueprint;
-        let name = folder.canonicalize().ok().and_then(|path| {
-            path.file_name().map(|name| name.to_string_lossy().into_owned())
-        });
+        let name = folder
+            .canonicalize()
+            .ok()
+            .and_then(|path| path.file_name().map(|name| name.to_string_lossy().into_owned()));
         Ok(Self {
             name: name.unwrap_or_else(|| folder.display().to_string()),
             family: blueprint.family.to_owned(),

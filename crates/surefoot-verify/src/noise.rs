@@ -91,8 +91,11 @@ impl Deviations {
             });
             apart.collect()
         });
-        let next = plain.next.iter().zip(&other.next);
-        let next = next.map(|(plain, other)| logprobs_apart(plain, other).unwrap_or(0.0) as f32);
+        let logprobs = |next: &[NextToken]| next.iter().map(|t| t.logprob).collect::<Vec<_>>();
+        let next = plain.next.iter().zip(&other.next).map(|(plain, other)| {
+            let (plain, other) = (logprobs(plain), logprobs(other));
+            logprobs_apart(plain.into_iter(), other.into_iter()).unwrap_or(0.0) as f32
+        });
         Self { sites: sites.collect(), next: next.collect() }
     }
 
@@ -109,25 +112,24 @@ impl Deviations {
     }
 }
 
-/// The root mean square difference of the log-probabilities of the tokens that are likeliest to
-/// `reference`, as far as `other` says something of them; nothing if it says nothing of any.
-pub(crate) fn logprobs_apart(reference: &[NextToken], other: &[NextToken]) -> Option<f64> {
-    let least = other.last()?.logprob;
-    let mut squares = Vec::new();
-    for token in reference.iter().take(COMPARED) {
-        let found = other.iter().find(|found| found.id == token.id);
-        // One that is not among its likeliest is at most as likely as the last of them.
-        let logprob = match found {
-            Some(found) => found.logprob,
-            None if least < token.logprob => least,
-            None => continue,
-        };
-        squares.push(f64::from(token.logprob - logprob).powi(2));
+/// The root mean square difference of log-probabilities, the likeliest first, where some of
+/// `other` may be left out: they are matched in order to those of `reference` that they are
+/// closest to. Nothing if there are none.
+pub(crate) fn logprobs_apart(
+    reference: impl Iterator<Item = f32>,
+    other: impl Iterator<Item = f32>,
+) -> Option<f64> {
+    let other: Vec<f64> = other.take(COMPARED).map(f64::from).collect();
+    // The least sum of squares with the first so many of `other` matched.
+    let mut least = vec![f64::INFINITY; other.len() + 1];
+    least[0] = 0.0;
+    for known in reference.map(f64::from) {
+        for at in (0..other.len()).rev() {
+            least[at + 1] = least[at + 1].min(least[at] + (other[at] - known).powi(2));
+        }
     }
-    if squares.is_empty() {
-        return None;
-    }
-    Some((squares.iter().sum::<f64>() / squares.len() as f64).sqrt())
+    let sum = least[other.len()];
+    (!other.is_empty() && sum.is_finite()).then(|| (sum / other.len() as f64).sqrt())
 }
 
 impl Noise {
@@ -151,9 +153,7 @@ impl Noise {
         let fine = (0..challenges)
             .map(|challenge| {
                 (0..sites)
-                    .map(|site| {
-                        margin * most(&|run| f64::from(run.sites[challenge][site][0]))
-                    })
+                    .map(|site| margin * most(&|run| f64::from(run.sites[challenge][site][0])))
                     .collect()
             })
             .collect();
@@ -165,8 +165,8 @@ impl Noise {
                 DEVIATIONS * most(&of_run)
             })
             .collect();
-        let next = DEVIATIONS
-            * most(&|run| root_mean_square(run.next.iter().map(|x| f64::from(*x))));
+        let next =
+            DEVIATIONS * most(&|run| root_mean_square(run.next.iter().map(|x| f64::from(*x))));
         Ok(Tolerances { fine, profile, next })
     }
 
@@ -321,17 +321,15 @@ mod tests {
     }
 
     #[test]
-    fn log_probabilities_are_compared_where_both_know_them() {
-        let next = |pairs: &[(u32, f32)]| -> Vec<NextToken> {
-            pairs.iter().map(|&(id, logprob)| NextToken { id, logprob }).collect()
+    fn log_probabilities_are_compared_in_order_and_may_lack_some() {
+        let apart = |other: &[f32]| {
+            let reference = [-0.5, -1.5, -3.0, -5.0];
+            logprobs_apart(reference.into_iter(), other.iter().copied())
         };
-        let reference = next(&[(1, -0.5), (2, -1.5), (3, -3.0)]);
-        assert_eq!(logprobs_apart(&reference, &reference), Some(0.0));
-        let moved = next(&[(1, -0.6), (2, -1.4), (3, -3.1)]);
-        assert!((logprobs_apart(&reference, &moved).unwrap() - 0.1).abs() < 1e-6);
-        // Token 1 is at most as likely as the last that is named.
-        let other = next(&[(7, -0.2), (8, -4.0)]);
-        assert!(logprobs_apart(&reference, &other).unwrap() > 2.0);
-        assert_eq!(logprobs_apart(&reference, &[]), None);
+        assert_eq!(apart(&[-0.5, -1.5, -3.0]), Some(0.0));
+        assert_eq!(apart(&[-0.5, -3.0]), Some(0.0));
+        assert!((apart(&[-0.6, -1.4, -3.1]).unwrap() - 0.1).abs() < 1e-6);
+        assert!(apart(&[-3.0, -3.0]).unwrap() > 1.0);
+        assert_eq!(apart(&[]), None);
     }
 }

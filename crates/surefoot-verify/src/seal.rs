@@ -179,7 +179,8 @@ mod tests {
         let (back, seal_) = open::<Note>(&seal(&note(), Some(&key())).unwrap()).unwrap();
         assert_eq!(back, note());
         assert_eq!(seal_.public_key, Some(key().public_key()));
-        let json: serde_json::Value = serde_json::from_slice(&seal(&note(), None).unwrap()).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_slice(&seal(&note(), None).unwrap()).unwrap();
         assert_eq!(json["number"], 7);
     }
 

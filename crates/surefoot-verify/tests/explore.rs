@@ -13,7 +13,11 @@ use surefoot_verify::decision::Rule;
 fn explore() {
     let base = Weights::trained();
     let dir = tempfile::tempdir().unwrap();
-    let write = |name: &str, w: &Weights, d: Dtype| { let f = dir.path().join(name); w.write(&f, d); f };
+    let write = |name: &str, w: &Weights, d: Dtype| {
+        let f = dir.path().join(name);
+        w.write(&f, d);
+        f
+    };
     let a = write("a", base, Dtype::F32);
     write("a.rounded", base, Dtype::BF16);
     let set = ChallengeSet::keyed([5; 32], "x", VOCAB, 32, 32).unwrap();
@@ -23,9 +27,23 @@ fn explore() {
         let c = fingerprint(f, &set, Options { pass, ..Options::candidate() });
         let r = compare(&reference, &c, &Rule::default()).unwrap();
         let d = &r.decision;
-        println!("{name:24} {:9} {:10?} used {:2} e {:8.1} {:8.1} first {:?} | {}", d.verdict.to_string(), r.class, d.challenges_used,
-            d.evidence.ln_e_different, d.evidence.ln_e_same, d.first_diverging.map(|s| s.to_string()),
-            r.sites.iter().map(|s| format!("{:.1e}/{:.1e} p{:.0e} {:.2}", s.apart.fine, s.tolerance, s.apart.profile, s.excess)).collect::<Vec<_>>().join(" | "));
+        println!(
+            "{name:24} {:9} {:10?} used {:2} e {:8.1} {:8.1} first {:?} | {}",
+            d.verdict.to_string(),
+            r.class,
+            d.challenges_used,
+            d.evidence.ln_e_different,
+            d.evidence.ln_e_same,
+            d.first_diverging.map(|s| s.to_string()),
+            r.sites
+                .iter()
+                .map(|s| format!(
+                    "{:.1e}/{:.1e} p{:.0e} {:.2}",
+                    s.apart.fine, s.tolerance, s.apart.profile, s.excess
+                ))
+                .collect::<Vec<_>>()
+                .join(" | ")
+        );
     };
     let plain = Pass::plain(64);
     let bf = Pass { bf16: true, disturbance: Disturbance::Bf16 { seed: 0 }, ..plain };
@@ -58,11 +76,23 @@ fn explore() {
         go(&format!("sgd step {rate} bf"), &write("s", &w, Dtype::BF16), bf);
     }
     for share in [0.01, 0.03, 0.1] {
-        go(&format!("lora {share}"), &write("s", &base.with_lora(&[2], 4, share), Dtype::F32), plain);
-        go(&format!("lora {share} bf"), &write("s", &base.with_lora(&[2], 4, share), Dtype::BF16), bf);
+        go(
+            &format!("lora {share}"),
+            &write("s", &base.with_lora(&[2], 4, share), Dtype::F32),
+            plain,
+        );
+        go(
+            &format!("lora {share} bf"),
+            &write("s", &base.with_lora(&[2], 4, share), Dtype::BF16),
+            bf,
+        );
     }
     for by in [1.02, 1.1] {
-        let scaled = base.map(|n, _, x| if n == "h.1.mlp.c_proj.weight" { x.iter_mut().for_each(|x| *x *= by) });
+        let scaled = base.map(|n, _, x| {
+            if n == "h.1.mlp.c_proj.weight" {
+                x.iter_mut().for_each(|x| *x *= by)
+            }
+        });
         go(&format!("scaled {by}"), &write("s", &scaled, Dtype::F32), plain);
         go(&format!("scaled {by} bf"), &write("s", &scaled, Dtype::BF16), bf);
     }

@@ -129,7 +129,8 @@ impl Weights {
         let value = loss.clone().into_scalar::<f32>();
         let gradients = loss.backward();
         for (name, tensor) in &parameters {
-            let gradient = tensor.grad(&gradients).unwrap().into_data().try_to_vec::<f32>().unwrap();
+            let gradient =
+                tensor.grad(&gradients).unwrap().into_data().try_to_vec::<f32>().unwrap();
             let (_, numbers) = self.tensors.get_mut(name).unwrap();
             rule.update(name, numbers, &gradient);
         }
@@ -246,10 +247,8 @@ impl Adam {
 
 impl Rule for Adam {
     fn update(&mut self, name: &str, numbers: &mut [f32], gradient: &[f32]) {
-        let moments = self
-            .moments
-            .entry(name.to_owned())
-            .or_insert_with(|| vec![(0.0, 0.0); gradient.len()]);
+        let moments =
+            self.moments.entry(name.to_owned()).or_insert_with(|| vec![(0.0, 0.0); gradient.len()]);
         let (first, second) = (1.0 - 0.9_f32.powi(self.step), 1.0 - 0.99_f32.powi(self.step));
         for ((x, g), (m, v)) in numbers.iter_mut().zip(gradient).zip(moments) {
             *m = 0.9 * *m + 0.1 * g;
@@ -301,17 +300,14 @@ fn loss(
         x.matmul(of(format!("{name}.weight"))) + of(format!("{name}.bias"))
     };
     let each = WIDTH / HEADS;
-    let mask: Vec<f32> = (0..LENGTH * LENGTH)
-        .map(|at| if at % LENGTH > at / LENGTH { -1e9 } else { 0.0 })
-        .collect();
+    let mask: Vec<f32> =
+        (0..LENGTH * LENGTH).map(|at| if at % LENGTH > at / LENGTH { -1e9 } else { 0.0 }).collect();
     let mask: Tensor<4> = Tensor::from_data(TensorData::new(mask, [1, 1, LENGTH, LENGTH]), device);
-    let mut x = of("wte.weight".into()).select(0, tokens(0))
-        + of("wpe.weight".into()).select(0, places);
+    let mut x =
+        of("wte.weight".into()).select(0, tokens(0)) + of("wpe.weight".into()).select(0, places);
     for layer in 0..layers {
-        let mixed = linear(
-            norm(x.clone(), format!("h.{layer}.ln_1")),
-            format!("h.{layer}.attn.c_attn"),
-        );
+        let mixed =
+            linear(norm(x.clone(), format!("h.{layer}.ln_1")), format!("h.{layer}.attn.c_attn"));
         let part = |at: usize| {
             mixed
                 .clone()
@@ -323,10 +319,8 @@ fn loss(
         let seen = softmax(scores + mask.clone(), 3).matmul(part(2));
         let seen = seen.swap_dims(1, 2).reshape([SAMPLES * LENGTH, WIDTH]);
         x = x + linear(seen, format!("h.{layer}.attn.c_proj"));
-        let inner = gelu(linear(
-            norm(x.clone(), format!("h.{layer}.ln_2")),
-            format!("h.{layer}.mlp.c_fc"),
-        ));
+        let inner =
+            gelu(linear(norm(x.clone(), format!("h.{layer}.ln_2")), format!("h.{layer}.mlp.c_fc")));
         x = x + linear(inner, format!("h.{layer}.mlp.c_proj"));
     }
     let logits = norm(x, "ln_f".into()).matmul(of("lm_head.weight".into()).transpose());

@@ -56,9 +56,11 @@ pub(crate) enum Command {
     Fingerprint(Box<commands::fingerprint::FingerprintCommand>),
     Forward(commands::forward::Forward),
     Generate(commands::generate::Generate),
+    Identify(Box<commands::identify::Identify>),
     Journal(commands::journal::Journal),
     Plan(commands::plan::Plan),
     Train(Box<commands::train::Train>),
+    Verify(Box<commands::verify::Verify>),
 }
 
 impl Global {

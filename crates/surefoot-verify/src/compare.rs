@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::decision::{self, Decision, Rule, excess};
 use crate::error::VerifyError;
 use crate::fingerprint::Fingerprint;
-use crate::noise::Class;
+use crate::noise::{Class, Noise};
 use crate::site::Site;
-use crate::sketch::Apart;
+use crate::sketch::{Apart, Sketch};
 
 /// What was found at a site.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,15 +41,32 @@ pub fn compare(
     candidate: &Fingerprint,
     rule: &Rule,
 ) -> Result<Comparison, VerifyError> {
+    check_tokenizers(reference, candidate)?;
+    if reference.commitment != candidate.commitment {
+        return Err(VerifyError::incomparable(format!(
+            "the fingerprints are of different challenges ({:.12}… and {:.12}…)",
+            reference.commitment, candidate.commitment
+        )));
+    }
+    compare_sketches(reference, &reference.sketches, &reference.noise, candidate, rule)
+}
+
+/// Compares `candidate` with `sketches`, which are `reference`'s of the same challenges.
+pub(crate) fn compare_sketches(
+    reference: &Fingerprint,
+    sketches: &[Vec<Sketch>],
+    noise: &Noise,
+    candidate: &Fingerprint,
+    rule: &Rule,
+) -> Result<Comparison, VerifyError> {
     rule.check()?;
     let pairs = common_sites(reference, candidate)?;
     let class = class(reference, candidate);
-    let challenges = reference.sketches.len();
-    let tolerances = reference.noise.tolerances(class, challenges, reference.sites.len())?;
+    let challenges = sketches.len();
+    let tolerances = noise.tolerances(class, challenges, reference.sites.len())?;
     let mut excesses = Vec::with_capacity(challenges);
     let mut sums = vec![(Apart::default(), 0.0); pairs.len()];
-    let sketches = reference.sketches.iter().zip(&candidate.sketches);
-    for ((ours, theirs), fine) in sketches.zip(&tolerances.fine) {
+    for ((ours, theirs), fine) in sketches.iter().zip(&candidate.sketches).zip(&tolerances.fine) {
         let mut of_challenge = Vec::with_capacity(pairs.len());
         for ((_, one, other), (sum, tolerance)) in pairs.iter().zip(&mut sums) {
             let apart = ours[*one].apart(&theirs[*other]);
@@ -91,14 +108,6 @@ fn common_sites(
     candidate: &Fingerprint,
 ) -> Result<Vec<(Site, usize, usize)>, VerifyError> {
     let incomparable = |why: String| Err(VerifyError::incomparable(why));
-    check_tokenizers(reference, candidate)?;
-    if reference.commitment != candidate.commitment {
-        return incomparable(format!(
-            "the fingerprints are of different challenges ({}… and {}…)",
-            &reference.commitment[..12],
-            &candidate.commitment[..12]
-        ));
-    }
     if reference.policy.bits != candidate.policy.bits {
         return incomparable(format!(
             "the sketches have {} and {} bits",

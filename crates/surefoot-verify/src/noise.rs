@@ -182,6 +182,16 @@ impl Noise {
         }
     }
 
+    /// Keeps only these challenges.
+    pub(crate) fn select_challenges(&mut self, chosen: &[usize]) {
+        for run in self.ways.iter_mut().flat_map(|way| &mut way.runs) {
+            run.sites = chosen.iter().map(|at| run.sites[*at].clone()).collect();
+            if !run.next.is_empty() {
+                run.next = chosen.iter().map(|at| run.next[*at]).collect();
+            }
+        }
+    }
+
     /// Keeps only these sites.
     pub(crate) fn select(&mut self, sites: &[usize]) {
         for run in self.ways.iter_mut().flat_map(|way| &mut way.runs) {

@@ -10,9 +10,11 @@ pub(crate) mod explain;
 pub(crate) mod fingerprint;
 pub(crate) mod forward;
 pub(crate) mod generate;
+pub(crate) mod identify;
 pub(crate) mod journal;
 pub(crate) mod plan;
 pub(crate) mod train;
+pub(crate) mod verify;
 
 use crate::args::{Arguments, Command};
 use crate::exit::{Exit, Failure};
@@ -30,8 +32,10 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Fingerprint(command) => command.run(global, terminal),
         Command::Forward(command) => command.run(global, terminal),
         Command::Generate(command) => command.run(global, terminal),
+        Command::Identify(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
         Command::Plan(command) => command.run(global, terminal),
         Command::Train(command) => command.run(global, terminal),
+        Command::Verify(command) => command.run(global, terminal),
     }
 }

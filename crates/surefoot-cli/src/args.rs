@@ -48,16 +48,20 @@ pub(crate) struct Global {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Check(commands::check::Check),
+    Compare(Box<commands::compare::Compare>),
     Devices(commands::devices::Devices),
     Doctor(commands::doctor::Doctor),
     Embed(commands::embed::Embed),
     Explain(commands::explain::Explain),
+    Fingerprint(Box<commands::fingerprint::FingerprintCommand>),
     Forward(commands::forward::Forward),
     Generate(commands::generate::Generate),
+    Identify(Box<commands::identify::Identify>),
     Journal(commands::journal::Journal),
     Plan(commands::plan::Plan),
     Serve(Box<commands::serve::Serve>),
     Train(Box<commands::train::Train>),
+    Verify(Box<commands::verify::Verify>),
 }
 
 impl Global {

@@ -55,6 +55,13 @@ pub(crate) struct ModelRun<'a> {
 /// Faults that are remembered, to say why a block ran on the CPU.
 const RECENT_EVENTS: usize = 256;
 
+/// Another way of running than the options say, to learn what it changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Way {
+    /// Stream all weights, whatever would fit.
+    pub(crate) streamed: bool,
+}
+
 /// Under `ulimit -v`, starts this very command line anew with an allocator that doesn't reserve
 /// address space for every thread: else little of it would be left for the model.
 pub(crate) fn with_one_arena() -> Result<(), Failure> {
@@ -133,9 +140,22 @@ impl<'a> ModelRun<'a> {
         passes: usize,
         task: impl Fn(&Model, &Plan) -> Result<T, ModelError>,
     ) -> Result<T, Failure> {
+        self.run_as(Way::default(), name, folder, work, passes, task)
+    }
+
+    /// [`Self::run`], in another way than the options say.
+    pub(crate) fn run_as<T>(
+        &self,
+        way: Way,
+        name: &'static str,
+        folder: &Path,
+        work: &Work,
+        passes: usize,
+        task: impl Fn(&Model, &Plan) -> Result<T, ModelError>,
+    ) -> Result<T, Failure> {
         let rungs = self.footing.task(name).can(Rung::Stream).can(Rung::Precision);
         let guarded = rungs.run(|step: &Step<'_>| {
-            match self.attempt(name, folder, work, passes, step, &task) {
+            match self.attempt(way, name, folder, work, passes, step, &task) {
                 Err(ModelError::Fault(fault)) => Err(fault as BoxError),
                 Err(ModelError::Device { at, message }) => {
                     Err::<_, BoxError>(format!("{at}: {message}").into())
@@ -148,8 +168,10 @@ impl<'a> ModelRun<'a> {
         Ok(guarded?.0?)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "all that a try depends on")]
     fn attempt<T>(
         &self,
+        way: Way,
         name: &'static str,
         folder: &Path,
         work: &Work,
@@ -158,7 +180,7 @@ impl<'a> ModelRun<'a> {
         task: &impl Fn(&Model, &Plan) -> Result<T, ModelError>,
     ) -> Result<T, ModelError> {
         let opened = Opened::new(folder)?.on(step.device(), step.compute().into());
-        let plan = if step.is_streaming() {
+        let plan = if step.is_streaming() || way.streamed {
             opened.plan_with_share(work, 0.0)
         } else {
             opened.plan_here(work, self.budget()).checked()?

@@ -158,7 +158,9 @@ impl Decoder {
 
     /// One guarded run, and the search for the culprit if it ends in a fault.
     fn run(&self, live: &RefCell<Live>) {
-        let Err(fault) = self.guarded(live) else { return };
+        if self.guarded(live).is_ok() {
+            return;
+        }
         let mut suspects: VecDeque<Sequence> = {
             let mut live = live.borrow_mut();
             live.decoding = None;
@@ -169,10 +171,6 @@ impl Decoder {
             }
             suspects
         };
-        if suspects.len() == 1 {
-            self.fail(suspects.into_iter(), &fault);
-            return;
-        }
         let mut cleared = Vec::with_capacity(suspects.len());
         while let Some(suspect) = suspects.pop_front() {
             {

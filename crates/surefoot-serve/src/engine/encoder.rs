@@ -117,7 +117,7 @@ impl Encoder {
                     }
                     while !texts.is_empty() {
                         let rest = texts.split_off(most.min(texts.len()));
-                        self.embed(texts, batch.key);
+                        self.embed(texts, batch.key, true);
                         texts = rest;
                     }
                 }
@@ -126,8 +126,9 @@ impl Encoder {
         }
     }
 
-    /// Embeds `texts` and answers them, in halves if they fail together.
-    fn embed(&self, mut texts: Vec<Text>, width: usize) {
+    /// Embeds `texts` and answers them, in halves if they fail together. One that a device fails
+    /// is given one more try: what failed it may have been a batch before it.
+    fn embed(&self, mut texts: Vec<Text>, width: usize, again: bool) {
         let begun = Instant::now();
         let tokens: Vec<Vec<u32>> =
             texts.iter_mut().map(|text| std::mem::take(&mut text.tokens)).collect();
@@ -147,7 +148,8 @@ impl Encoder {
             Ok(Done(Err(error))) => EngineError::from(error),
             Err(fault) => EngineError::from(fault),
         };
-        if texts.len() == 1 {
+        let again = again && matches!(error, EngineError::Fault(_));
+        if texts.len() == 1 && !again {
             for text in texts {
                 self.answer(text, Err(error.clone()));
             }
@@ -156,9 +158,12 @@ impl Encoder {
         for (text, tokens) in texts.iter_mut().zip(tokens) {
             text.tokens = tokens;
         }
+        if texts.len() == 1 {
+            return self.embed(texts, width, false);
+        }
         let half = texts.split_off(texts.len() / 2);
-        self.embed(texts, width);
-        self.embed(half, width);
+        self.embed(texts, width, true);
+        self.embed(half, width, true);
     }
 
     fn guarded(&self, tokens: &[Vec<u32>], width: usize) -> Result<Done, Fault> {

@@ -1,6 +1,7 @@
 //! `surefoot train`: trains what a configuration describes, and keeps at it when things fail.
 
 mod options;
+mod record;
 mod show;
 
 use std::ffi::OsString;
@@ -29,6 +30,7 @@ use crate::child::supervise_with;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use options::Options;
+use record::Record;
 use show::Show;
 
 /// Set by Ctrl-C: the run ends after the step that is under way.
@@ -198,6 +200,7 @@ impl Train {
         let resume = self.checkpoint(&shelf, terminal)?;
         listen_for_ctrl_c()?;
         let mut show = Show::new(terminal, global, footing);
+        let mut record = Record::new(footing, config.memory);
         let run = Run {
             footing,
             config: &config,
@@ -207,7 +210,10 @@ impl Train {
             watch,
             stop: &STOP,
         };
-        let ended = run.train(model, resume.as_deref(), |news| show.tell(news));
+        let ended = run.train(model, resume.as_deref(), |news| {
+            record.tell(news);
+            show.tell(news);
+        });
         show.end();
         let report = ended.map_err(|error| bad_run(error, self.config.as_deref()))?;
         show.report(&report, &config)?;

@@ -1,0 +1,1 @@
+//! Measures every device and precision on real work.

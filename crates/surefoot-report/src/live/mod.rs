@@ -1,0 +1,1 @@
+//! The journal's page while a run goes on.

@@ -19,8 +19,8 @@ $("#main").append(
   section("Evidence", "e-values as challenges come in; valid wherever one stops", el("div.charts", null,
     lineChart("Against “different”", [{ name: "log₁₀ e", colour: "good", points: evidence("against_different") }], { x: "challenge", aside: "past the line: SAME", zero: true, marks: [{ value: needs.same, label: `1/α = ${short(1 / data.alpha)}`, colour: "good" }] }),
     lineChart("Against “same”", [{ name: "log₁₀ e", colour: "bad", points: evidence("against_same") }], { x: "challenge", aside: "past the line: DIFFERENT", zero: true, marks: [{ value: needs.different, label: `1/β = ${short(1 / data.beta)}`, colour: "bad" }] }))),
-  section("Distance per site", "share of bits that differ; the line is what noise alone explains",
-    columnChart("From the first layer to the last", data.sites.map((site) => ({ label: site.name, name: site.name, value: site.distance, low: 0, high: site.tolerance, colour: site.first_to_diverge ? "bad" : site.distance > site.tolerance ? "warn" : "c0", tip: `${percent(site.distance, 3)} differ, noise explains ${percent(site.tolerance, 3)}` })), { format: (value) => percent(value, value < 0.02 ? 2 : 0), labels: 16 })),
+  section("Distance per site", "share of bits that differ; the line across is what noise alone explains",
+    columnChart("From the first layer to the last", data.sites.map((site) => ({ label: site.name, name: site.name, value: site.distance, level: site.tolerance, colour: site.first_to_diverge ? "bad" : site.distance > site.tolerance ? "warn" : "c0", tip: `${percent(site.distance, 3)} differ, noise explains ${percent(site.tolerance, 3)}` })), { format: (value) => percent(value, 1) })),
   section("Distance per challenge", "", lineChart("All sites together", [{ name: "distance", colour: "c0", points: evidence("distance") }], { x: "challenge", zero: true, format: (value) => percent(value, 1) })),
   ...(data.facts.length ? [section("Transcript", "", factTable(data.facts))] : []),
 );

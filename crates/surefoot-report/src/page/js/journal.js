@@ -26,7 +26,7 @@ const spent = new Spent(events, timeline, (sum) => {
 const list = new EventList(events, timeline, (at) => select(at));
 let viewTimer = 0;
 timeline.onview = () => { if (list.inView) { clearTimeout(viewTimer); viewTimer = setTimeout(() => list.filter(), 80); } };
-main.append(title, sub, verdict, tiles, notices, timeline.node, stories.node, curveSection, spent.node, list.node);
+main.append(title, sub, verdict, tiles, notices, timeline.node, curveSection, stories.node, spent.node, list.node);
 
 function select(at) {
   list.choose(at);

@@ -21,7 +21,7 @@ $("#main").append(
     ...(hasTokens ? [lineChart("Tokens a second", [line("tokens/s", "c1", "tokens_per_second")], { x: "clients", zero: true })] : []),
     lineChart("Latency", [line("median", "c0", "median_ms"), line("p95", "c3", "p95_ms"), line("p99", "bad", "p99_ms")], { x: "clients", log: true, format: ms }))),
   section("How it is spread", "", el("div.charts", null,
-    columnChart("Latencies", data.latencies.map((bucket) => ({ label: ms(bucket.up_to_ms), name: `up to ${ms(bucket.up_to_ms)}`, value: bucket.count, tip: plural(bucket.count, "request") })), { labels: 7 }),
+    columnChart("Latencies", data.latencies.map((bucket) => ({ label: ms(bucket.up_to_ms), name: `up to ${ms(bucket.up_to_ms)}`, value: bucket.count, tip: plural(bucket.count, "request") }))),
     columnChart("Batch sizes", data.batches.map(([size, many]) => ({ label: count(size), name: `batches of ${count(size)}`, value: many, colour: "c1", tip: plural(many, "batch", "batches") })), { x: "requests in a batch" }))),
   section("Phases", "", el("div.card.wide", null, el("table", null,
     el("thead", null, el("tr", null, ["clients", "requests/s", "tokens/s", "median", "p95", "p99", "answered", "turned away", "failed"].map((name) => el("th.num", null, name)))),

@@ -96,6 +96,7 @@ function readColours() {
     colours[name] = getComputedStyle(probe).color;
   }
   probe.remove();
+  colours.fonts = getComputedStyle(document.body).fontFamily;
 }
 const seriesColour = (at) => `c${at % 8}`;
 

@@ -210,7 +210,7 @@ class Timeline {
       c.beginPath();
       c.rect(GUTTER, 0, w - GUTTER, h);
       c.clip();
-      row.levels.forEach((list, level) => this.drawLevel(c, row, list, level, x, from, to));
+      row.levels.forEach((list, level) => this.drawLevel(c, row, list, level, x, from, to, w));
       this.drawInstants(c, row, x, from, to);
       this.drawMarks(c, row, x, from, to);
       c.restore();
@@ -261,7 +261,7 @@ class Timeline {
     c.restore();
   }
 
-  drawLevel(c, row, list, level, x, from, to) {
+  drawLevel(c, row, list, level, x, from, to, w) {
     const e = this.events;
     const top = row.top + 3 + level * (BAR + 2);
     let run = null;
@@ -278,7 +278,7 @@ class Timeline {
       const at = list[place];
       const begin = e.start(at);
       if (begin > to) break;
-      const [a, b] = [Math.max(x(begin), GUTTER - 2), Math.min(x(e.t[at]), c.canvas.clientWidth + 2)];
+      const [a, b] = [Math.max(x(begin), GUTTER - 2), Math.min(x(e.t[at]), w + 2)];
       const colour = e.fault[at] ? "bad" : this.colour(e.op[at]);
       if (run && run.colour === colour && a <= run.b + 0.6 && (b - a < 3 || run.b - run.a < 3)) { run.b = Math.max(run.b, b); run.many += 1; continue; }
       flush();
@@ -454,7 +454,7 @@ function eventTip(e, at) {
 }
 
 const clip = (text, most) => (text.length > most ? `${text.slice(0, most)}…` : text);
-const fonts = () => getComputedStyle(document.body).fontFamily;
+const fonts = () => colours.fonts;
 
 /** An axis label as coarse as its span allows. */
 function axisTime(ns, span) {

@@ -47,6 +47,7 @@ pub(crate) struct Global {
 /// The commands, one module each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Bench(commands::bench::Bench),
     Check(commands::check::Check),
     Compare(Box<commands::compare::Compare>),
     Devices(commands::devices::Devices),

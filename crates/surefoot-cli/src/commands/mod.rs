@@ -1,6 +1,7 @@
 //! One file per command. Each takes its own arguments, the shared ones and the terminal, and
 //! returns how the program ends.
 
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod devices;
@@ -24,6 +25,7 @@ use crate::terminal::Terminal;
 pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Failure> {
     let global = &arguments.global;
     match arguments.command {
+        Command::Bench(command) => command.run(global, terminal),
         Command::Check(command) => command.run(global, terminal),
         Command::Compare(command) => command.run(global, terminal),
         Command::Devices(command) => command.run(global, terminal),

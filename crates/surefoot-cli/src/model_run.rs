@@ -1,7 +1,7 @@
 //! What the commands that run a model share: opening, planning, the guard around the work, and
 //! progress.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
@@ -51,6 +51,7 @@ pub(crate) struct ModelRun<'a> {
     journal: Journal,
     show_progress: bool,
     on_cpu: RefCell<Vec<String>>,
+    load_seconds: Cell<f64>,
 }
 
 /// Faults that are remembered, to say why a block ran on the CPU.
@@ -107,8 +108,15 @@ impl<'a> ModelRun<'a> {
         let journal = global.journal_builder()?.ring(RECENT_EVENTS).build();
         let footing =
             args.footing(journal.clone())?.precision(precision(args.precision)).build()?.into();
-        let (show_progress, on_cpu) = (!global.quiet, RefCell::default());
-        Ok(Self { args, terminal, footing, journal, show_progress, on_cpu })
+        Ok(Self {
+            args,
+            terminal,
+            footing,
+            journal,
+            show_progress: !global.quiet,
+            on_cpu: RefCell::default(),
+            load_seconds: Cell::default(),
+        })
     }
 
     /// Without a bar: the terminal is needed for the result as it comes.
@@ -120,6 +128,11 @@ impl<'a> ModelRun<'a> {
     /// Blocks, and the head, that ran on the CPU because the device couldn't run them.
     pub(crate) fn on_cpu(&self) -> Vec<String> {
         self.on_cpu.borrow().clone()
+    }
+
+    /// How long it took to open the model and to load what stays.
+    pub(crate) fn load_seconds(&self) -> f64 {
+        self.load_seconds.get()
     }
 
     /// The budget of the process.
@@ -167,6 +180,7 @@ impl<'a> ModelRun<'a> {
         step: &Step<'_>,
         task: &impl Fn(&Model, &Plan) -> Result<T, ModelError>,
     ) -> Result<T, ModelError> {
+        let begun = Instant::now();
         let opened = Opened::new(folder)?.on(step.device(), dtype(step.compute()));
         let plan = if step.is_streaming() {
             opened.plan_with_share(work, 0.0)
@@ -184,13 +198,13 @@ impl<'a> ModelRun<'a> {
         let meter: Arc<Meter> = Arc::default();
         let blocks = (opened.blueprint.blocks.len() * passes) as u64;
         let progress = self.show_progress.then(|| Progress::start(Arc::clone(&meter), blocks));
-        let begun = Instant::now();
         let careful = step.attempt() > 1 || self.args.has_drill();
         let model = opened.load(&plan, step.device(), Arc::clone(&meter))?.guarded(
             Arc::clone(&self.footing),
             step.device_name(),
             careful,
         );
+        self.load_seconds.set(begun.elapsed().as_secs_f64());
         let result = task(&model, &plan);
         drop(progress);
         self.tell_moved(model.on_cpu(), step);

@@ -12,10 +12,9 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use surefoot::device::memory::Bytes;
 use surefoot::journal::{Event, EventKind, Journal};
-use surefoot::place::{self, Precision};
+use surefoot::place::Precision;
 use surefoot::recover::{Confirm, Rung, Step};
 use surefoot::{BoxError, Fault, Footing};
-use surefoot_models::folder::header;
 use surefoot_models::stream::meter::{Meter, Reading};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::Plan;
@@ -57,9 +56,16 @@ pub(crate) struct ModelRun<'a> {
 /// Faults that are remembered, to say why a block ran on the CPU.
 const RECENT_EVENTS: usize = 256;
 
+/// Another way of running than the options say, to learn what it changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Way {
+    /// Stream all weights, whatever would fit.
+    pub(crate) streamed: bool,
+}
+
 /// Under `ulimit -v`, starts this very command line anew with an allocator that doesn't reserve
 /// address space for every thread: else little of it would be left for the model.
-fn with_one_arena() -> Result<(), Failure> {
+pub(crate) fn with_one_arena() -> Result<(), Failure> {
     #[cfg(target_os = "linux")]
     {
         use std::os::unix::process::CommandExt as _;
@@ -76,17 +82,8 @@ fn with_one_arena() -> Result<(), Failure> {
 
 /// Models are run in fp32 unless another precision is asked for by name: then the same tokens
 /// come out on every device.
-fn precision(asked: Precision) -> Precision {
+pub(crate) fn precision(asked: Precision) -> Precision {
     if asked == Precision::Auto { Precision::Fp32 } else { asked }
-}
-
-/// The dtype of products with weights.
-fn dtype(compute: place::Dtype) -> header::Dtype {
-    match compute {
-        place::Dtype::F16 => header::Dtype::F16,
-        place::Dtype::BF16 => header::Dtype::Bf16,
-        place::Dtype::F32 | place::Dtype::F64 => header::Dtype::F32,
-    }
 }
 
 /// What the guard sees of a result: numbers that are on the host already.
@@ -143,7 +140,7 @@ impl<'a> ModelRun<'a> {
     /// The model with its plans made for the device that work starts on.
     pub(crate) fn placed(&self, opened: Opened) -> Result<Opened, Failure> {
         let compute = self.footing.precision()?.compute;
-        Ok(opened.on(self.footing.device()?.burn(), dtype(compute)))
+        Ok(opened.on(self.footing.device()?.burn(), compute.into()))
     }
 
     /// Opens `folder`, loads it by a plan for `work` and runs `task` with it, guarded: a fault
@@ -156,9 +153,22 @@ impl<'a> ModelRun<'a> {
         passes: usize,
         task: impl Fn(&Model, &Plan) -> Result<T, ModelError>,
     ) -> Result<T, Failure> {
+        self.run_as(Way::default(), name, folder, work, passes, task)
+    }
+
+    /// [`Self::run`], in another way than the options say.
+    pub(crate) fn run_as<T>(
+        &self,
+        way: Way,
+        name: &'static str,
+        folder: &Path,
+        work: &Work,
+        passes: usize,
+        task: impl Fn(&Model, &Plan) -> Result<T, ModelError>,
+    ) -> Result<T, Failure> {
         let rungs = self.footing.task(name).can(Rung::Stream).can(Rung::Precision);
         let guarded = rungs.run(|step: &Step<'_>| {
-            match self.attempt(name, folder, work, passes, step, &task) {
+            match self.attempt(way, name, folder, work, passes, step, &task) {
                 Err(ModelError::Fault(fault)) => Err(fault as BoxError),
                 Err(ModelError::Device { at, message }) => {
                     Err::<_, BoxError>(format!("{at}: {message}").into())
@@ -171,8 +181,10 @@ impl<'a> ModelRun<'a> {
         Ok(guarded?.0?)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "all that a try depends on")]
     fn attempt<T>(
         &self,
+        way: Way,
         name: &'static str,
         folder: &Path,
         work: &Work,
@@ -181,8 +193,8 @@ impl<'a> ModelRun<'a> {
         task: &impl Fn(&Model, &Plan) -> Result<T, ModelError>,
     ) -> Result<T, ModelError> {
         let begun = Instant::now();
-        let opened = Opened::new(folder)?.on(step.device(), dtype(step.compute()));
-        let plan = if step.is_streaming() {
+        let opened = Opened::new(folder)?.on(step.device(), step.compute().into());
+        let plan = if step.is_streaming() || way.streamed {
             opened.plan_with_share(work, 0.0)
         } else {
             opened.plan_here(work, self.budget()).checked()?

@@ -9,11 +9,12 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use surefoot::Footing;
 use surefoot::device::DeviceName;
 
-use super::attention::Sight;
+use super::attention::{LastMask, Sight};
 use super::batch::Batch;
 use super::block::{BlockRunner, Pass};
 use super::cache::Cache;
 use super::norm::Norm;
+use super::observe::{Boundary, Observer};
 use super::rotary::Rotation;
 use super::segments::Segments;
 use crate::arch;
@@ -274,10 +275,22 @@ impl Model {
         batch: &Batch,
         want: Want,
         session: &mut Session<'_>,
+        cache: Option<&mut Cache>,
+    ) -> Result<Output, ModelError> {
+        self.pass_observed(batch, want, session, cache, None)
+    }
+
+    /// [`Self::pass`], with someone who looks on.
+    pub(crate) fn pass_observed(
+        &self,
+        batch: &Batch,
+        want: Want,
+        session: &mut Session<'_>,
         mut cache: Option<&mut Cache>,
+        mut observer: Option<&mut Observer<'_>>,
     ) -> Result<Output, ModelError> {
         session.begin_pass();
-        let past = cache.as_ref().map_or(0, |cache| cache.filled);
+        let past = cache.as_ref().map_or(0, |cache| cache.past());
         self.check_positions(batch, past)?;
         let positions: Vec<usize> = batch
             .pads
@@ -291,13 +304,19 @@ impl Model {
                 let rows = if same { 1 } else { batch.len() };
                 Rotation::new(rope, &positions[..rows * batch.width], rows, device)
             }),
-            sight: Sight { past, pads: &batch.pads, causal: self.blueprint.causal },
+            sight: Sight {
+                past,
+                pads: &batch.pads,
+                causal: self.blueprint.causal,
+                last: LastMask::default(),
+            },
             batch: batch.len(),
             width: batch.width,
         };
         let pass = on(&self.device);
         let mut output = Output::default();
         let mut x = self.first_state(&batch.ids, &positions)?;
+        x = self.show(x, Boundary::Embeddings, &mut observer)?;
         for (number, block) in self.blocks.iter().enumerate() {
             if want.hidden {
                 output.hidden.push(self.read(x.clone(), || format!("block {number}"))?);
@@ -309,6 +328,7 @@ impl Model {
                 }
             };
             x = self.format.between_blocks(x);
+            x = self.show(x, Boundary::Block(number), &mut observer)?;
             self.store.meter.block();
         }
         if let Some(cache) = cache {
@@ -323,6 +343,7 @@ impl Model {
         }
         if let Some(norm) = &self.final_norm {
             x = norm.apply(x);
+            x = self.show(x, Boundary::Norm, &mut observer)?;
         }
         if want.hidden || want.last_hidden {
             let last = self.read(x.clone(), || "the last block".to_owned())?;
@@ -400,7 +421,7 @@ impl Model {
         Ok(Rows { cols: vocab, numbers })
     }
 
-    fn read(&self, x: Tensor<2>, at: impl Fn() -> String) -> Result<Rows, ModelError> {
+    pub(crate) fn read(&self, x: Tensor<2>, at: impl Fn() -> String) -> Result<Rows, ModelError> {
         let cols = x.dims()[1];
         let numbers = x
             .try_into_vec_as::<f32>()

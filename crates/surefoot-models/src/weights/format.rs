@@ -24,6 +24,17 @@ pub struct Format {
     on_host: bool,
 }
 
+impl From<surefoot::place::Dtype> for Dtype {
+    /// Of products with weights, which are never in more than fp32.
+    fn from(compute: surefoot::place::Dtype) -> Self {
+        match compute {
+            surefoot::place::Dtype::F16 => Self::F16,
+            surefoot::place::Dtype::BF16 => Self::Bf16,
+            surefoot::place::Dtype::F32 | surefoot::place::Dtype::F64 => Self::F32,
+        }
+    }
+}
+
 impl Format {
     /// Weights for products in `compute` on `device`.
     pub fn new(device: &Device, compute: Dtype) -> Self {

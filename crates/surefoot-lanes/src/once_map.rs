@@ -8,7 +8,8 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use crate::sync::{Arc, Condvar, Mutex, lock, wait};
+use crate::patience::Patience;
+use crate::sync::{Arc, Condvar, Mutex, lock, wait, wait_until};
 
 /// A map whose values are made once, by the first caller that needs them.
 #[derive(Debug)]
@@ -47,25 +48,42 @@ impl<K: Eq + Hash + Clone, V: Clone> OnceMap<K, V> {
     ///
     /// `make` must not ask for the same key: it would wait for itself.
     pub fn get_or_try_make<E>(&self, key: &K, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
+        match self.begin(key, Patience::Forever) {
+            Begun::Made(value) => Ok(value),
+            Begun::Mine(turn) => {
+                let value = make()?;
+                turn.finish(value.clone());
+                Ok(value)
+            }
+            Begun::Busy => unreachable!("patience without end does not run out"),
+        }
+    }
+
+    /// The value of `key`, or the turn to make it. Where another caller makes it, waits as long
+    /// as `patience` says.
+    pub fn begin<'m>(&'m self, key: &'m K, patience: Patience) -> Begun<'m, K, V> {
         let mut state = lock(&self.state);
+        let mut over = false;
         loop {
             match state.entries.get(key) {
-                Some(Entry::Made(value)) => return Ok(value.clone()),
-                Some(Entry::Making(over)) => {
-                    let over = Arc::clone(over);
-                    state = wait(&over, state);
+                Some(Entry::Made(value)) => return Begun::Made(value.clone()),
+                Some(Entry::Making(_)) if over => return Begun::Busy,
+                Some(Entry::Making(told)) => {
+                    let told = Arc::clone(told);
+                    match patience {
+                        Patience::None => return Begun::Busy,
+                        Patience::Until(deadline) => {
+                            (state, over) = wait_until(&told, &self.state, state, deadline);
+                        }
+                        Patience::Forever => state = wait(&told, state),
+                    }
                 }
                 None => break,
             }
         }
         let over = Arc::new(Condvar::new());
         state.entries.insert(key.clone(), Entry::Making(Arc::clone(&over)));
-        drop(state);
-        let mut turn = Turn { map: self, key, over, made: None };
-        let value = make()?;
-        turn.made = Some(value.clone());
-        drop(turn);
-        Ok(value)
+        Begun::Mine(Turn { map: self, key, over, made: None })
     }
 
     /// The value of `key`, made by `make` if nobody has. See [`OnceMap::get_or_try_make`].
@@ -114,13 +132,30 @@ impl<K: Eq + Hash + Clone, V: Clone> OnceMap<K, V> {
     }
 }
 
-/// One caller's turn at making a value. Its end, by a value, an error or a panic, is told to those
-/// who wait.
-struct Turn<'m, K: Eq + Hash + Clone, V: Clone> {
+/// What a caller that asked for a key has.
+pub enum Begun<'m, K: Eq + Hash + Clone, V: Clone> {
+    /// The value.
+    Made(V),
+    /// The turn to make it.
+    Mine(Turn<'m, K, V>),
+    /// Neither: another caller makes it, for longer than this one waits.
+    Busy,
+}
+
+/// One caller's turn at making a value. Its end, by [`Turn::finish`] or by being dropped without
+/// it, in a panic too, is told to those who wait.
+pub struct Turn<'m, K: Eq + Hash + Clone, V: Clone> {
     map: &'m OnceMap<K, V>,
     key: &'m K,
     over: Arc<Condvar>,
     made: Option<V>,
+}
+
+impl<K: Eq + Hash + Clone, V: Clone> Turn<'_, K, V> {
+    /// The value is made.
+    pub fn finish(mut self, value: V) {
+        self.made = Some(value);
+    }
 }
 
 impl<K: Eq + Hash + Clone, V: Clone> Drop for Turn<'_, K, V> {

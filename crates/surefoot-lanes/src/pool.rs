@@ -8,9 +8,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::time::Duration;
 
+use crate::patience::Patience;
 use crate::sync::{
-    Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, lock, wait, wait_until,
+    Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, lock, now, wait, wait_until,
 };
 
 /// A number of lanes, leased exclusively, first come first served.
@@ -28,6 +30,32 @@ struct State {
     leased: usize,
     greatest_leased: usize,
     queue: VecDeque<Arc<Waiter>>,
+    meter: Meter,
+}
+
+/// What is counted since the number of active lanes was set.
+#[derive(Debug)]
+struct Meter {
+    started: Instant,
+    /// Since when all active lanes are leased, if they are.
+    full_since: Option<Instant>,
+    full: Duration,
+    full_releases: u64,
+    releases: u64,
+}
+
+/// What the lanes did since their active number was set or the meter was restarted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reading {
+    /// How long ago that was.
+    pub elapsed: Duration,
+    /// How much of that time all active lanes were leased.
+    pub full: Duration,
+    /// How many leases ended while all active lanes were leased. Divided by `full`, that is the
+    /// rate that so many lanes give, whatever the demand.
+    pub full_releases: u64,
+    /// How many leases ended.
+    pub releases: u64,
 }
 
 /// A caller in the queue. `lane` is written under the pool's lock, once.
@@ -64,8 +92,18 @@ impl Pool {
             leased: 0,
             greatest_leased: 0,
             queue: VecDeque::new(),
+            meter: Meter::new(false),
         };
         Self { lanes, state: Mutex::new(state) }
+    }
+
+    /// A lane, if one is to be had in time.
+    pub fn lease_with(&self, patience: Patience) -> Option<Lease<'_>> {
+        match patience {
+            Patience::None => self.try_lease(),
+            Patience::Until(deadline) => self.lease_until(deadline),
+            Patience::Forever => Some(self.lease()),
+        }
     }
 
     /// A lane if one is free now.
@@ -123,6 +161,7 @@ impl Pool {
         let mut state = lock(&self.state);
         state.active = active.clamp(1, self.lanes);
         let lucky: Vec<_> = std::iter::from_fn(|| state.hand_over()).collect();
+        state.meter = Meter::new(state.is_full());
         drop(state);
         lucky.iter().for_each(|waiter| waiter.handed_over.notify_one());
     }
@@ -130,6 +169,17 @@ impl Pool {
     /// How many lanes may be leased at once.
     pub fn active(&self) -> usize {
         lock(&self.state).active
+    }
+
+    /// What the lanes did since their active number was set or the meter was restarted.
+    pub fn reading(&self) -> Reading {
+        lock(&self.state).meter.read()
+    }
+
+    /// Counts from now on.
+    pub fn restart_meter(&self) {
+        let mut state = lock(&self.state);
+        state.meter = Meter::new(state.is_full());
     }
 
     /// What the pool is doing.
@@ -146,9 +196,14 @@ impl Pool {
 
     fn give_back(&self, lane: usize) {
         let mut state = lock(&self.state);
+        state.meter.releases += 1;
+        state.meter.full_releases += u64::from(state.is_full());
         state.free.push(Reverse(lane));
         state.leased -= 1;
         let next = state.hand_over();
+        if !state.is_full() {
+            state.meter.no_longer_full();
+        }
         drop(state);
         if let Some(waiter) = next {
             waiter.handed_over.notify_one();
@@ -160,13 +215,20 @@ impl State {
     /// A lane for a caller that doesn't wait. Nobody is overtaken: where someone waits, there is
     /// no lane to give.
     fn take(&mut self) -> Option<usize> {
-        if self.leased >= self.active {
+        if self.is_full() {
             return None;
         }
         let Reverse(lane) = self.free.pop()?;
         self.leased += 1;
         self.greatest_leased = self.greatest_leased.max(self.leased);
+        if self.is_full() && self.meter.full_since.is_none() {
+            self.meter.full_since = Some(now());
+        }
         Some(lane)
+    }
+
+    fn is_full(&self) -> bool {
+        self.leased >= self.active
     }
 
     fn enqueue(&mut self) -> Arc<Waiter> {
@@ -185,6 +247,36 @@ impl State {
         let waiter = self.queue.pop_front()?;
         waiter.lane.store(lane, Ordering::Relaxed);
         Some(waiter)
+    }
+}
+
+impl Meter {
+    fn new(full: bool) -> Self {
+        let started = now();
+        Self {
+            started,
+            full_since: full.then_some(started),
+            full: Duration::ZERO,
+            full_releases: 0,
+            releases: 0,
+        }
+    }
+
+    fn no_longer_full(&mut self) {
+        if let Some(since) = self.full_since.take() {
+            self.full += now().saturating_duration_since(since);
+        }
+    }
+
+    fn read(&self) -> Reading {
+        let now = now();
+        let running = self.full_since.map(|since| now.saturating_duration_since(since));
+        Reading {
+            elapsed: now.saturating_duration_since(self.started),
+            full: self.full + running.unwrap_or_default(),
+            full_releases: self.full_releases,
+            releases: self.releases,
+        }
     }
 }
 

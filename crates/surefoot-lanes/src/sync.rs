@@ -1,10 +1,10 @@
 //! The one door to threads and time. The features `loom` and `shuttle` put a model checker's
 //! primitives in the place of the standard ones, for the tests of that name.
 //!
-//! A model checker has no clock. There [`now`] stands still and a timed wait always times out,
-//! after a moment in which the lock is free: that is the race that matters, since whatever the
-//! waiter waits for may happen in that moment. So a caller must take `timed_out` as the last
-//! word and not ask the clock again.
+//! A model checker has no clock. There [`now`] stands still; a timed wait whose deadline is near
+//! always times out, after a moment in which the lock is free: that is the race that matters, since
+//! whatever the waiter waits for may happen in that moment. One whose deadline is far never does. So
+//! a caller must take `timed_out` as the last word and not ask the clock again.
 
 use std::sync::PoisonError;
 pub(crate) use std::time::Instant;
@@ -51,14 +51,18 @@ pub(crate) fn wait_until<'m, T>(
     (guard, Instant::now() >= deadline)
 }
 
-/// Times out, after the lock was free.
+/// Times out after the lock was free, or never.
 #[cfg(any(feature = "loom", feature = "shuttle"))]
 pub(crate) fn wait_until<'m, T>(
-    _condvar: &Condvar,
+    condvar: &Condvar,
     mutex: &'m Mutex<T>,
     guard: MutexGuard<'m, T>,
-    _deadline: Instant,
+    deadline: Instant,
 ) -> (MutexGuard<'m, T>, bool) {
+    const FAR: std::time::Duration = std::time::Duration::from_secs(1800);
+    if deadline > now() + FAR {
+        return (wait(condvar, guard), false);
+    }
     drop(guard);
     (lock(mutex), true)
 }
@@ -69,9 +73,9 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// One moment of this process's life.
+/// One moment, a day ahead: the real time is past, ten days from it are far.
 #[cfg(any(feature = "loom", feature = "shuttle"))]
 pub(crate) fn now() -> Instant {
     static STILL: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    *STILL.get_or_init(Instant::now)
+    *STILL.get_or_init(|| Instant::now() + std::time::Duration::from_secs(24 * 3600))
 }

@@ -4,9 +4,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use surefoot_lanes::OnceMap;
+use surefoot_lanes::{Begun, OnceMap, Patience};
 
 #[test]
 fn all_callers_get_what_the_first_one_made() {
@@ -77,4 +77,18 @@ fn a_forgotten_key_is_made_anew() {
     assert_eq!(map.forget(&'a'), None);
     assert_eq!(map.get_or_make(&'a', || 2), 2);
     assert_eq!(map.initialisations(), 2);
+}
+
+#[test]
+fn one_without_patience_is_told_that_another_makes_it() {
+    let map = OnceMap::<_, u32>::new();
+    let Begun::Mine(turn) = map.begin(&'a', Patience::None) else { panic!("nobody makes it") };
+    assert!(matches!(map.begin(&'a', Patience::None), Begun::Busy));
+    let started = Instant::now();
+    let soon = Duration::from_millis(10);
+    assert!(matches!(map.begin(&'a', Patience::Until(started + soon)), Begun::Busy));
+    assert!(started.elapsed() >= soon);
+    assert!(matches!(map.begin(&'b', Patience::None), Begun::Mine(_)));
+    turn.finish(7);
+    assert!(matches!(map.begin(&'a', Patience::None), Begun::Made(7)));
 }

@@ -165,3 +165,23 @@ fn many_short_lived_threads_share_few_lanes_and_no_two_share_one() {
     }
     assert_eq!(pool.statistics().greatest_leased, LANES);
 }
+
+#[test]
+fn the_meter_counts_what_ends_while_all_lanes_are_in_use() {
+    let pool = Pool::new(3);
+    pool.set_active(2);
+    let one = pool.lease();
+    std::thread::sleep(SOON);
+    assert_eq!(pool.reading().full, Duration::ZERO, "one of two is in use");
+    let two = pool.lease();
+    std::thread::sleep(SOON);
+    drop(two);
+    let full = pool.reading().full;
+    assert!(full >= SOON);
+    drop(one);
+    let reading = pool.reading();
+    assert_eq!((reading.releases, reading.full_releases, reading.full), (2, 1, full));
+    assert!(reading.elapsed >= 2 * SOON);
+    pool.restart_meter();
+    assert_eq!(pool.reading().releases, 0);
+}

@@ -47,6 +47,7 @@ pub(crate) struct Global {
 /// The commands, one module each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Bench(commands::bench::Bench),
     Check(commands::check::Check),
     Compare(Box<commands::compare::Compare>),
     Devices(commands::devices::Devices),
@@ -59,6 +60,7 @@ pub(crate) enum Command {
     Identify(Box<commands::identify::Identify>),
     Journal(commands::journal::Journal),
     Plan(commands::plan::Plan),
+    Serve(Box<commands::serve::Serve>),
     Train(Box<commands::train::Train>),
     Verify(Box<commands::verify::Verify>),
 }

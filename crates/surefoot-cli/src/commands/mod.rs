@@ -1,6 +1,7 @@
 //! One file per command. Each takes its own arguments, the shared ones and the terminal, and
 //! returns how the program ends.
 
+pub(crate) mod bench;
 pub(crate) mod check;
 pub(crate) mod compare;
 pub(crate) mod devices;
@@ -13,6 +14,7 @@ pub(crate) mod generate;
 pub(crate) mod identify;
 pub(crate) mod journal;
 pub(crate) mod plan;
+pub(crate) mod serve;
 pub(crate) mod train;
 pub(crate) mod verify;
 
@@ -23,6 +25,7 @@ use crate::terminal::Terminal;
 pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Failure> {
     let global = &arguments.global;
     match arguments.command {
+        Command::Bench(command) => command.run(global, terminal),
         Command::Check(command) => command.run(global, terminal),
         Command::Compare(command) => command.run(global, terminal),
         Command::Devices(command) => command.run(global, terminal),
@@ -35,6 +38,7 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Identify(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
         Command::Plan(command) => command.run(global, terminal),
+        Command::Serve(command) => command.run(global, terminal),
         Command::Train(command) => command.run(global, terminal),
         Command::Verify(command) => command.run(global, terminal),
     }

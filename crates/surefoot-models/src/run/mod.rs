@@ -8,3 +8,4 @@ pub mod model;
 pub(crate) mod norm;
 pub mod observe;
 pub(crate) mod rotary;
+pub(crate) mod segments;

@@ -123,7 +123,17 @@ fn pooling(settings: &Settings) -> Result<Pooling, ModelError> {
 impl Model {
     /// One vector of length 1 for each sequence.
     pub fn embed(&self, sequences: &[Vec<u32>], pooling: Pooling) -> Result<Rows, ModelError> {
-        let batch = Batch::new(sequences, self.blueprint().vocab)?;
+        self.embed_in(sequences, pooling, 0)
+    }
+
+    /// [`Model::embed`], where sequences shorter than `width` are padded to it.
+    pub fn embed_in(
+        &self,
+        sequences: &[Vec<u32>],
+        pooling: Pooling,
+        width: usize,
+    ) -> Result<Rows, ModelError> {
+        let batch = Batch::new(sequences, self.blueprint().vocab)?.widened(width);
         let output = self.forward(&batch, WANT)?;
         let states = output
             .last_hidden

@@ -1,1 +1,34 @@
-//! Operations of our own where Burn's are slow.
+//! Operations of our own where Burn's are slow, each with its backward pass.
+//!
+//! Each file is one operation, in the same form: a function over [`Tensor`](burn::tensor::Tensor)s,
+//! a trait that Burn routes by the tensor's backend, Burn's own operations composed as that
+//! trait's default, and for the processor kernels of our own for f32. Other dtypes and other
+//! devices run what is composed, so the operations work and mean the same everywhere.
+//!
+//! What a sum is made of depends on the shapes alone, never on the number of threads: the same
+//! inputs give the same bits.
+
+mod attention;
+mod conv;
+mod cross_entropy;
+mod flat;
+mod gelu;
+mod group_norm;
+mod layer_norm;
+mod linear;
+mod math;
+mod memory;
+mod optional;
+#[cfg(test)]
+mod testing;
+mod update;
+
+pub use attention::causal_attention;
+pub use conv::conv2d;
+pub use cross_entropy::cross_entropy;
+pub use gelu::gelu;
+pub use group_norm::{GroupNorm, group_norm};
+pub use layer_norm::layer_norm;
+pub use linear::linear;
+pub use memory::keep_freed_memory;
+pub use update::{AdamW, Sgd, adamw, sgd};

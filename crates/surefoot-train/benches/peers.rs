@@ -1,4 +1,5 @@
-//! The training steps that `benches/peers/train.py` does in PyTorch: prints `NAME MILLISECONDS`.
+//! The training steps that `benches/peers/train.py` does in PyTorch: prints `NAME MILLISECONDS`
+//! for both, or for those that are named.
 
 use std::time::Instant;
 
@@ -16,13 +17,17 @@ use surefoot_train::state::State;
 use surefoot_train::step::{StepOrder, StepSettings, step};
 
 fn main() {
+    surefoot_ops::keep_freed_memory();
     let images = Form::Dense { channels: 3, height: 32, width: 32, classes: 10 };
     let text = Form::Text { vocabulary: 96, length: 128 };
-    println!("cnn {:.1}", milliseconds(&ModelConfig::Cnn { width: 16, stages: 3 }, images, 32));
-    println!(
-        "gpt {:.1}",
-        milliseconds(&ModelConfig::Gpt { layers: 4, heads: 4, width: 256 }, text, 8)
-    );
+    let cnn = ModelConfig::Cnn { width: 16, stages: 3 };
+    let gpt = ModelConfig::Gpt { layers: 4, heads: 4, width: 256 };
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
+    for (name, config, form, samples) in [("cnn", cnn, images, 32), ("gpt", gpt, text, 8)] {
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
+            println!("{name} {:.1}", milliseconds(&config, form, samples));
+        }
+    }
 }
 
 fn milliseconds(config: &ModelConfig, form: Form, samples: usize) -> f64 {

@@ -5,6 +5,7 @@
 //! turns out to have failed can be done again from what was.
 
 use burn::tensor::{Device, Tensor};
+use surefoot_ops::{AdamW, Sgd, adamw, sgd};
 
 /// A rule for changing weights. Weight decay is applied to matrices and kernels, not to biases
 /// and norms.
@@ -118,23 +119,25 @@ impl Rule {
                 after.second.push(second);
                 continue;
             };
-            let gradient = if factor == 1.0 { gradient } else { gradient.mul_scalar(factor) };
+            let start = |moment: Option<Tensor<1>>| moment.unwrap_or_else(|| value.zeros_like());
             let (value, first, second) = match *self {
-                Self::AdamW { .. } => {
-                    let (value, first, second) =
-                        self.adamw(lr, after.updates, value, gradient, decays, (first, second));
+                Self::AdamW { beta1, beta2, epsilon, weight_decay } => {
+                    // Both means start at 0: the early ones are too small by these factors.
+                    let age = after.updates.min(1 << 30) as i32;
+                    let (start1, start2) = (1.0 - beta1.powi(age), 1.0 - beta2.powi(age));
+                    let keep = if decays { 1.0 - lr * weight_decay } else { 1.0 };
+                    let rate = lr / start1;
+                    let step = AdamW { factor, beta1, beta2, epsilon, keep, rate, start: start2 };
+                    let (first, second) = (start(first), start(second));
+                    let (value, first, second) = adamw(value, gradient, first, second, step);
                     (value, Some(first), Some(second))
                 }
                 Self::Sgd { momentum, weight_decay } => {
-                    let gradient = match decays && weight_decay > 0.0 {
-                        true => gradient + value.clone().mul_scalar(weight_decay),
-                        false => gradient,
-                    };
-                    let speed = match first {
-                        Some(first) if momentum > 0.0 => first.mul_scalar(momentum) + gradient,
-                        _ => gradient,
-                    };
-                    (value - speed.clone().mul_scalar(lr), (momentum > 0.0).then_some(speed), None)
+                    let decay = if decays { weight_decay } else { 0.0 };
+                    let step = Sgd { factor, momentum, decay, rate: lr };
+                    let speed = start(first);
+                    let (value, speed) = sgd(value, gradient, speed, step);
+                    (value, (momentum > 0.0).then_some(speed), None)
                 }
             };
             values.push(value);
@@ -142,40 +145,6 @@ impl Rule {
             after.second.push(second);
         }
         (values, after)
-    }
-
-    fn adamw(
-        &self,
-        lr: f64,
-        updates: u64,
-        value: Tensor<1>,
-        gradient: Tensor<1>,
-        decays: bool,
-        moments: (Option<Tensor<1>>, Option<Tensor<1>>),
-    ) -> (Tensor<1>, Tensor<1>, Tensor<1>) {
-        let Self::AdamW { beta1, beta2, epsilon, weight_decay } = *self else {
-            return (value, gradient.clone(), gradient);
-        };
-        let squares = gradient.clone().mul(gradient.clone()).mul_scalar(1.0 - beta2);
-        let gradient = gradient.mul_scalar(1.0 - beta1);
-        let first = match moments.0 {
-            Some(first) => first.mul_scalar(beta1) + gradient,
-            None => gradient,
-        };
-        let second = match moments.1 {
-            Some(second) => second.mul_scalar(beta2) + squares,
-            None => squares,
-        };
-        // Both means start at 0: the early ones are too small by these factors.
-        let age = updates.min(1 << 30) as i32;
-        let (start1, start2) = (1.0 - beta1.powi(age), 1.0 - beta2.powi(age));
-        let size = second.clone().sqrt().div_scalar(start2.sqrt()).add_scalar(epsilon);
-        let change = first.clone().div(size).mul_scalar(lr / start1);
-        let value = match decays && weight_decay > 0.0 {
-            true => value.mul_scalar(1.0 - lr * weight_decay),
-            false => value,
-        };
-        (value - change, first, second)
     }
 }
 

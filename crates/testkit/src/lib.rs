@@ -5,6 +5,7 @@
 
 pub mod conformance;
 pub mod drills;
+pub mod networks;
 
 use std::sync::Arc;
 

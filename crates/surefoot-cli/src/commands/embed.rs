@@ -59,6 +59,7 @@ struct Document<'a> {
     model: String,
     pooling: Pooling,
     dimensions: usize,
+    on_cpu: Vec<String>,
     embeddings: Vec<&'a [f32]>,
 }
 
@@ -79,6 +80,7 @@ impl Embed {
         texts.truncate(recipe.max_tokens.map_or(limit, |most| most.min(limit)))?;
         let sequences = self.sequences(&texts)?;
         let run = ModelRun::new(&self.footing, global, terminal)?;
+        let opened = run.placed(opened)?;
         let (work, size) = fitting(&opened, &sequences, run.budget());
         drop(opened);
         let passes = sequences.len().div_ceil(size);
@@ -108,6 +110,7 @@ impl Embed {
                 model: self.model.display().to_string(),
                 pooling,
                 dimensions: rows.cols,
+                on_cpu: run.on_cpu(),
                 embeddings: vectors,
             })?;
         }

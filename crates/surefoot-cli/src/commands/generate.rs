@@ -80,6 +80,7 @@ struct Completion {
 struct Document {
     model: String,
     mode: Placement,
+    on_cpu: Vec<String>,
     seconds: f64,
     tokens_per_second: f64,
     planned_peak_bytes: u64,
@@ -129,6 +130,7 @@ impl Generate {
             terminal.json(&Document {
                 model: self.model.display().to_string(),
                 mode,
+                on_cpu: run.on_cpu(),
                 seconds,
                 tokens_per_second: count as f64 / seconds,
                 planned_peak_bytes: planned,

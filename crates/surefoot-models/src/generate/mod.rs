@@ -1,6 +1,7 @@
 //! Generating text.
 
 pub mod sample;
+pub mod session;
 pub mod text;
 pub mod tokens;
 pub mod writer;

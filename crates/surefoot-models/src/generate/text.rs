@@ -56,7 +56,16 @@ impl Texts {
 
     /// The tokens of `text`, with the special ones the tokenizer adds.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, ModelError> {
-        let encoding = self.tokenizer.encode(text, true).map_err(|error| {
+        self.encoded(text, true)
+    }
+
+    /// The tokens of a text that spells its special tokens out, as chat templates do.
+    pub fn encode_as_written(&self, text: &str) -> Result<Vec<u32>, ModelError> {
+        self.encoded(text, false)
+    }
+
+    fn encoded(&self, text: &str, special: bool) -> Result<Vec<u32>, ModelError> {
+        let encoding = self.tokenizer.encode(text, special).map_err(|error| {
             ModelError::file(&self.file, format!("can't encode the text: {error}"))
         })?;
         let ids = encoding.get_ids().to_vec();
@@ -67,6 +76,13 @@ impl Texts {
             )),
             None => Ok(ids),
         }
+    }
+
+    /// The text of one token, be it special; characters that it only begins are `\u{fffd}`.
+    pub fn spell(&self, id: u32) -> Result<String, ModelError> {
+        self.tokenizer.decode(&[id], false).map_err(|error| {
+            ModelError::file(&self.file, format!("can't decode token {id}: {error}"))
+        })
     }
 
     /// The text of `ids`, without special tokens.

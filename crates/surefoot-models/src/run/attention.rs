@@ -4,6 +4,8 @@
 //! Queries are taken in runs whose scores stay small, so a long prompt needs no memory that
 //! grows with its square.
 
+use std::cell::RefCell;
+
 use burn::tensor::{Device, Tensor, TensorData, activation};
 
 /// The scores of one run of queries hold at most this many numbers.
@@ -19,12 +21,41 @@ pub(crate) struct Sight<'a> {
     /// Positions at the start of each sequence that are padding.
     pub(crate) pads: &'a [usize],
     pub(crate) causal: bool,
+    /// The mask that was made last: blocks mostly need the same one.
+    pub(crate) last: LastMask,
 }
 
+/// A mask, and what it was made for: queries from where and how many, keys, window.
+pub(crate) type LastMask =
+    RefCell<Option<((usize, usize, usize, Option<usize>), Option<Tensor<4>>)>>;
+
 impl Sight<'_> {
+    /// [`Sight::made`], made anew only if the last one was another.
+    fn mask(
+        &self,
+        from: usize,
+        count: usize,
+        keys: usize,
+        window: Option<usize>,
+        device: &Device,
+    ) -> Option<Tensor<4>> {
+        let which = (from, count, keys, window);
+        let mut last = self.last.borrow_mut();
+        if let Some((made, mask)) = &*last
+            && *made == which
+        {
+            return mask.clone();
+        }
+        // The old one goes first: two at once would take more than was planned.
+        *last = None;
+        let mask = self.made(from, count, keys, window, device);
+        *last = Some((which, mask.clone()));
+        mask
+    }
+
     /// The mask for queries `from..from + count` of the pass and all `keys`:
     /// `[batch or 1, 1, count, keys]`, or nothing if all may see all.
-    fn mask(
+    fn made(
         &self,
         from: usize,
         count: usize,

@@ -36,6 +36,20 @@ impl Batch {
         Ok(Self { ids, pads, width })
     }
 
+    /// The same sequences with more padding, to a width that was used before.
+    #[must_use]
+    pub fn widened(self, width: usize) -> Self {
+        let Some(more) = width.checked_sub(self.width).filter(|more| *more > 0) else {
+            return self;
+        };
+        let mut ids = Vec::with_capacity(width * self.pads.len());
+        for row in self.ids.chunks_exact(self.width) {
+            ids.extend(std::iter::repeat_n(0, more));
+            ids.extend_from_slice(row);
+        }
+        Self { ids, pads: self.pads.iter().map(|pad| pad + more).collect(), width }
+    }
+
     /// How many sequences.
     pub fn len(&self) -> usize {
         self.pads.len()

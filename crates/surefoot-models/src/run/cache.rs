@@ -4,10 +4,13 @@ use burn::tensor::{Device, Tensor};
 
 use crate::arch::blueprint::Blueprint;
 
-/// The cache of one batch: two tensors `[batch, kv_heads, capacity, head_dim]` a block.
+/// The cache of one batch: two tensors `[rows, kv_heads, capacity, head_dim]` a block. A pass
+/// uses the first rows, as many as its batch has, and looks at the positions from `start` on.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    layers: Vec<Option<(Tensor<4>, Tensor<4>)>>,
+    pub(crate) layers: Vec<Option<(Tensor<4>, Tensor<4>)>>,
+    /// The first position that any sequence still needs.
+    pub(crate) start: usize,
     pub(crate) filled: usize,
 }
 
@@ -20,7 +23,18 @@ impl Cache {
     ) -> Self {
         let shape = [batch, blueprint.kv_heads, capacity, blueprint.head_dim];
         let empty = || Some((Tensor::zeros(shape, device), Tensor::zeros(shape, device)));
-        Self { layers: blueprint.blocks.iter().map(|_| empty()).collect(), filled: 0 }
+        Self { layers: blueprint.blocks.iter().map(|_| empty()).collect(), start: 0, filled: 0 }
+    }
+
+    /// Positions that a pass can look back on.
+    pub(crate) fn past(&self) -> usize {
+        self.filled - self.start
+    }
+
+    /// Whether there is something for this block: a block that fails while it adds its keys and
+    /// values loses what was there.
+    pub(crate) fn has(&self, layer: usize) -> bool {
+        self.layers[layer].is_some()
     }
 
     /// Adds the keys and values of this pass and returns all that are known.
@@ -35,9 +49,15 @@ impl Cache {
         let place = [0..batch, 0..heads, self.filled..end, 0..dim];
         // Taken out, so that the tensors are written in place and not copied.
         let Some((keys, values)) = self.layers[layer].take() else { return (k, v) };
+        // A block that runs elsewhere takes its part of the cache along.
+        let (keys, values) = match keys.device() == k.device() {
+            true => (keys, values),
+            false => (keys.to_device(&k.device()), values.to_device(&k.device())),
+        };
         let keys = keys.slice_assign(place.clone(), k);
         let values = values.slice_assign(place, v);
         self.layers[layer] = Some((keys.clone(), values.clone()));
-        (keys.narrow(2, 0, end), values.narrow(2, 0, end))
+        let seen = [0..batch, 0..heads, self.start..end, 0..dim];
+        (keys.slice(seen.clone()), values.slice(seen))
     }
 }

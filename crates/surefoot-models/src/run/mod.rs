@@ -6,4 +6,6 @@ pub(crate) mod block;
 pub(crate) mod cache;
 pub mod model;
 pub(crate) mod norm;
+pub mod observe;
 pub(crate) mod rotary;
+pub(crate) mod segments;

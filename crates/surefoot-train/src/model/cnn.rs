@@ -6,12 +6,11 @@
 use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{GroupNorm, GroupNormConfig, Initializer, Linear, LinearConfig, PaddingConfig2d};
-use burn::tensor::activation::relu;
-use burn::tensor::ops::ConvOptions;
 use burn::tensor::{Device, Tensor};
 use surefoot::place::Autocast;
+use surefoot_ops::{GroupNorm as Normed, conv2d, group_norm};
 
-use super::{Score, Trainable, redraw};
+use super::{Score, Trainable, applied, redraw};
 use crate::batch::Batch;
 use crate::data::Form;
 
@@ -81,9 +80,22 @@ impl Unit {
         Self { conv, norm, stride, padding }
     }
 
-    fn forward(&self, x: Tensor<4>, cast: Autocast) -> Tensor<4> {
-        let options = ConvOptions::new([self.stride; 2], [self.padding; 2], [1, 1], 1);
-        self.norm.forward(cast.conv2d(x, self.conv.weight.val(), None, options))
+    /// The convolution and its norm, then what goes around is added and ReLU applied.
+    fn forward(
+        &self,
+        x: Tensor<4>,
+        around: Option<Tensor<4>>,
+        relu: bool,
+        cast: Autocast,
+    ) -> Tensor<4> {
+        let weight = cast.heavy(self.conv.weight.val());
+        let x = cast.full(conv2d(cast.heavy(x), weight, self.stride, self.padding));
+        let GroupNorm { gamma, beta, num_groups, epsilon, .. } = &self.norm;
+        let norm = Normed { groups: *num_groups, epsilon: *epsilon, relu };
+        match (gamma, beta) {
+            (Some(gamma), Some(beta)) => group_norm(x, gamma.val(), beta.val(), around, norm),
+            _ => unreachable!("these norms are made with a scale and a shift"),
+        }
     }
 }
 
@@ -99,11 +111,11 @@ impl Block {
 
     fn forward(&self, x: Tensor<4>, cast: Autocast) -> Tensor<4> {
         let around = match &self.around {
-            Some(unit) => unit.forward(x.clone(), cast),
+            Some(unit) => unit.forward(x.clone(), None, false, cast),
             None => x.clone(),
         };
-        let through = self.second.forward(relu(self.first.forward(x, cast)), cast);
-        relu(through + around)
+        let x = self.first.forward(x, None, true, cast);
+        self.second.forward(x, Some(around), true, cast)
     }
 }
 
@@ -112,7 +124,8 @@ impl Trainable for Cnn {
         let x = batch.dense();
         let [samples, _] = x.dims();
         let [channels, height, width] = self.shape;
-        let mut x = relu(self.stem.forward(x.reshape([samples, channels, height, width]), cast));
+        let x = x.reshape([samples, channels, height, width]);
+        let mut x = self.stem.forward(x, None, true, cast);
         for block in &self.blocks {
             x = block.forward(x, cast);
         }
@@ -120,8 +133,7 @@ impl Trainable for Cnn {
         let [_, channels, height, width] = x.dims();
         let x = x.reshape([samples, channels, height * width]).mean_dim(2);
         let x = x.reshape([samples, channels]);
-        let logits =
-            cast.linear(x, self.head.weight.val(), self.head.bias.as_ref().map(|bias| bias.val()));
+        let logits = applied(&self.head, x, None, cast);
         Score::of_classes(logits, batch.targets.clone())
     }
 }

@@ -1,16 +1,15 @@
 //! A decoder for text: tokens are foretold from those before them.
 
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::nn::{
     Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
 };
-use burn::tensor::activation::gelu;
-use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{Device, Int, Tensor};
 use surefoot::place::Autocast;
+use surefoot_ops::{causal_attention, gelu, layer_norm};
 
 use super::init::{Draw, redraw_as};
-use super::{Score, Trainable};
+use super::{Score, Trainable, applied};
 use crate::batch::Batch;
 
 /// Blocks of causal attention and a feed-forward part, with norms before each.
@@ -61,7 +60,7 @@ impl Gpt {
             tokens: table(vocabulary),
             places: table(length),
             blocks: (0..layers).map(|_| Block::new(width, heads, device)).collect(),
-            norm: LayerNormConfig::new(width).init(device),
+            norm: norm(width, device),
             head: linear(width, vocabulary, device),
         };
         redraw_as(gpt, seed, device, Draw::Normal(0.02))
@@ -72,48 +71,43 @@ fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {
     LinearConfig::new(inputs, outputs).with_initializer(Initializer::Zeros).init(device)
 }
 
-fn value<const D: usize>(param: &Option<Param<Tensor<D>>>) -> Option<Tensor<D>> {
-    param.as_ref().map(|param| param.val())
+/// Keeps the division of a norm finite.
+const EPSILON: f64 = 1e-5;
+
+fn norm(width: usize, device: &Device) -> LayerNorm {
+    LayerNormConfig::new(width).with_epsilon(EPSILON).init(device)
+}
+
+/// A norm of the last dimension.
+fn normed(norm: &LayerNorm, x: Tensor<2>) -> Tensor<2> {
+    match &norm.beta {
+        Some(beta) => layer_norm(x, norm.gamma.val(), beta.val(), EPSILON),
+        None => norm.forward(x),
+    }
 }
 
 impl Block {
     fn new(width: usize, heads: usize, device: &Device) -> Self {
         Self {
-            attend_norm: LayerNormConfig::new(width).init(device),
+            attend_norm: norm(width, device),
             attend_in: linear(width, 3 * width, device),
             attend_out: linear(width, width, device),
-            feed_norm: LayerNormConfig::new(width).init(device),
+            feed_norm: norm(width, device),
             feed_in: linear(width, 4 * width, device),
             feed_out: linear(4 * width, width, device),
             heads,
         }
     }
 
-    fn forward(&self, x: Tensor<3>, cast: Autocast) -> Tensor<3> {
-        let apply =
-            |layer: &Linear, x: Tensor<3>| cast.linear(x, layer.weight.val(), value(&layer.bias));
-        let attended =
-            self.attend(apply(&self.attend_in, self.attend_norm.forward(x.clone())), cast);
-        let x = x + apply(&self.attend_out, attended);
-        let fed = gelu(apply(&self.feed_in, self.feed_norm.forward(x.clone())));
-        x + apply(&self.feed_out, fed)
-    }
-
-    /// Causal attention over queries, keys and values that lie side by side.
-    fn attend(&self, mixed: Tensor<3>, cast: Autocast) -> Tensor<3> {
-        let [samples, tokens, wide] = mixed.dims();
-        let (width, each) = (wide / 3, wide / 3 / self.heads);
-        let part = |at: usize| {
-            mixed
-                .clone()
-                .narrow(2, at * width, width)
-                .reshape([samples, tokens, self.heads, each])
-                .swap_dims(1, 2)
-        };
-        let options = AttentionModuleOptions { is_causal: true, ..Default::default() };
-        cast.attention(part(0), part(1), part(2), options)
-            .swap_dims(1, 2)
-            .reshape([samples, tokens, width])
+    /// A row for each token, of samples that are `length` long.
+    fn forward(&self, x: Tensor<2>, length: usize, cast: Autocast) -> Tensor<2> {
+        let mixed = applied(&self.attend_in, normed(&self.attend_norm, x.clone()), None, cast);
+        let [rows, wide] = mixed.dims();
+        let mixed = cast.heavy(mixed.reshape([rows / length, length, wide]));
+        let attended = cast.full(causal_attention(mixed, self.heads));
+        let x = applied(&self.attend_out, attended.reshape([rows, wide / 3]), Some(x), cast);
+        let fed = applied(&self.feed_in, normed(&self.feed_norm, x.clone()), None, cast);
+        applied(&self.feed_out, gelu(fed), Some(x), cast)
     }
 }
 
@@ -122,14 +116,13 @@ impl Trainable for Gpt {
         let tokens = batch.tokens();
         let [samples, length] = tokens.dims();
         let places = Tensor::<1, Int>::arange(0..length as i64, &tokens.device()).unsqueeze::<2>();
-        let mut x = self.tokens.forward(tokens) + self.places.forward(places);
-        for block in &self.blocks {
-            x = block.forward(x, cast);
-        }
-        let x = self.norm.forward(x);
+        let x = self.tokens.forward(tokens) + self.places.forward(places);
         let [_, _, width] = x.dims();
-        let x = x.reshape([samples * length, width]);
-        let logits = cast.linear(x, self.head.weight.val(), value(&self.head.bias));
+        let mut x = x.reshape([samples * length, width]);
+        for block in &self.blocks {
+            x = block.forward(x, length, cast);
+        }
+        let logits = applied(&self.head, normed(&self.norm, x), None, cast);
         Score::of_classes(logits, batch.targets.clone())
     }
 }

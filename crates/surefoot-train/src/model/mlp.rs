@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use burn::tensor::activation::relu;
 use surefoot::place::Autocast;
 
-use super::{Score, Trainable, redraw};
+use super::{Score, Trainable, applied, redraw};
 use crate::batch::Batch;
 
 /// Linear layers with ReLU between them.
@@ -43,7 +43,7 @@ impl Trainable for Mlp {
         let last = self.layers.len() - 1;
         let mut x = batch.dense();
         for (at, layer) in self.layers.iter().enumerate() {
-            x = cast.linear(x, layer.weight.val(), layer.bias.as_ref().map(|bias| bias.val()));
+            x = applied(layer, x, None, cast);
             if at < last {
                 x = relu(x);
             }

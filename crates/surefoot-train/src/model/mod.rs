@@ -7,9 +7,10 @@ mod init;
 mod mlp;
 
 use burn::module::Module;
-use burn::tensor::activation::log_softmax;
-use burn::tensor::{Int, Tensor};
+use burn::nn::Linear;
+use burn::tensor::{DType, Int, Tensor};
 use surefoot::place::Autocast;
+use surefoot_ops::{cross_entropy, linear};
 
 use crate::batch::Batch;
 
@@ -47,8 +48,22 @@ impl Score {
         let targets = targets.reshape([rows, 1]);
         let guesses = logits.clone().inner().argmax(1);
         let correct = guesses.equal(targets.clone()).float().sum();
-        let loss = log_softmax(logits, 1).gather(1, targets).sum().neg();
+        let loss = cross_entropy(logits, targets.reshape([rows]));
         Self { loss, correct }
+    }
+}
+
+/// A linear layer, with what goes around it added in fp32.
+fn applied(layer: &Linear, x: Tensor<2>, around: Option<Tensor<2>>, cast: Autocast) -> Tensor<2> {
+    let (x, weight) = (cast.heavy(x), cast.heavy(layer.weight.val()));
+    let bias = match &layer.bias {
+        Some(bias) => cast.heavy(bias.val()),
+        None => Tensor::zeros([weight.dims()[1]], (&x.device(), x.dtype())),
+    };
+    match around {
+        Some(around) if x.dtype() == DType::F32 => linear(x, weight, bias, Some(around)),
+        Some(around) => cast.full(linear(x, weight, bias, None)) + around,
+        None => cast.full(linear(x, weight, bias, None)),
     }
 }
 

@@ -12,6 +12,7 @@ pub mod memory;
 mod name;
 mod open;
 pub mod probe;
+mod stream;
 pub mod supervisor;
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
@@ -19,3 +20,4 @@ mod wgpu;
 
 pub use name::{Backend, DeviceName, NameError, Selector};
 pub use open::{DeviceInfo, DeviceKind, OpenDevice, open};
+pub use stream::Stream;

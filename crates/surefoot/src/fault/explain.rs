@@ -6,7 +6,8 @@
 //!    (never evidence, unless the rule asks for frames), a remark (a warning or an information,
 //!    dropped when an error follows it), or an error.
 //! 3. The heaviest match wins. Among equals the last error of the log does, then the earliest.
-//! 4. What no rule names is asked for turns of phrase (`rules/phrasings.rs`), at low confidence.
+//! 4. What no rule names is asked for turns of phrase (`rules/phrasings.rs`), then for its
+//!    subject (`rules/topics.rs`), at low confidence.
 //!
 //! No match means [`FaultKind::NotDeviceRelated`] with low confidence: it never guesses.
 
@@ -28,7 +29,7 @@ pub struct Explanation {
     /// The kind of fault, named for the recovery that would help.
     pub kind: FaultKind,
     /// 0.95: the text names the fault. 0.8: the usual words for it. 0.5: a hint.
-    /// 0.1: nothing was recognised.
+    /// 0.3: only what it is about. 0.1: nothing was recognised.
     pub confidence: f32,
     /// The part of the text that decided, without colour codes; empty if nothing was recognised.
     pub evidence: String,
@@ -50,21 +51,33 @@ impl Explanation {
 /// Says what an error message, a traceback or a log means.
 pub fn explain(text: &str) -> Explanation {
     let text = without_colours(tail(text));
+    let text = without_prefix(with_lines(text));
     let unwrapped = OnceCell::new();
     let mut framework = None;
-    for rules in [rules::named, rules::phrased] {
-        let rules = rules();
+    let mut notice = None;
+    for (rules, most) in
+        [(rules::named as fn() -> _, 1.0), (rules::phrased, 0.5), (rules::about, 0.3)]
+    {
+        let rules: &RuleSet = rules();
         let found = rules.search(&text);
+        framework = framework.or(found.framework);
         if let Some(best) = found.best {
-            return finding(rules, &text, best, found.framework);
+            let finding = finding(rules, most, &text, best, framework);
+            if !found.weak {
+                return finding;
+            }
+            notice = notice.or(Some(finding));
+            continue;
         }
-        framework = found.framework;
         if let Some(unwrapped) = unwrapped.get_or_init(|| unwrap(&text)) {
             let found = rules.search(unwrapped);
-            if let Some(best) = found.best {
-                return finding(rules, unwrapped, best, found.framework);
+            if let Some(best) = found.best.filter(|_| !found.weak) {
+                return finding(rules, most, unwrapped, best, found.framework);
             }
         }
+    }
+    if let Some(notice) = notice {
+        return notice;
     }
     Explanation {
         kind: FaultKind::NotDeviceRelated,
@@ -78,6 +91,7 @@ pub fn explain(text: &str) -> Explanation {
 
 fn finding(
     rules: &RuleSet,
+    most: f32,
     text: &str,
     best: Match,
     framework: Option<&'static str>,
@@ -87,7 +101,7 @@ fn finding(
     advice.extend(rule.kind.advice().iter().filter(|line| !rule.advice.contains(line)));
     Explanation {
         kind: rule.kind,
-        confidence: confidence(rule.weight),
+        confidence: confidence(rule.weight).min(most),
         evidence: evidence(text, best.start, best.end),
         cause: if rule.cause.is_empty() { rules::cause_of(rule.kind) } else { rule.cause },
         advice,
@@ -139,16 +153,71 @@ fn without_colours(text: &str) -> Cow<'_, str> {
     Cow::Owned(plain)
 }
 
+/// Gives a message that was logged as one line its lines back: `\\n` as two characters breaks
+/// lines, but not inside a path such as `C:\new\name`.
+fn with_lines(text: Cow<'_, str>) -> Cow<'_, str> {
+    if !text.contains("\\n") || text.contains('\n') {
+        return text;
+    }
+    let mut lines = String::with_capacity(text.len());
+    for word in text.split_inclusive(' ') {
+        let in_path = word.match_indices('\\').any(|(at, _)| {
+            word[at + 1..].starts_with(|c: char| c.is_alphanumeric() && !"nrt".contains(c))
+        });
+        let mut rest = word;
+        while let Some(at) = rest.find("\\n") {
+            let (before, after) = rest.split_at(at);
+            let ends = before.ends_with(|c: char| !c.is_alphanumeric() && c != ':')
+                || before.strip_suffix(':').is_some_and(|head| head.ends_with(char::is_numeric));
+            lines.push_str(before);
+            lines.push_str(if ends || !in_path { "\n" } else { "\\n" });
+            rest = &after[2..];
+        }
+        lines.push_str(rest);
+    }
+    Cow::Owned(lines)
+}
+
+/// Takes away what a logger put before every line of a message: it says nothing, and hides where
+/// lines begin.
+fn without_prefix(text: Cow<'_, str>) -> Cow<'_, str> {
+    const SHORTEST: usize = 6;
+    let mut lines = text.lines().filter(|line| !line.is_empty());
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return text };
+    let shared = |a: &str, b: &str| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
+    let length = lines.fold(shared(first, second), |length, line| length.min(shared(first, line)));
+    let ends = |c: char| matches!(c, ']' | ')' | ':' | '|' | '>');
+    let prefix = first[..first.floor_char_boundary(length)].rfind(ends).map_or(0, |at| at + 1);
+    if prefix < SHORTEST {
+        return text;
+    }
+    let bare = |line: &str| line.get(prefix..).unwrap_or_default().to_owned();
+    Cow::Owned(text.lines().map(bare).collect::<Vec<_>>().join("\n"))
+}
+
 /// A short message that was wrapped over lines, or padded, as one line; a box of lines around it
-/// goes too. `None` where that changes nothing or the text is too long to be one message.
+/// goes too. What begins like a message of its own stays on its own line. `None` where that
+/// changes nothing or the text is too long to be one message.
 fn unwrap(text: &str) -> Option<String> {
     const LONGEST: usize = 4096;
     let wrapped = text.trim().contains('\n') || text.contains("  ") || text.contains('\t');
     if !wrapped || text.len() > LONGEST {
         return None;
     }
-    let words = text.split(|c: char| c.is_whitespace() || c == '│').filter(|word| !word.is_empty());
-    Some(words.collect::<Vec<_>>().join(" "))
+    let mut whole = String::with_capacity(text.len());
+    for line in text.lines() {
+        let words = line.split(|c: char| c.is_whitespace() || c == '│');
+        let mut first = true;
+        for word in words.filter(|word| !word.is_empty()) {
+            let own = first && rules::begins_message(line);
+            if !whole.is_empty() {
+                whole.push(if own { '\n' } else { ' ' });
+            }
+            whole.push_str(word);
+            first = false;
+        }
+    }
+    Some(whole)
 }
 
 #[cfg(test)]

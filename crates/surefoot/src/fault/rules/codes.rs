@@ -21,6 +21,13 @@ macro_rules! cuda {
     };
 }
 
+/// The same numbers as older PyTorch prints them: after the file and the line.
+macro_rules! thc {
+    ($($number:literal),+) => {
+        &[$(concat!(r"\bTHCudaCheck FAIL\b.{0,240}\berror=", $number, r"\b")),+]
+    };
+}
+
 /// A cuBLAS status by its number.
 macro_rules! cublas {
     ($($number:literal),+) => {
@@ -31,6 +38,11 @@ macro_rules! cublas {
 pub(super) const RULES: &[Rule] = &[
     // Their numbers, where only they are printed.
     rule(OutOfMemory, Names, cublas![3]),
+    rule(OutOfMemory, Names, thc![2]),
+    rule(DeviceLost, Names, thc![4, 59, 73, 74, 77, 700, 710, 716, 719]),
+    rule(DriverOrInit, Names, thc![3, 10, 30, 35, 38, 46, 71, 100, 101, 804, 999]),
+    rule(UnsupportedOp, Names, thc![8, 9, 48, 98, 209]),
+    rule(KernelCompile, Names, thc![7, 701]),
     rule(DeviceLost, Names, cuda![214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719]),
     rule(DeviceLost, Names, cublas![11, 13, 14]),
     rule(DriverOrInit, Names, cuda![100, 101, 102, 201, 303, 304, 802, 803, 804, 805, 999]),

@@ -9,7 +9,7 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 use super::guarded::{Guarded, Here, Lazy, Words, branches};
 use super::lines::{Log, Role};
-use super::{DISCLAIMERS, FRAMEWORKS, HEDGES, Rule, TABLES, Weight, phrasings};
+use super::{DISCLAIMERS, FRAMEWORKS, FaultKind, HEDGES, Rule, TABLES, Weight, phrasings, topics};
 
 /// A rule that matched, and where.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,8 @@ pub(crate) struct Match {
 /// What a search found.
 pub(crate) struct Found {
     pub(crate) best: Option<Match>,
+    /// Only a notice about something ordinary was found, in a text that may say more.
+    pub(crate) weak: bool,
     pub(crate) framework: Option<&'static str>,
 }
 
@@ -64,6 +66,12 @@ pub(crate) fn named() -> &'static RuleSet {
 pub(crate) fn phrased() -> &'static RuleSet {
     static RULES: OnceLock<RuleSet> = OnceLock::new();
     RULES.get_or_init(|| RuleSet::new(&[phrasings::RULES]))
+}
+
+/// The subjects, for what no turn of phrase fits either.
+pub(crate) fn about() -> &'static RuleSet {
+    static RULES: OnceLock<RuleSet> = OnceLock::new();
+    RULES.get_or_init(|| RuleSet::new(&[topics::RULES]))
 }
 
 impl RuleSet {
@@ -152,8 +160,10 @@ impl RuleSet {
             }
         }
         self.try_line(line, here, &mut log, &mut best);
+        let weak = best.as_ref().is_some_and(|(rank, _)| rank.weight <= Rank::NOTICE);
         Found {
             best: best.and_then(|(_, winner)| self.locate(winner, &log)),
+            weak,
             framework: FRAMEWORKS.get(framework).map(|(name, _)| *name),
         }
     }
@@ -167,7 +177,8 @@ impl RuleSet {
         Some(Match { rule: pattern.rule, start: start + found.start(), end: start + found.end() })
     }
 
-    /// Tries the patterns whose words are all in this line, and forgets the line.
+    /// Tries the patterns whose words are all in this line, and forgets the line. The heaviest
+    /// of a line speaks for it.
     fn try_line(
         &self,
         line: usize,
@@ -175,35 +186,56 @@ impl RuleSet {
         log: &mut Log<'_>,
         best: &mut Option<(Rank, Winner)>,
     ) {
-        // Heaviest first, so that most of the lighter ones needn't be tried.
         let weight = |&index: &usize| Reverse(self.rules[self.patterns[index].rule].rule.weight);
         here.patterns.sort_by_key(weight);
+        let mut of_line: Option<(Rank, Winner)> = None;
         for &index in &here.patterns {
-            if self.patterns[index].guarded.possible(here) {
-                self.try_pattern(index, line, here, log, best);
+            let rule = self.rule(self.patterns[index].rule);
+            if of_line.as_ref().is_some_and(|(_, known)| self.weight_of(known) > rule.weight) {
+                break;
             }
+            if self.patterns[index].guarded.possible(here) {
+                let known = of_line.as_ref().or(best.as_ref());
+                let found = self.try_pattern(index, line, here, log, known);
+                let better = |(rank, _): &(Rank, Winner)| {
+                    of_line.as_ref().is_none_or(|(known, _)| rank.beats(known))
+                };
+                if found.as_ref().is_some_and(better) {
+                    of_line = found;
+                }
+            }
+        }
+        if let Some((rank, winner)) = of_line
+            && best.as_ref().is_none_or(|(known, _)| rank.beats(known))
+        {
+            *best = Some((rank, winner));
         }
         here.clear();
     }
 
+    fn weight_of(&self, winner: &Winner) -> Weight {
+        self.rule(self.patterns[winner.pattern].rule).weight
+    }
+
+    /// The pattern's match, if it could be better than what is known.
     fn try_pattern(
         &self,
         index: usize,
         line: usize,
         here: &Here,
         log: &mut Log<'_>,
-        best: &mut Option<(Rank, Winner)>,
-    ) {
+        known: Option<&(Rank, Winner)>,
+    ) -> Option<(Rank, Winner)> {
         let pattern = &self.patterns[index];
         let compiled = &self.rules[pattern.rule];
         let rule = compiled.rule;
-        if let Some((known, winner)) = best {
-            // No match ends before its first word begins.
+        if let Some((known, winner)) = known {
+            // No match ends before its first word begins, and none is more than an error.
             let at = pattern.guarded.sets.first().map_or(0, |rarest| here.span(rarest).0);
-            let rank = Rank { weight: rule.weight, last_error: log.is_last_error(line), at };
+            let rank = Rank::new(rule, false, log.is_last_error(line), at);
             let same_kind = self.rule(self.patterns[winner.pattern].rule).kind == rule.kind;
             if !rank.beats(known) || (same_kind && rank.as_strong_as(known)) {
-                return;
+                return None;
             }
         }
         let (start, content) = log.line(line);
@@ -211,40 +243,35 @@ impl RuleSet {
         let regex = pattern.guarded.regex.get();
         // Where a match ends is cheap to know; where it begins is asked when it matters.
         let (from, to) = pattern.guarded.window(here, start, bytes.len());
-        let Some(end) = regex.shortest_match_at(&bytes[..to], from) else { return };
+        let end = regex.shortest_match_at(&bytes[..to], from)?;
         let role = log.role(line);
-        if role == Role::Frame && !rule.frames {
-            return;
-        }
-        if role == Role::Remark && log.error_follows(line) {
-            return;
+        if role == Role::Frame && !rule.frames || role == Role::Remark && log.error_follows(line) {
+            return None;
         }
         if compiled.unless.iter().any(|no| no.possible(here) && no.regex.is_match(bytes)) {
-            return;
+            return None;
         }
         if rule.weight <= Weight::Usual || rule.check.is_some() {
-            let Some(found) = regex.find_at(&bytes[..to], from) else { return };
+            let found = regex.find_at(&bytes[..to], from)?;
             let fits = |check: fn(&str) -> bool| check(&String::from_utf8_lossy(found.as_bytes()));
             if rule.weight <= Weight::Usual
                 && (self.hedge.is_match(&bytes[..found.start()])
                     || self.disclaimer.is_match(&bytes[found.end()..]))
                 || !rule.check.is_none_or(fits)
             {
-                return;
+                return None;
             }
         }
         let whole = log.text().as_bytes();
         if !compiled.with.is_empty() && !compiled.with.iter().any(|need| need.is_match(whole)) {
-            return;
+            return None;
         }
         if compiled.without.iter().any(|no| no.is_match(whole)) {
-            return;
+            return None;
         }
-        let rank =
-            Rank { weight: rule.weight, last_error: log.is_last_error(line), at: start + end };
-        if best.as_ref().is_none_or(|(known, _)| rank.beats(known)) {
-            *best = Some((rank, Winner { pattern: index, line, from, to }));
-        }
+        let remark = role == Role::Remark;
+        let rank = Rank::new(rule, remark, log.is_last_error(line), start + end);
+        Some((rank, Winner { pattern: index, line, from, to }))
     }
 }
 
@@ -260,7 +287,8 @@ struct Winner {
 /// What makes one match better than another.
 #[derive(Clone, Copy)]
 struct Rank {
-    weight: Weight,
+    /// How much the match says, where it says it.
+    weight: u8,
     /// On the last error line of the text.
     last_error: bool,
     /// Where the match ends.
@@ -268,20 +296,30 @@ struct Rank {
 }
 
 impl Rank {
+    /// What a notice about something ordinary weighs.
+    const NOTICE: u8 = 1;
+
     /// The last error of a log counts one step more, if it says anything definite: what was
-    /// logged before it was survived, or led to it in other words.
-    fn weight(&self) -> u8 {
-        let weight = match self.weight {
-            Weight::Hints => 0,
-            Weight::Usual => 2,
-            Weight::Names => 3,
-            Weight::Overrides => 4,
+    /// logged before it was survived, or led to it in other words. A remark counts less than
+    /// any error; one about something ordinary counts least.
+    fn new(rule: &Rule, remark: bool, last_error: bool, at: usize) -> Self {
+        let weight = match (remark, rule.weight) {
+            (false, Weight::Overrides) => 8,
+            (false, Weight::Names) => 7,
+            (false, Weight::Usual) => 6,
+            (true, _) if rule.kind == FaultKind::NotDeviceRelated => Self::NOTICE,
+            (true, Weight::Overrides) => 5,
+            (true, Weight::Names) => 4,
+            (true, Weight::Usual) => 3,
+            (false, Weight::Hints) => 2,
+            (true, Weight::Hints) => 0,
         };
-        if self.last_error && weight > 0 { weight + 1 } else { weight }
+        let definite = rule.weight != Weight::Hints;
+        Self { weight: weight + u8::from(last_error && definite), last_error, at }
     }
 
     fn key(&self) -> (u8, bool) {
-        (self.weight(), self.last_error)
+        (self.weight, self.last_error)
     }
 
     fn beats(&self, other: &Self) -> bool {

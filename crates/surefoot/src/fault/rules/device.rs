@@ -33,6 +33,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(device|gpu|adapter|vkdevice|cuda context|gpu context|context)( \S{1,24})? (is |was |has been |been |got |gets |became |becomes )?(lost|poisoned|destroyed|corrupted|unrecoverable)\b",
         r"\bring \w+ timeout\b|\bamdgpu\b.{0,40}\b(reset|timeout|hang)|\bGCVM_L2_PROTECTION_FAULT\b|\bi915\b.{0,40}\b(hang|reset)",
         r"\bCU(BLAS|DNN|FFT|SPARSE|SOLVER)_(STATUS_)?(EXECUTION_FAILED|MAPPING_ERROR|EXEC_FAILED|INTERNAL_ERROR)\b|\b(hip|roc)blas_status_(execution_failed|internal_error)\b|\bmiopenStatus(InternalError|UnknownError)\b",
+        r"\bDEVICE_(LOST|HUNG|REMOVED)\b|\b(gpu|nvidia|cuda|device)\b.{0,40}\b(uncorrectable|unrecoverable) (hardware )?error\b",
         r"\bThe device is poisoned\b|\bUnexpected error variant \(driver implementation is at fault\)",
     ])
     .unless(&[r"\b(device tree|translation)\b", r"\bcould not create cudnn handle\b|\bfailed to (create|initiali[sz]e)\b|\bcudnn failed to initialize\b|\bcreate\(|\bcublasCreate|\bcudnnCreate"])
@@ -72,12 +73,13 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(LoadLibrary|dlopen|WinError (126|127|193|1114))\b.{0,120}\b(cuda|cudnn|cublas|nvcuda|cudart|onnxruntime_providers|torch_cuda|caffe2_nvrtc|c10_cuda|nvrtc|hip|vulkan|nvml|tensorrt|cufft|curand|cusparse|cusolver|nvToolsExt)",
         r"\bFailed to (create|load|initialize)\b.{0,40}\b(\w+ExecutionProvider|execution provider|CUDA provider|TensorRT provider)\b|\b\w+ExecutionProvider\b.{0,40}\b(is not (in|available|supported|enabled)|not found|failed|unavailable|was not)\b|\bEP Error\b|\bCUDA (execution )?provider\b.{0,40}\b(not|fail|unable)",
         r"\bVK_ERROR_(INCOMPATIBLE_DRIVER|INITIALIZATION_FAILED|LAYER_NOT_PRESENT|EXTENSION_NOT_PRESENT|FEATURE_NOT_PRESENT)\b|\bERROR_(INCOMPATIBLE_DRIVER|INITIALIZATION_FAILED)\b|\bvkCreate(Instance|Device)\b.{0,40}\b(fail|return|error)|\b(vulkan )?(loader|ICD)\b.{0,60}\b(not found|fail|missing|no (drivers?|icd)|could not|unable|cannot)|\bfailed to (load|find|open) (the )?vulkan\b|\bno vulkan (loader|drivers?|icd|layers?|implementation)\b|\b(ERROR|fatal)\b.{0,20}\bloader_\w+\b",
-        r"\bcould not select device driver\b|\bnvidia-container-cli\b.{0,80}\b(error|fail)|\bunknown runtime specified nvidia\b|\b/dev/(kfd|nvidia\w*|dri\S*)\b.{0,60}\b(permission|no such|denied|unable|fail|not)|\b(unable|failed|cannot|can't) to open\b.{0,12}/dev/(kfd|nvidia|dri)|\bROCk module is NOT loaded\b|\bhsa api call failure\b|\bhsa_init\b.{0,30}\bfail|\brocminfo\b.{0,60}\b(fail|error)|\bno ROCm-capable device\b|\bHIP initialization\b",
+        r"\bcould not select device driver\b|\bnvidia-container-cli\b.{0,80}\b(error|fail)|\bunknown runtime specified nvidia\b|/dev/(kfd|nvidia\w*|dri\S*)\b.{0,60}\b(permission|no such|denied|unable|fail|not)|\b(unable|failed|cannot|can't) to open\b.{0,12}/dev/(kfd|nvidia|dri)|\bROCk module is NOT loaded\b|\bhsa api call failure\b|\bhsa_init\b.{0,30}\bfail|\brocminfo\b.{0,60}\b(fail|error)|\bno ROCm-capable device\b|\bHIP initialization\b",
         r"\bCUDA Setup failed\b|\bCUDA SETUP\b.{0,60}\b(fail|not found|error|required)|\bbitsandbytes\b.{0,80}\b(without GPU support|not compiled|no GPU)|\bcompiled without GPU support\b|\bCannot get memory available for CUDA device\b|\b(could not|cannot|failed to|unable to|couldn't|can't) (get|read|query|determine|detect|find)\b.{0,24}\bcompute[ _]cap\w*",
         r"\bre-initialize CUDA in forked subprocess\b",
         r"\bdetected CUDA version\b.{0,60}\bmismatches\b|\bmismatche?s? the version that was used to compile\b|\bCUDA_HOME environment variable is not set\b|\bCUDA (version )?mismatch\b|\bcompiled with different CUDA versions?\b|\b(incompatible|wrong|unsupported) (cuda|driver|cudnn|rocm) version\b|\bloaded runtime CuDNN library\b|\bcudnn version (incompatib|mismatch)|\bCuDNN library needs to have\b|\bcuDNN version\b.{0,30}\bincompatib",
         r"\bdynamically load the .{0,4}(cuda|nvcuda|nvrtc|cublas|cudnn|curand|nccl|vulkan|hip)\b|\b(CUDA|HIP|GPU|NVIDIA|Vulkan|Metal) driver (initiali[sz]ation|init|load(ing)?) (has )?(failed|failure|error)\b|\bmight not have a (cuda|gpu|nvidia)\b|\b(GPU|CUDA|accelerator|cuda device) (is|are) (required|needed|necessary)\b|\b(needs?|requires?) (a|an|at least one) (cuda|nvidia|gpu|amd)( gpu| device|-capable)?\b.{0,20}\b(to|but|for|none|no )|\bA GPU is needed\b|\bInvalid device id\b|\berror while loading shared libraries: lib(cu|nv|hip|roc|vulkan|amd)\w*",
         r"\bWebGPU is not (supported|available|enabled)\b|\b(backend|metal|mps|cuda|directml|rocm)\b.{0,24}\bonly (available|supported) (on|for) (macos|windows|linux|apple|ios)\b|\bnavigator\.gpu (is )?(undefined|null|not)|\bMetal is not (supported|available)\b|\bMTLCreateSystemDefaultDevice\b.{0,40}\b(nil|null|fail|return)|\bno (default )?metal device\b|\bggml_\w+: no devices found\b|\bno platforms that are instances of\b|\bUnknown backend:? '?(gpu|cuda|rocm|tpu|metal)\b|\bfailed to initialize ggml backend\b|\bggml_(cuda|metal|vulkan|backend)_init\w*\b.{0,40}\b(fail|error|no )|\bggml_backend_\w+: (failed|error)\b",
+        r"\b(compiled|built|build) without (the )?(\w+ )?(cuda|rocm|hip|metal|gpu|vulkan|mps|xpu)\b|\bfailed to create (a |the )?command queue\b|\b(TPU|GPU|CUDA|Metal|ROCm) ?platform is not available\b|\bno \w+ devices? (was |were )?(found|available|detected)\b|\b(tpu|cuda|gpu|hip|rocm|vulkan)_init\w* failed\b|\bdnn != nullptr\b|\bno available backends? (was |were )?found\b|\b(webgpu|wgpu|cuda|gpu|metal|vulkan|rocm|xpu|npu|tpu|directml|coreml)\b\W{0,3}(backend|provider) (was |is )?not (found|registered|available)\b|\b(unsupported|unknown|unrecogni[sz]ed|invalid) device:? [\x22'`]?\w+[\x22'`]?\W{1,3}(should|must|expected|choose|supported|available|valid)\b|\b'?(cuda|wgpu|webgpu|metal|vulkan|rocm|hip|tch)'? feature is not enabled\b|\bbackend \S{1,24} was not enabled on the instance\b",
         r"\bGraphics API \S+ is unavailable in this build\b|\bInvalid wgpu configuration\b|\bUnable to register wgpu runtime\b|\bnot been built with (cuda|metal|mkl|accelerate) support\b|\bUnexpected error from cuda\w+\(\)|\bcudaGetDeviceCount\b.{0,60}\b(error|fail|return)|\bcuDevicePrimaryCtxRetain\b|\bno such device\b|\bgpuDeviceGetAttribute\b",
         r"\b(Torch|TensorFlow|JAX|this build|this binary|This version|package|wheel)\b.{0,40}\b(CPU[- ]only|does not (support|include) (cuda|gpu|rocm|metal))",
     ])
@@ -88,13 +90,17 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .cause("The device could not be found or brought up: a driver, a library or a build without it."),
     // The list of Metal devices was empty, in a virtual machine or a session without a screen.
-    rule(DriverOrInit, Usual, &[r"\bNSRangeException\b|\bbeyond bounds for empty (NS)?array\b"])
-        .with(&[r"metal::device|MTLCopyAllDevices|MTLDevice"]),
+    rule(DriverOrInit, Usual, &[r"\bNSRangeException\b|\bbeyond bounds for empty (NS)?array\b|\bswap_remove index \(is 0\)|\bthe len is 0 but the index is 0\b"])
+        .with(&[r"metal::device|MTLCopyAllDevices|MTLDevice|MetalDevice|CudaDevice|new_metal|new_cuda"]),
+    // A device that is lost while it is asked for was never there.
+    rule(DriverOrInit, Overrides, &[r"\brequest_device\b.{0,80}\b(lost|fail\w*|error)\b|\blost during initiali[sz]ation\b"])
+        .cause("The device could not be found or brought up: a driver, a library or a build without it."),
     rule(DriverOrInit, Names, &[r"\bHSA_STATUS_ERROR_OUT_OF_RESOURCES\b"])
         .with(&[r"rocminfo|hsa api call failure|hsa_init|clinfo"])
         .cause("The ROCm runtime could not be brought up; the words about resources are its general answer."),
     rule(DriverOrInit, Usual, &[
-        r"\bCUDA error\b.{0,20}\b(no device|invalid device|driver)|\bnccl\b.{0,60}\b(unhandled (system|cuda) error|internal error|invalid usage)|\bncclUnhandledCudaError\b|\bncclSystemError\b|\bncclInternalError\b",
+        r"\berror: (CUDNN|CUBLAS)_STATUS_SUCCESS\b",
+        r"\bCUDA error\b.{0,20}\b(no device|invalid device|driver version)|\bnccl\b.{0,60}\b(unhandled (system|cuda) error|internal error|invalid usage)|\bncclUnhandledCudaError\b|\bncclSystemError\b|\bncclInternalError\b",
         r"\b(GPU|CUDA|driver|accelerator)\b.{0,40}\b(not|isn't|wasn't) (properly )?(installed|detected|recogni[sz]ed|configured|set up)\b",
         r"\b(install|update|upgrade) (the |your )?(nvidia |gpu |graphics |cuda |amd )?drivers?\b",
         r"\bfailed to (open|initialize|start|bring up) (the )?(gpu|device|accelerator|driver)\b",
@@ -109,6 +115,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bcommand encoder\b.{0,60}\b(already|invalid|not|must|ended|locked|without)\b|\bencoder\b.{0,30}\b(is already encoding|already encoding|must not have ended|is invalid|is locked|has (already )?ended|not been ended)\b|\bEncoding must not have ended\b|\bEncoder is (invalid|locked)\b|\bParent encoder is invalid\b|\buncommitted encoder\b",
         r"\bcommit an already committed\b|\bCompleted handler provided after commit\b|\b\[\w*CommandBuffer \w+[^\]]*\]\S* failed assertion\b|\bfailed assertion\b.{0,60}\bcommand (buffer|encoder)|\baddCompletedHandler\b.{0,40}\bfail",
         r"\bMTLCommandBufferStatus\w+\b.{0,80}CommandBuffer\b|\bThis command buffer has already been submitted\b|\bCommandBuffer\b.{0,40}\b(is invalid|has been (destroyed|submitted|consumed))\b|\bcommand queue\b.{0,40}\b(full|exhausted|failed|error)\b|\bGPU page ?fault\b|\bpage fault\b.{0,40}\b(gpu|metal|command)|\bmetal\b.{0,40}\bpage fault\b",
+        r"\bcommand buffers?\b.{0,40}\b(took too long|not committed|in the initial state)\b|\bpCommandBuffers\b|\b(metal|gpu) (gpu )?(command )?time(d )?out\b|\bwait for the given submission\b|\bpass has already (been )?ended\b",
         r"\bfence (wait )?(timed out|timeout)\b|\bvkWaitForFences\b.{0,30}\b(timeout|timed out|fail)|\bVK_TIMEOUT\b|\b(gpu|queue|command|work|kernel) submissions? (was |has been )?(ignored|rejected|failed)\b|\bin submit while (destroyed|mapped)\b|\bgpu (work|submission|command)s? (timed out|was aborted)\b",
     ])
     .unless(&[

@@ -9,6 +9,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bdataloader worker\b.{0,60}\b(killed|exited|died|terminated|crashed|failed|signal|timed out)|\bDataLoader timed out\b|\bworker(s)?\b.{0,30}\(pid(\(s\))? [\d, ]+\) (is|are|was|were|exited|died|killed)",
         r"\bunable to (open|mmap|write|map|create|resize|allocate)\b.{0,60}(\bshared memory|\bshm\b|/torch_\w+)|\bcould not unlink the shared memory\b|\bshared memory (object|file|segment|manager|region)\b.{0,60}\b(fail|error|unable|too many|exist|not|no such|mode|denied|in read)|\btorch_shm_manager\b",
         r"\binsufficient shared memory\b|\bshared memory \(shm\)|\bincrease (the )?(shared memory|shm)\b|\b/dev/shm\b.{0,60}\b(full|no space|too small|insufficient|limit|exceed|not enough)|\bno space left on device\b.{0,80}(/dev/shm|shm|/torch_)|(/dev/shm|\bshm\b|/torch_\d+).{0,80}\bno space left on device\b|\bshm-size\b|\bipc=host\b|\bshm_open\b|\bbus error encountered in worker\b",
+        r"\bin pin memory thread\b|\bwebdataset\b.{0,80}\b(corrupt\w*|fail\w*|error|truncated)\b",
         r"\bpin[_ ]memory thread\b.{0,30}\b(exited|died|fail|crash|unexpected)|\breceived 0 items of ancdata\b|\bPin memory thread exited\b",
     ])
     .cause("A data loader's worker or its shared memory failed, not the device."),
@@ -31,6 +32,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bcan't open/read file\b|\bcannot identify image file\b|\bimage file is truncated\b|\bbroken (png|jpeg|data stream)\b|\bUnidentifiedImageError\b|\bDecompressionBomb\w*|\b(failed|unable|error|could not) (to )?(read|decode|load|open|loading|decoding|reading)\b.{0,40}\b(images?|jpeg|png|video|audio|samples?|tfrecord|batch(es)?|dataset|shards?|training data|webdataset|example)\b",
         r"\bcorrupt(ed)? (jpeg|image|record|tfrecord|data|sample|shard|batch)\b|\bDATA_LOSS\b|\btruncated record\b|\bbatch (is|was) empty\b|\bnum_samples should be a positive integer\b|\bnum_samples=0\b|\bDataset is empty\b|\bempty dataset\b",
         r"\b(segmentation fault|bus error|floating[- ]point exception|illegal instruction|abort\w*) encountered in worker\b|\bworker\b.{0,30}\b(process|thread)\b.{0,30}\b(died|killed|crashed|exited|terminated) (unexpectedly|with|by)\b|\bimage file is truncated\b",
+        r"\bworkers?\b.{0,24}\b(are|is|were|was) (no longer|not) (alive|running|responding)\b",
         r"\bloader\b.{0,40}\b(worker|process|thread)\b.{0,40}\b(died|killed|exited|crash|fail)",
         r"\bBrokenPipeError\b.{0,60}\b(worker|loader)|\bConnectionResetError\b.{0,60}\bworker\b|\b(multiprocessing|worker)\b.{0,40}\bqueue\b.{0,40}\b(empty|closed|broken)\b",
     ])
@@ -42,6 +44,9 @@ pub(super) const RULES: &[Rule] = &[
         .cause("The data set could not be read."),
     // Models.
     rule(ModelLoading, Overrides, &[
+        r"\b(load|set|assign|copy|restore)\w*\b.{0,40}\b(shape|size)\b.{0,60}\b(whose|which|variable|parameter)\b.{0,40}\b(has|have|is|whose) (a )?(shape|size)\b|\bwhose shape is \(|\(op: 'Assign'\)|\b(saved|checkpoint|pretrained|loaded) weights? (with|has|have|of) shape\b",
+        r"\bunable to open file '?[^' ]{1,120}\.bin'? in model\b",
+        r"\bKeyError: '(state_dict|model_state_dict|model_state|model)'|\bunknown quanti[sz]ation type\b|\bwhile loading (the |a )?(checkpoint|weights|state)\b.{0,40}\b(shape|size|differ|mismatch)|\bcannot find [\w.]+ in (the )?(gguf )?metadata\b|\.mpk\b.{0,40}\b(not found|no such)|\b(FileNotFound|no such file)\b.{0,60}\.mpk\b",
         r"\bonnx\S*checker\.ValidationError\b|\brestore data location of\b",
         r"\bmodel type:? [`'\x22]?[\w.-]+[`'\x22]? (is )?not (yet |currently )?supported\b",
         r"\bsaved (weights?|model|parameters?)\b.{0,40}\b(shape|size|dtype)\b",
@@ -52,6 +57,11 @@ pub(super) const RULES: &[Rule] = &[
         r"\btensor '?[\w.]+'? has wrong shape\b|\bwrong (shape|number) (of|for) tensors?\b.{0,40}\b(expected|got|file)\b|\bYou are trying to load a weight file containing\b|\bignore_mismatched_sizes\b",
     ])
     .unless(&[r"\bout of memory\b"]),
+    rule(ModelLoading, Overrides, &[
+        r"\bcannot reshape array of size\b|\b(shape|size)s? (mismatch\w*|(do|does) not match|(are|is) incompatible)\b|\bmust match the (existing )?size of tensor\b|\bexpected shape\b",
+    ])
+    .with(&[r"\bFile .{1,300}, in (load_(darknet_)?weights|load_state_dict|load_checkpoint|load_pretrained\w*|_load_state_dict_into\w*|restore\w*|load_param\w*)\b"])
+    .cause("The file's weights don't fit the model that they were loaded into."),
     rule(ModelLoading, Names, &[
         r"\bSafe[tT]ensor\w*Error\b|\bdeserializing (the )?header\b|\bMetadataIncompleteBuffer\b|\bHeaderToo(Large|Small)\b|\bInvalidHeader\w*|\bheader too (large|small)\b|\bincomplete metadata, file not fully covered\b|\binvalid header length\b|\binvalid (UTF-8|JSON) in header\b|\bTensorNotFound\b|\btensor `[^`]+` not found\b|\binvalid (shape, data type, or )?offset for tensor\b|\bcan't be created from \d+ bytes\b",
         r"\bPytorchStreamReader\b|\bfailed finding central directory\b|\bfailed reading zip archive\b|\binvalid load key\b|\bUnpicklingError\b|\bpickle data was truncated\b|\bWeights only load failed\b|\binvalid magic number\b|\bcorrupt file\b|\bnot a ZIP archive\b|\bunexpected EOF, expected \d+ more bytes\b|\bfile might be corrupted\b|\bpersistent_load\b|\bversion_ <= kMaxSupportedFileFormatVersion\b",
@@ -74,6 +84,10 @@ pub(super) const RULES: &[Rule] = &[
     ]),
     rule(ModelLoading, Hints, &[r"\b(checkpoint|weights?|safetensors|gguf)\b.{0,60}\b(invalid|broken|wrong|bad|old|newer)\b"])
         .unless(&[r"\btensor\b.{0,20}\bdevice\b"]),
+    rule(ModelLoading, Usual, &[r"\bpanicked at\b.{0,200}\b(burn[-_]import|onnx[-_]ir|burn[-_]store|from_onnx)\b"])
+        .unless(&[r"\bAlreadyExists\b|\bNotPresent\b"])
+        .without(&[r"\bAlreadyExists\b|\bNotPresent\b|\bnot (yet )?(supported|implemented)\b"])
+        .cause("A model could not be imported."),
     rule(ModelLoading, Overrides, &[
         r"\bfor parameter [\w.]+(weight|bias|scales|biases)\b|\bmismatchedSize\b|\bexpectedShape: \[",
     ]),

@@ -98,7 +98,8 @@ impl<'a> Log<'a> {
         let Some(above) = line.checked_sub(1) else { return false };
         let (_, content) = self.line(line);
         let (_, above) = self.line(above);
-        content.starts_with("    ") && forms().python_frame.is_match(above.as_bytes())
+        let indent = |line: &str| line.len() - line.trim_start().len();
+        indent(content) > indent(above) && forms().python_frame.is_match(above.as_bytes())
     }
 
     /// Whether an error comes after this line.
@@ -124,7 +125,10 @@ impl<'a> Log<'a> {
             let start = self.text[..end].rfind('\n').map_or(0, |at| at + 1);
             let line = &self.text.as_bytes()[start..end];
             let forms = forms();
-            if forms.error.is_match(line) && !forms.frame.is_match(line) {
+            if forms.error.is_match(line)
+                && !forms.frame.is_match(line)
+                && !forms.echo.is_match(line)
+            {
                 found = Some(start);
                 break;
             }
@@ -135,7 +139,15 @@ impl<'a> Log<'a> {
     }
 }
 
+/// Whether a line begins a message of its own, and doesn't go on with the one above it.
+pub(in crate::fault) fn begins_message(line: &str) -> bool {
+    forms().beginning.is_match(line.as_bytes())
+}
+
 struct Forms {
+    /// The end of a program that died of something above.
+    echo: Regex,
+    beginning: Regex,
     frame: Regex,
     python_frame: Regex,
     remark: Regex,
@@ -154,6 +166,12 @@ fn forms() -> &'static Forms {
                 | traceback\ \(most\ recent | \.\.\.\ \d+\ frames | ❱?\ ?\d+\ │
                 | -+>\ \d+\  | note:\ run\ with\ `rust_backtrace
             )"#,
+        ),
+        echo: form(
+            r"^\W*aborted \(core dumped\)|\belastic\.multiprocessing\b|\bChildFailedError\b|\bCalledProcessError\b|\b(to find|see|inspect|check)\b.{0,40}\b(original|root|stack ?trace|above|logs?)\b.{0,24}\b(error|exception|cause|details?)\b|\bexit(ed)? (with )?(code|status):? 1\b",
+        ),
+        beginning: form(
+            r"^[\s\[(|]*(\w+(error|exception|warning|exit|interrupt)\b|(error|fatal|critical|warn|warning|info|debug|note|hint|usage)\b\W|during handling|the above exception|process finished|aborted|terminate called|thread '|\d{4}-\d\d-\d\d|[A-Z]\d{4} )",
         ),
         python_frame: form(r#"^[\s|]*file "[^"]*", line \d+"#),
         remark: form(

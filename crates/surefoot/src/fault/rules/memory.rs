@@ -45,7 +45,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(OutOfMemory, Names, &[
         r"\b(_?ArrayMemoryError)\b|\bUnable to allocate .{1,24} for an array\b",
         r"\bstd::bad_alloc\b|\bbad allocation\b|\bbad_array_new_length\b",
-        r"^\s*MemoryError\b|\bMemoryError(:|$)",
+        r"^\s*MemoryError\b|\bMemoryError\b(:|\W*$)",
         r"\bmemory allocation of \d+ bytes failed\b|\bAllocError\b|\bTryReserveError\b",
         r"\b(java heap space|javascript heap out of memory|gc overhead limit exceeded|insufficient memory for the java runtime)\b",
         r"\b(cannot|can't|could not|unable to|failed to) allocate memory\b",
@@ -74,7 +74,7 @@ pub(super) const RULES: &[Rule] = &[
     .cause("The process was killed from outside, most often because the host's memory ran out.")
     .advice(HOST),
     rule(OutOfMemory, Usual, &[
-        r"^\s*(\[?\d+\]?\s+)?(\S+: line \d+:\s+\d+ )?Killed\b[\s.!]*(python|\./|sh |bash|$)|: killed$|\d+ killed\s+python",
+        r"^\s*(\[?\d+\]?\s+)?(\S+: line \d+:\s+\d+ )?Killed\b[\s.!]*(python|\./|sh |bash|$)|[:\]\-*][ \x22]{0,3}killed\W*$|\d+ killed\s+python",
     ])
     .unless(&[r"\bdataloader worker\b"])
     .cause("The process was killed from outside, most often because the host's memory ran out.")
@@ -83,6 +83,9 @@ pub(super) const RULES: &[Rule] = &[
     rule(OutOfMemory, Overrides, &[r"\bpaging file is too small\b|\bWinError 1455\b|\bos error 1455\b"])
         .cause("The host's own memory and its page file are used up.")
         .advice(HOST),
+    rule(OutOfMemory, Overrides, &[r"\bunable to find a valid cuDNN algorithm\b"])
+        .cause("No algorithm's workspace fits the memory that is left.")
+        .advice(&[SMALLER]),
     // A tainted buffer, a poisoned device: what lies below "Caused by" is the root.
     rule(OutOfMemory, Overrides, &[
         r"\bout of device memory allocating\b|\bout-of-memory error happened\b|\bevery page size the memory tracks\b|\bcouldn't map storage for a deferred allocation\b",
@@ -91,6 +94,7 @@ pub(super) const RULES: &[Rule] = &[
     // One buffer over the device's limit.
     rule(OutOfMemory, Names, &[
         r"\bInvalid buffer size: ?\d",
+        r"\bmust not exceed \d+ ?[KMG]B\b|\bnewBufferWith\w*.{0,40}\breturned nil\b",
         r"\bbuffer size \(?\d+\)? (is greater than|exceeds|is larger than|is over)\b.{0,60}\b(max|limit)",
         r"\bbinding size\b.{0,100}\b(larger|greater|exceeds?|over)\b",
         r"\bbuffer binding \d+ range \d+ exceeds\b|\bexceeds `?max_[a-z_*]*buffer_binding_size`?",
@@ -117,6 +121,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(gpu|device|vram|video|system|host|available|free) ?(memory|ram)? (is |was |has been |got )?(exhausted|depleted|full|insufficient|exceeded)\b",
         r"\b(model|tensor|batch|weights|input|graph|kv cache|workload|it)\b.{0,40}\b(does not|doesn't|won't|will not|cannot|can't|do not|not) fit (in|into|on|within)\b.{0,30}\b(memory|vram|gpu|device|card)",
         r"\b(requires?|needs?|need(ed)?|required)\b.{0,60}\b(more )?(memory|vram)\b.{0,40}\b(than|but)\b.{0,40}\b(available|free|only|have|left|has)\b",
+        r"\b(available|free) (memory|bytes|vram)\b.{0,30}\b(smaller|less|lower) than\b|\btokens that can be stored in KV cache\b",
         r"\bFree memory on device\b.{0,80}\bis less than\b|\blarger than the available KV cache memory\b|\bno room for \d+ bytes in the memory held\b",
         r"\bCannot create (buffer|texture|heap|MTLBuffer)\b.{0,40}\b(memory|nil|size)",
         r"\bfailed to (create|allocate|make|init\w*)( a| an| the)? (\w+ ){0,3}(buffer|texture|heap)\b.{0,60}\b(size|bytes|MiB|GiB|MB|GB)\b",

@@ -23,6 +23,8 @@ pub(super) const RULES: &[Rule] = &[
     rule(DtypeMismatch, Overrides, &[r"\binput types 'tensor<[^']*>' and 'tensor<[^']*>' are not broadcast compatible"])
         .check(elements_differ)
         .cause("An MPS graph mixed two element types; the abort that follows is only its end."),
+    // A model whose types clash: the words about loading it come first.
+    rule(DtypeMismatch, Overrides, &[r"\bType Error: Type \(.{1,40}\) of (input|output) arg .{0,240}\bdoes not match expected type\b"]),
     // Devices.
     rule(DeviceMismatch, Names, &[
         r"\b(all|input|both|these|the)\b.{0,24}\b(tensors?|arrays?|inputs|operands|arguments|parameters|weights)\b.{0,60}\b(on|in) the same (device|gpu|backend)\b",
@@ -42,6 +44,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bexpected a '?\w+:?\d*'? (device type for generator|generator device)|\bexpected a '?\w+'? device type for generator\b",
         r"\bincompatible devices for jitted computation\b|\bplaced? on incompatible devices\b",
         r"\b(should|must|expected|needs?|has|have) (to )?(be )?(on|in|at) (the )?(same device|cuda|gpu|cpu|mps)\S*,? but\b.{0,30}\b(is|are|was|were|on|got|found)\b",
+        r"\b(data|tensors?|arrays?|buffers?|inputs?|values?|weights?) (is|are) not (on|in) (the )?(cpu|gpu|cuda|mps|host|device)\b",
         r"\bDeviceType\b.{0,40}\bbut got\b.{0,40}\bDeviceType\b|\bexpected\b.{0,60}\bon the same device\b|\b(cuda|mps|gpu)(:\d)? (vs\.?|versus|and|!=) cpu\b|\bcpu (vs\.?|versus|!=) (cuda|mps|gpu)\b|\bcuda:\d (vs\.?|versus|!=) cuda:\d",
         r"\b(tensors?|inputs?|weights?|model|parameters?|arrays?|operands?)\b.{0,60}\b(another|other|wrong|separate|distinct) device\b",
         r"\b(are|is) not (at|on|in) the same device\b|\bmust (all )?be on the current device\b|\bfound two different devices\b|\bFakeTensor Device Propagation\b",
@@ -62,7 +65,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bFound dtype \w+ but expected \w+|\bexpected (data ?type|dtype)\S* \S+,? (but|and) (got|found|received)\b",
         r"\b(expected|must|should|to|both|not|require\w*|need to)\b.{0,80}\bhave the same (scalar |data ?|element ?|input )?(dtypes?|types?)\b",
         r"\b(require|requires|expects?|must have|should have|need|has|have) .{0,40}\b(same|equal|matching|identical|consistent) (dtypes?|data types?|element types?|scalar types?|types)\b",
-        r"\bdtypes? mismatch\b|\bDTypeMismatch\w*|\bmismatch(ed)? (dtypes?|data ?types?|element types?|tensor types?|precision)\b|\b(data ?types?|dtypes?|element types?)\b.{0,40}\b(do not|don't|does not|doesn't|did not|not) match\b",
+        r"\b(element|tensor|data|scalar|input) types? mismatch\b|\bdtypes? mismatch\b|\bDTypeMismatch\w*|\bmismatch(ed)? (dtypes?|data ?types?|element types?|tensor types?|precision)\b|\b(data ?types?|dtypes?|element types?)\b.{0,40}\b(do not|don't|does not|doesn't|did not|not) match\b",
         r"\bdtypes? .{0,60}\bmust match\b|\bdtypes match, got\b|\bdtypes? must be the same\b",
         r"\bUnexpected input data type\b.{0,120}\bexpected\b",
         r"\bType Error: Type( parameter)? \(.{1,40}\) of .{0,120}\b(does not match expected type|bound to different types)\b",
@@ -78,7 +81,8 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(weights?|inputs?|operands?|tensors?|activations?)\b.{0,40}\b(in|is|are|of type) (f(loat|p)?16|f(loat|p)?32|bf(loat)?16|half|f64|float64)\b.{0,40}\b(but|while|whereas|and)\b.{0,60}\b(in|is|are|of type|needs?|expects?|want\w*) (f(loat|p)?16|f(loat|p)?32|bf(loat)?16|half|f64|float64)\b",
         r"\b(f16|f32|bf16|float16|float32|half|fp16|fp32|double|float64)\b (vs\.?|versus|!=|and) (f16|f32|bf16|float16|float32|half|fp16|fp32|double|float64)\b.{0,20}\b(mismatch|differ|clash|conflict)",
     ])
-    .unless(&[r"\bcopying a param\b|\bstate_dict\b"]),
+    .unless(&[r"\bcopying a param\b|\bstate_dict\b"])
+    .without(&[r"\bshader (validation|module)\b|\bcreate_shader_module\b|\bwgsl\b"]),
     rule(DtypeMismatch, Usual, &[
         r"\bexpected:? \(?(tensor\()?(f16|f32|f64|bf16|u8|u32|i64|float16|float32|float64|bfloat16|half|double|int32|int64)\)?,? (but )?(got|found|actual):? \(?(tensor\()?(f16|f32|f64|bf16|u8|u32|i64|float16|float32|float64|bfloat16|half|double|int32|int64)\b",
         r"\bexpected dtype\b.{0,60}\b(got|found|but)\b|\bwrong dtype\b|\bincompatible dtypes?\b|\bincompatible (data |element |scalar )types?\b",
@@ -94,9 +98,9 @@ pub(super) const RULES: &[Rule] = &[
         r"\bcopy out of meta tensor\b|\bno data!|\bcannot be called on meta tensors?\b",
         r"\bwith arguments from the 'Meta' backend\b|\bon the meta device\b|\bmeta tensors?\b.{0,40}\b(no data|not|cannot|can't|materiali[sz]e|still)\b|\bstill on (the )?meta\b",
         r"\bnot on (the )?expected device meta\b|\bdevice meta is not on (the )?expected\b|\bexpected device meta\b|\bexpected device \S+ but got (device )?meta\b|\btwo devices, (meta and|\S+ and meta)\b",
-        r"\barray without a primitive\b",
+        r"\barray without a primitive\b|\bcannot access storage of\b|\bsrcBuf length\b|\bstorage to be allocated\b|\bon (the )?meta device\b|\bbuffer not allocated for\b",
         r"\binvalid python storage\b|\bnever (been )?(materiali[sz]ed|allocated|initiali[sz]ed|written)\b|\bis on the meta device\b|\bwe need a `?value`? to put in\b|\bdata pointer\b.{0,40}\b(null|invalid|not allocated|no storage)\b",
-        r"\bZeroParamStatus\b|\bds_status\b|\b'status': 'NOT_AVAILABLE'|\buninitiali[sz]ed handle\b|\bShould have handle for tensor\b",
+        r"\bZeroParamStatus\b|\bds_status\b|'status': 'NOT_AVAILABLE'|\buninitiali[sz]ed handle\b|\bShould have handle for tensor\b",
         r"\bbytes were never written\b|\bstorage holds no allocation\b|\bcouldn't find resource for that handle\b",
         r"\b(never|not( yet)?|un)[ -]?(written|initiali[sz]ed|allocated|materiali[sz]ed|filled)\b.{0,30}\b(storage|tensor|buffer|memory)\b.{0,30}\bread\b|\bread(ing)?\b.{0,40}\b(uninitiali[sz]ed|unwritten|never[- ]written|unallocated)\b.{0,30}\b(storage|tensor|buffer|memory)\b",
         r"\buninitiali[sz]ed (parameter|tensor|storage|buffer)\b|\bUninitializedParameter\b",

@@ -17,10 +17,12 @@ mod mismatch;
 mod ordinary;
 mod phrasings;
 mod shape;
+mod topics;
 mod type_names;
 
 pub(super) use advice::cause_of;
-pub(super) use compile::{Match, RuleSet, named, phrased};
+pub(super) use compile::{Match, RuleSet, about, named, phrased};
+pub(super) use lines::begins_message;
 
 use super::kind::FaultKind;
 

@@ -17,7 +17,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bunexpected keyword argument\b|\bKeyword argument not understood\b|\bmissing \d+ required (positional|keyword)|\btakes \d+ positional argument|\bgot multiple values for\b|\bNameError: name\b|\bUnboundLocalError\b|\bSyntaxError\b|\bIndentationError\b|\bunsupported operand type\(s\)|\bis not (callable|subscriptable|iterable)\b|\bunhashable type\b|\bRecursionError\b",
         r"\berror: (unrecognized arguments|argument |the following arguments are required|invalid choice)|\bunrecognized arguments\b|\binvalid choice: |\bunknown (option|flag|argument)\b",
         r"\bdevice_map\b",
-        r"\bmodified by an inplace operation\b|\bbackward through the graph a second time\b|\bdoes not require grad and does not have a grad_fn\b|\bleaf variable\b.{0,40}\bin-?place\b|\bexpected to have finished reduction\b",
+        r"\brefers? to a single memory location\b|\bmodified by an inplace operation\b|\bbackward through the graph a second time\b|\bdoes not require grad and does not have a grad_fn\b|\bleaf variable\b.{0,40}\bin-?place\b|\bexpected to have finished reduction\b",
     ])
     .unless(&[r"\blib\w+\.so\b.{0,60}\bcannot open\b|\b(nv|hip)rtc\w*|\bnvcc\b|\bptxas\b|\bgpu-architecture\b|\bclang\b"])
     .cause("A mistake in the program or its versions, not a device fault.")
@@ -47,12 +47,14 @@ pub(super) const RULES: &[Rule] = &[
         r"\bFileNotFoundError\b|\bNo such file or directory\b|\bos error 2\b|\bcannot find the (file|path) specified\b",
         r"\bPermissionError\b|\bPermission denied\b|\bErrno 13\b|\bos error 13\b|\bOperation not permitted\b|\bAccess is denied\b",
         r"\bcommand not found\b|\bis not recognized as an internal\b|\bUsage: |\btry '.{0,20}--help'",
-        r"\bKeyError: (?:\S{1,24}$|\S+ )|\bIndexError: (list|tuple|string|pop)|\bZeroDivisionError\b|\bStopIteration\b|\bAttributeError\b|\bImportError: (?:[^l]|l[^i]|li[^b])|\bTypeError: '\w+' object\b|\bTypeError: (can only|must be|expected (str|int|list|dict|float|bytes|string|a)|descriptor|\w+\(\) (got|takes|missing|argument)|unsupported)|\bValueError: (invalid literal|too many values|not enough values|could not convert|unknown|Unrecognized (arg|key|opt|config)|Invalid (value|argument|option|choice|config\w*)|substring|time data|empty)|\bAssertionError(:? *$)",
+        r"\bKeyError: (?:\S{1,24}$|\S+ )|\bIndexError: (list|tuple|string|pop)|\bZeroDivisionError\b|\bStopIteration\b|\bAttributeError\b|\bImportError: (?:[^l]|l[^i]|li[^b])|\bTypeError: '\w+' object\b|\bTypeError: (can only|must be|expected (str|int|list|dict|float|bytes|string|a)|descriptor|\w+\(\) (got|takes|missing|argument)|unsupported operand)|\bValueError: (invalid literal|too many values|not enough values|could not convert|unknown|Unrecognized (arg|key|opt|config)|Invalid (value|argument|option|choice|config\w*)|substring|time data|empty)|\bAssertionError(:? *$)",
         r"\bthe upper bound value\b.{0,60}\bgreater than the lower bound\b|\bcannot set variable\b|\bprocess group has not been initiali[sz]ed\b",
     ])
-    .unless(&[r"\blib\w+\.so\b|\.dll\b|/dev/(kfd|nvidia|dri)", r"\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|weights|engine)\b"])
+    .unless(&[r"\blib\w+\.so\b|\.dll\b|/dev/(kfd|nvidia|dri)|\bdlopen\b|\bSymbol not found\b|\bstate_dict\b|\bin (the )?checkpoint\b|\bCan't get attribute\b", r"\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|weights|engine)\b"])
     .without(&[
         r"_pin_memory_loop|dataloader worker",
+        // A loss scale that was halved until nothing was left of it.
+        r"\bloss scale\b(?s:.){1,4000}\bZeroDivisionError\b",
         // What was raised while a device fault was being handled is only its echo.
         r"\bout of memory\b(?s:.){1,4000}\b(during handling of the above exception|direct cause of the following)\b",
     ])

@@ -12,7 +12,7 @@ use super::{Rule, rule};
 
 /// Texts that speak of computing at all; the words of unsupported things need them.
 const COMPUTING: &[&str] = &[
-    r"\b(tensors?|kernels?|cuda|gpus?|mps|metal|backend|device|op|operator|operation|layer|node|aten|mlx|onnx\w*|jax\w*|xla|ggml|wgpu|vulkan|triton|torch|tensorflow|burn|candle|cudnn|cublas|hip|rocm|xpu|tpu|npu|dml|directml|coreml|ane|conv\w*|attention|matmul|gemm|quantiz\w*|autograd|backward|graph|primitive|shader|cmma|mma|\w*graph\w*|gather\w*|scatter\w*|inputs?|outputs?|stream|sampler|scheduler|optimizer)\b",
+    r"\b(tensors?|kernels?|cuda|gpus?|mps|metal|backend|device|op|operator|operation|layer|node|aten|mlx|onnx\w*|jax\w*|xla|ggml\w*|wgpu|vulkan|triton|torch|tensorflow|burn|candle|cudnn|cublas|hip|rocm|xpu|tpu|npu|dml|directml|coreml|ane|conv\w*|attention|matmul|gemm|quantiz\w*|autograd|backward|graph|primitive|shader|cmma|mma|\w*graph\w*|gather\w*|scatter\w*|inputs?|outputs?|stream|sampler|scheduler|optimizer)\b",
 ];
 
 pub(super) const RULES: &[Rule] = &[
@@ -76,7 +76,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\b\w*compil(e|es|ed|ing|er|ation)\b.{0,60}\b(fail\w*|error\w*|unable|could not|cannot|crash\w*|exception|abort\w*|timed out|internal|invalid)\b|\b(fail\w*|error|unable to|could not|cannot|couldn't|can't|exception|crash\w*)\b.{0,40}\bcompil(e|es|ed|ing|er|ation)\b|\b\w+Compile\w*\(\) FAILED\b|\bfailed to (legalize|lower|codegen|assemble|link)\b|\bcompile failed\b",
     ])
     .unless(&[
-        r"\bnot (been )?compiled (with|for)\b|\bwithout\b|\bcompiled (with|using|against) (a )?(different|newer|older|cuda|numpy)|\bre\.compile\b|\bout of memory\b|\bcompiled by a newer\b|\bmemory\b",
+        r"\bcould not compile `|\bnot (been )?compiled (with|for)\b|\bwithout\b|\bcompiled (with|using|against) (a )?(different|newer|older|cuda|numpy)|\bre\.compile\b|\bout of memory\b|\bcompiled by a newer\b|\bmemory\b",
         r"\b(regex|regular expression|pattern|template|typescript|javascript|java|latex|sass|scss|webpack|babel|protobuf|proto|wheel|python|cython|rustc|cargo|gcc|g\+\+|cmake|makefile|setup\.py|pip|dataset|document|report|grammar|schema)\b",
     ]),
     rule(KernelCompile, Hints, &[
@@ -99,7 +99,7 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .unless(&[r"\bconnection\b|\bsocket\b|\bremote host\b|\blost in\b|\bmodel context\b|\bcontext (length|window|size)|\bcontext manager\b|\bcorrupt\w* (file|image|jpeg|data)|\bout of memory\b|\bno longer supported\b"]),
     rule(DriverOrInit, Hints, &[
-        r"\b(cuda|cudnn|cublas|rocm|hip|vulkan|opencl|level[- ]?zero|metal|nvml|nvidia\w*|gpu|driver|runtime|npu|xpu|directml|webgpu|adapter|accelerator|provider|bitsandbytes|tensorrt|onednn|sycl)\b.{0,60}\b(fail\w*|unable|could not|couldn't|cannot|can't|not able|wasn'?t able|isn'?t|error)\b.{0,40}\b(load\w*|init\w*|found|open\w*|creat\w*|detect\w*|start\w*|enumerat\w*|quer\w*|register\w*|set ?up|connect\w*|install\w*)\b|\b(fail\w*|unable|could not|couldn't|cannot|can't|not able|error)\b.{0,40}\b(load\w*|init\w*|find|open\w*|detect\w*|enumerat\w*|quer\w*|register\w*|set ?up|bring up|communicate with)\b.{0,50}\b(cuda|cudnn|cublas|rocm|hip|vulkan|opencl|level[- ]?zero|nvml|nvidia\w*|gpu|gpus|drivers?|npu|xpu|directml|webgpu|adapter|accelerator|bitsandbytes|tensorrt|onednn|sycl|native library)\b",
+        r"\b(cuda\w*|cudnn|cublas|rocm|hip|vulkan|opencl|level[- ]?zero|metal|nvml|nvidia\w*|gpu|driver|runtime|npu|xpu|directml|webgpu|adapter|accelerator|provider|bitsandbytes|tensorrt|onednn|sycl)\b.{0,60}\b(fail\w*|unable|could not|couldn't|cannot|can't|not able|wasn'?t able|isn'?t|error)\b.{0,40}\b(load\w*|init\w*|found|open\w*|creat\w*|detect\w*|start\w*|enumerat\w*|quer\w*|register\w*|set ?up|connect\w*|install\w*)\b|\b(fail\w*|unable|could not|couldn't|cannot|can't|not able|error)\b.{0,40}\b(load\w*|init\w*|find|open\w*|detect\w*|enumerat\w*|quer\w*|register\w*|set ?up|bring up|communicate with)\b.{0,50}\b(cuda|cudnn|cublas|rocm|hip|vulkan|opencl|level[- ]?zero|nvml|nvidia\w*|gpu|gpus|drivers?|npu|xpu|directml|webgpu|adapter|accelerator|bitsandbytes|tensorrt|onednn|sycl|native library)\b",
         r"\b(unable|fail\w*|could not|cannot|couldn't|can't)\b.{0,6}\b(creat\w*|find|open|acquire|obtain|get)\b.{0,20}\b((gpu|graphics|gles|opengl|egl|vulkan|webgpu|wgpu|cuda|device|rendering)\b.{0,16}\b(context|instance|surface|display)|adapter|icd|extension: VK_\w+)\b",
         r"\b(init\w*|load\w*|set ?up|start\w*|creat\w*|register\w*)\b.{0,30}\b(cuda|cudnn|rocm|hip|vulkan|opencl|nvml|gpu|driver|npu|xpu|webgpu|adapter|accelerator|provider( bridge)?)\b.{0,24}\b(fail\w*|error)\b",
         r"\b(lib)?(cu(da|dnn|blas|fft|rand|sparse|solver|pti)|nv(cuda|rtc|infer|ml)|zlibwapi|amdhip|rocblas|hipblas|MIOpen|vulkan|OpenCL|DirectML|torch_cuda|c10_cuda|onnxruntime_providers)[\w.-]*\.dll\b.{0,80}\b(not (be )?found|missing|cannot|could not|can't|fail\w*|not loaded|error)\b",

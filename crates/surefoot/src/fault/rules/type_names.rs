@@ -97,6 +97,7 @@ fn named(word: &str) -> Option<Named> {
         "u32",
         "u64",
     ];
+    let short = short.strip_suffix("tensor").unwrap_or(short);
     ELEMENTS.contains(&short).then(|| placeless(short)).flatten()
 }
 

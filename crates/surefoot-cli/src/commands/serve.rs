@@ -1,0 +1,416 @@
+//! `surefoot serve`: a model over HTTP, as OpenAI's clients expect it.
+
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use surefoot::device::memory::Bytes;
+use surefoot::device::supervisor;
+use surefoot_models::Opened;
+use surefoot_models::embed::{Pooling, Recipe};
+use surefoot_models::generate::text::Texts;
+use surefoot_models::stream::plan::Placement;
+use surefoot_serve::chat::Template;
+use surefoot_serve::engine::{self, Engine, EngineError, EngineSettings, Wish};
+use surefoot_serve::http::{self, App, Keys, ServerSettings};
+use surefoot_serve::metrics::Metrics;
+
+use crate::args::Global;
+use crate::exit::{Exit, Failure};
+use crate::footing_args::FootingArgs;
+use crate::model_run;
+use crate::terminal::Terminal;
+
+/// Where a key can be given without leaving it in a file or on the command line.
+const KEY_VARIABLE: &str = "SUREFOOT_API_KEY";
+
+/// Serve a model over HTTP: OpenAI's embeddings, completions and chats
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints the address on stdout once requests are taken. Paths: /v1/embeddings, /v1/completions,
+/v1/chat/completions (with \"stream\": true as server-sent events), /v1/models, /health, /metrics.
+Requests are run in batches, and new ones join those that run between two tokens. Ctrl-C and SIGTERM
+finish what was accepted; a second Ctrl-C doesn't wait.
+
+A chat is written down by the model's own template (chat_template.jinja or tokenizer_config.json).
+A model that has none takes no chats unless --chat-template names one.
+
+Only this machine can ask, unless --host says otherwise; then a key is needed: in a file, or in
+the environment variable SUREFOOT_API_KEY.
+
+Examples:
+  surefoot serve models/llama
+  surefoot serve models/llama --port 0 --memory 4GiB --context 4096
+  surefoot serve models/minilm --host 0.0.0.0 --api-key-file keys.txt
+
+  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
+    -d '{\"model\": \"llama\", \"prompt\": \"Once upon a time\", \"max_tokens\": 32}'
+  curl -N http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{\"model\": \"llama\", \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"stream\": true}'
+
+  from openai import OpenAI
+  client = OpenAI(base_url=\"http://127.0.0.1:8080/v1\", api_key=\"none\")
+  client.embeddings.create(model=\"minilm\", input=[\"one\", \"two\"])")]
+pub(crate) struct Serve {
+    /// The model folder: config.json, tokenizer.json and safetensors weights
+    model: PathBuf,
+    /// The address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    host: String,
+    /// The port to listen on; 0 takes any that is free
+    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    port: u16,
+    /// What clients call the model; the folder's name if it is left out
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// A file with API keys, one a line; a client has to send one of them
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Let other machines ask without a key
+    #[arg(long)]
+    allow_anyone: bool,
+    /// The template of chats: a file, chatml, or plain (each message behind its role)
+    #[arg(long, value_name = "WHAT")]
+    chat_template: Option<String>,
+    /// How the tokens of a text become one vector
+    #[arg(long, value_enum, value_name = "HOW")]
+    pooling: Option<PoolingArg>,
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    footing: FootingArgs,
+}
+
+/// How much is taken on.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+struct Limits {
+    /// Tokens of one sequence, prompt and answer; what the model was made for if left out
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    context: Option<u32>,
+    /// Sequences that are decoded at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    max_sequences: u32,
+    /// Texts that are embedded at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    max_texts: u32,
+    /// Tokens of prompts or texts that go through the model in one pass
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pass_tokens: u32,
+    /// The most tokens that one answer can have
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    max_tokens: u32,
+    /// Sequences or texts that can wait; more are told to come back (429)
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    queue: u32,
+    /// How long a text waits for others while a batch is running, in microseconds
+    #[arg(long, value_name = "US", default_value_t = 2000)]
+    max_wait: u32,
+    /// The longest that a request can take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    timeout: u32,
+    /// The largest request
+    #[arg(long, value_name = "BYTES", default_value = "8MiB")]
+    max_body: Bytes,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PoolingArg {
+    /// The mean of all tokens
+    Mean,
+    /// The first token
+    Cls,
+}
+
+#[derive(Serialize)]
+struct Document {
+    url: String,
+    model: String,
+    device: Option<String>,
+    generates: bool,
+    mode: Placement,
+    sequences: usize,
+    texts: usize,
+    context: usize,
+    planned_peak_bytes: u64,
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        match error {
+            EngineError::Model(error) => match Arc::try_unwrap(error) {
+                Ok(error) => error.into(),
+                Err(error) => Self::usage(error.to_string()),
+            },
+            EngineError::Fault(fault) => fault.as_ref().clone().into(),
+            other => Self::usage(other.to_string()),
+        }
+    }
+}
+
+impl Serve {
+    pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        let keys = self.keys()?;
+        let address = self.address(&keys)?;
+        if self.footing.isolate {
+            return crate::child::supervise(terminal, global.open_journal()?);
+        }
+        model_run::with_one_arena()?;
+        // Taken before the model is loaded: a port that is in use is found out at once.
+        let listener = listen(address)?;
+        let journal = global.journal_builder()?.build();
+        let metrics = Arc::new(Metrics::default());
+        let quiet = engine::quiet(journal.clone(), Arc::clone(&metrics));
+        let precision = model_run::precision(self.footing.precision);
+        let footing = Arc::new(self.footing.footing(quiet)?.precision(precision).build()?);
+        let opened = Opened::new(&self.model)?;
+        let texts = match self.model.join("tokenizer.json").exists() {
+            true => Some(Texts::open(&self.model, opened.blueprint.vocab)?),
+            false => None,
+        };
+        drop(opened);
+        let template = self.template()?;
+        let recipe = Recipe::read(&self.model)?;
+        let in_flight = if footing.device()?.is_asynchronous() { 2 } else { 1 };
+        let settings = EngineSettings {
+            wish: self.limits.wish(recipe.max_tokens, in_flight),
+            pooling: match self.pooling {
+                Some(PoolingArg::Mean) => Pooling::Mean,
+                Some(PoolingArg::Cls) => Pooling::Cls,
+                None => recipe.pooling,
+            },
+            budget: self.footing.memory.map(|Bytes(bytes)| bytes),
+            journal: journal.clone(),
+        };
+        let engine = Engine::start(&self.model, footing, settings, Arc::clone(&metrics))?;
+        let settings = ServerSettings {
+            name: self.name()?,
+            keys,
+            max_body: usize::try_from(self.limits.max_body.0).unwrap_or(usize::MAX),
+            max_tokens: self.limits.max_tokens as usize,
+            timeout: Duration::from_secs(u64::from(self.limits.timeout)),
+        };
+        self.announce(&listener, &engine, &settings.name, global, terminal)?;
+        let app = Arc::new(App::new(engine, texts, template, settings, Arc::clone(&metrics)));
+        let served = serve(listener, Arc::clone(&app));
+        // The engine finishes what it has; then nothing more is told.
+        drop(app);
+        let counts = metrics.counts();
+        terminal.note(&format!(
+            "stopped: {} answered, {} failed, {} abandoned, {} refused",
+            counts.finished, counts.failed, counts.cancelled, counts.refused
+        ));
+        crate::args::flush(&journal, terminal);
+        served.map(|()| Exit::Done)
+    }
+
+    fn name(&self) -> Result<String, Failure> {
+        if let Some(name) = &self.name {
+            return Ok(name.clone());
+        }
+        let whole = std::fs::canonicalize(&self.model).unwrap_or_else(|_| self.model.clone());
+        whole.file_name().map(|name| name.to_string_lossy().into_owned()).ok_or_else(|| {
+            Failure::usage(format!("{} has no name", self.model.display()))
+                .hint("--name NAME, as clients should call it")
+        })
+    }
+
+    fn keys(&self) -> Result<Keys, Failure> {
+        let wrong = |place: String| {
+            move |error| {
+                Failure::usage(format!("{place} holds no API key"))
+                    .caused_by(&error as &http::UnusableKeys)
+            }
+        };
+        if let Some(file) = &self.api_key_file {
+            let text = std::fs::read_to_string(file).map_err(|error| {
+                Failure::usage(format!("{} can't be read", file.display())).caused_by(&error)
+            })?;
+            return Keys::read(&text).map_err(wrong(file.display().to_string()));
+        }
+        match std::env::var(KEY_VARIABLE) {
+            Ok(text) => Keys::read(&text).map_err(wrong(KEY_VARIABLE.to_owned())),
+            Err(std::env::VarError::NotPresent) => Ok(Keys::default()),
+            Err(error) => {
+                Err(Failure::usage(format!("{KEY_VARIABLE} can't be read")).caused_by(&error))
+            }
+        }
+    }
+
+    /// The address, if whoever can reach it needs a key.
+    fn address(&self, keys: &Keys) -> Result<SocketAddr, Failure> {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let address = (host, self.port)
+            .to_socket_addrs()
+            .map_err(|error| {
+                Failure::usage(format!("--host: '{}' is no address", self.host)).caused_by(&error)
+            })?
+            .next()
+            .ok_or_else(|| Failure::usage(format!("--host: '{}' has no address", self.host)))?;
+        if !is_here(address.ip()) && keys.is_empty() && !self.allow_anyone {
+            return Err(Failure::usage(format!(
+                "on {} other machines could use the model, and there is no API key",
+                address.ip()
+            ))
+            .hint("--api-key-file FILE, or a key in SUREFOOT_API_KEY")
+            .hint("--allow-anyone, where the network is trusted"));
+        }
+        Ok(address)
+    }
+
+    fn template(&self) -> Result<Option<Template>, Failure> {
+        let found = match &self.chat_template {
+            Some(name) => Template::named(name, &self.model).map(Some),
+            None => Template::of_folder(&self.model),
+        };
+        found.map_err(|error| {
+            Failure::usage("the chat template can't be used")
+                .caused_by(&error)
+                .hint("--chat-template FILE, chatml or plain")
+        })
+    }
+
+    fn announce(
+        &self,
+        listener: &TcpListener,
+        engine: &Engine,
+        name: &str,
+        global: &Global,
+        terminal: &Terminal,
+    ) -> Result<(), Failure> {
+        let address = listener
+            .local_addr()
+            .map_err(|error| Failure::usage("the address can't be told").caused_by(&error))?;
+        let (shape, plan) = (engine.shape(), engine.plan());
+        let document = Document {
+            url: format!("http://{address}"),
+            model: name.to_owned(),
+            device: engine.device(),
+            generates: engine.decodes(),
+            mode: plan.mode,
+            sequences: shape.sequences,
+            texts: shape.texts,
+            context: shape.context,
+            planned_peak_bytes: plan.peak_bytes,
+        };
+        let device = document.device.as_deref().unwrap_or("no device");
+        let what = match document.generates {
+            true => format!("{} sequences", shape.sequences),
+            false => format!("{} texts", shape.texts),
+        };
+        terminal.note(&format!(
+            "{name} on {device}: up to {what} at once, {} tokens each, at most {} of memory",
+            if document.generates { shape.context } else { shape.text_tokens },
+            Bytes(plan.peak_bytes)
+        ));
+        match global.json {
+            true => terminal.json_line(&document),
+            false => terminal.result(&format!("{}\n", document.url)),
+        }
+    }
+}
+
+impl Limits {
+    fn wish(&self, text_tokens: Option<usize>, batches_in_flight: usize) -> Wish {
+        Wish {
+            sequences: self.max_sequences as usize,
+            context: self.context.map(|context| context as usize),
+            texts: self.max_texts as usize,
+            text_tokens,
+            pass_tokens: self.pass_tokens as usize,
+            queue: self.queue as usize,
+            patience: Duration::from_micros(u64::from(self.max_wait)),
+            batches_in_flight,
+        }
+    }
+}
+
+/// Whether only this machine reaches an address.
+fn is_here(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
+    let listener = TcpListener::bind(address).map_err(|error| {
+        Failure::usage(format!("{address} can't be listened on"))
+            .caused_by(&error)
+            .hint("--port 0 takes any port that is free")
+    })?;
+    listener
+        .set_nonblocking(true)
+        .map_err(|error| Failure::usage(format!("{address} can't be used")).caused_by(&error))?;
+    Ok(listener)
+}
+
+/// Serves until a signal comes, then drains.
+fn serve(listener: TcpListener, app: Arc<App>) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::usage("the server failed").caused_by(&error);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("http")
+        .build()
+        .map_err(failed)?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+        tokio::spawn(show_life(Arc::clone(&app)));
+        http::serve(listener, app, asked_to_stop()).await.map_err(failed)
+    })
+}
+
+/// Done when this process is asked to stop. A second Ctrl-C ends it at once.
+async fn asked_to_stop() {
+    tokio::select! {
+        () = interrupted() => {}
+        () = terminated() => {}
+        () = orphaned() => {}
+    }
+    eprintln!("finishing what was accepted; Ctrl-C again doesn't wait");
+    tokio::spawn(async {
+        interrupted().await;
+        std::process::exit(Exit::Interrupted as i32);
+    });
+}
+
+async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        // Without signals there is nothing to wait for.
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn terminated() {
+    #[cfg(unix)]
+    if let Ok(mut signal) =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+    {
+        signal.recv().await;
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Done when the supervisor that started this process is gone.
+async fn orphaned() {
+    #[cfg(unix)]
+    if *supervisor::inherited() != supervisor::Inherited::default() {
+        let parent = std::os::unix::process::parent_id();
+        while std::os::unix::process::parent_id() == parent {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Shows a supervisor that a server with nothing to do is not one that hangs.
+async fn show_life(app: Arc<App>) {
+    loop {
+        if app.engine().is_idle() {
+            supervisor::beat(app.engine().device().as_deref().unwrap_or("cpu"));
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+}

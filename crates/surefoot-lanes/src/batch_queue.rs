@@ -1,0 +1,350 @@
+//! A bounded queue whose requests are taken in batches of one key.
+//!
+//! Protocol: a request waits in the bucket of its key until it is taken in a batch, joins one that
+//! runs, expires, is cancelled or drained; exactly one of these happens to it. A batch is in flight
+//! until it is dropped. A consumer takes a batch
+//! - at once, when no batch is in flight or the queue is closed;
+//! - when a bucket has as many requests as fit in a batch;
+//! - when the request at the head of a bucket has waited as long as it may, or has so near a
+//!   deadline that it must not wait.
+//!
+//! What is overdue goes first, oldest first, then what is full, then the oldest: no bucket starves.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::time::Duration;
+
+use crate::request::{Refused, Request, Ticket};
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard, lock, now, wait, wait_until};
+
+/// Beyond this a wait for company means nothing, and clocks may overflow.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// Requests that wait to be run together.
+#[derive(Debug)]
+pub struct BatchQueue<K, T> {
+    capacity: usize,
+    state: Mutex<State<K, T>>,
+    /// Something changed that a waiting consumer should look at.
+    work: Condvar,
+}
+
+#[derive(Debug)]
+struct State<K, T> {
+    /// No bucket is empty. A bucket's requests are in the order of their ids and arrivals.
+    buckets: HashMap<K, VecDeque<Request<T>>>,
+    len: usize,
+    next_id: u64,
+    in_flight: usize,
+    closed: bool,
+    /// Consumers that wait, the least batch that one of them would call full, and the longest
+    /// that one of them lets a request wait. A push that matters to none of them wakes none.
+    watching: usize,
+    full_at: usize,
+    patience: Duration,
+}
+
+/// What a consumer got.
+#[derive(Debug)]
+pub enum Next<'q, K: Eq + Hash + Clone, T> {
+    /// Requests to run together.
+    Batch(Batch<'q, K, T>),
+    /// Requests whose deadline passed while they waited, to be told so.
+    Expired(Vec<Request<T>>),
+    /// The queue is closed and empty.
+    Closed,
+}
+
+/// Requests of one key that are run together. In flight until it is dropped.
+#[derive(Debug)]
+pub struct Batch<'q, K: Eq + Hash + Clone, T> {
+    /// The key of all of them.
+    pub key: K,
+    /// The requests, in the order in which they came; at least one.
+    pub requests: Vec<Request<T>>,
+    _flight: Flight<'q, K, T>,
+}
+
+/// What ends a batch's time in flight.
+#[derive(Debug)]
+struct Flight<'q, K: Eq + Hash + Clone, T> {
+    queue: &'q BatchQueue<K, T>,
+}
+
+impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
+    /// A queue for at most `capacity` waiting requests.
+    pub fn new(capacity: usize) -> Self {
+        let state = State {
+            buckets: HashMap::new(),
+            len: 0,
+            next_id: 0,
+            in_flight: 0,
+            closed: false,
+            watching: 0,
+            full_at: usize::MAX,
+            patience: Duration::ZERO,
+        };
+        Self { capacity, state: Mutex::new(state), work: Condvar::new() }
+    }
+
+    /// Adds a request. Never waits: a queue that is full or closed gives the item back.
+    pub fn push(
+        &self,
+        key: K,
+        item: T,
+        deadline: Option<Instant>,
+    ) -> Result<Ticket<K>, Refused<T>> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Err(Refused::Closed(item));
+        }
+        if state.len >= self.capacity {
+            return Err(Refused::Full(item));
+        }
+        let arrived = now();
+        let id = state.next_id;
+        state.next_id += 1;
+        let request = Request::new(id, item, arrived, deadline);
+        let ticket = Ticket::new(key.clone(), &request);
+        let first = state.len == 0;
+        let bucket = state.buckets.entry(key).or_default();
+        bucket.push_back(request);
+        let waiting_here = bucket.len();
+        state.len += 1;
+        let hurries = deadline.is_some_and(|at| at < arrived + state.patience);
+        let matters = first || state.in_flight == 0 || waiting_here >= state.full_at || hurries;
+        let wake = matters && state.watching > 0;
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+        Ok(ticket)
+    }
+
+    /// Waits for the next batch of at most `max` requests, none of which waits longer than
+    /// `max_wait` for others to come, as long as there is a consumer to take it.
+    pub fn next_batch(&self, max: usize, max_wait: Duration) -> Next<'_, K, T> {
+        let (max, max_wait) = (max.max(1), max_wait.min(LONGEST_WAIT));
+        let mut state = lock(&self.state);
+        let mut waited_enough = false;
+        loop {
+            let now = now();
+            let expired = state.take_expired(now);
+            if !expired.is_empty() {
+                self.pass_on(state);
+                return Next::Expired(expired);
+            }
+            match state.choose(max, max_wait, now, waited_enough) {
+                Choice::Take(key) => return Next::Batch(self.depart(state, key, max)),
+                Choice::Nothing if state.closed => return Next::Closed,
+                Choice::Nothing => {
+                    state.watch(max, max_wait);
+                    state = wait(&self.work, state);
+                }
+                Choice::Wait(due) => {
+                    state.watch(max, max_wait);
+                    (state, waited_enough) = wait_until(&self.work, &self.state, state, due);
+                }
+            }
+            state.watched();
+        }
+    }
+
+    /// Takes up to `max` requests of `key` that wait now, to join a batch that runs.
+    pub fn join(&self, key: &K, max: usize) -> Vec<Request<T>> {
+        let mut state = lock(&self.state);
+        let now = now();
+        let Some(bucket) = state.buckets.get_mut(key) else { return Vec::new() };
+        let mut room = max;
+        // Those that expired stay for whoever takes the expired ones.
+        let taken = pick(bucket, |request| {
+            let joins = room > 0 && !request.is_expired(now);
+            room -= usize::from(joins);
+            joins
+        });
+        state.len -= taken.len();
+        state.forget_if_empty(key);
+        taken
+    }
+
+    /// Takes the requests whose deadline has passed, to be told so. For consumers that
+    /// [`join`](Self::join) for long; [`next_batch`](Self::next_batch) gives them by itself.
+    pub fn take_expired(&self) -> Vec<Request<T>> {
+        lock(&self.state).take_expired(now())
+    }
+
+    /// Marks a request as cancelled. Gives its item back if it still waited; one that was taken
+    /// finds out by [`Request::is_cancelled`].
+    pub fn cancel(&self, ticket: &Ticket<K>) -> Option<T> {
+        ticket.mark_cancelled();
+        let mut state = lock(&self.state);
+        let bucket = state.buckets.get_mut(ticket.key())?;
+        let at = bucket.binary_search_by_key(&ticket.id(), Request::id).ok()?;
+        let request = bucket.remove(at)?;
+        state.len -= 1;
+        state.forget_if_empty(ticket.key());
+        Some(request.item)
+    }
+
+    /// Refuses new requests. Those that wait are still given out, without delay; then consumers
+    /// are told that it is closed.
+    pub fn close(&self) {
+        lock(&self.state).closed = true;
+        self.work.notify_all();
+    }
+
+    /// Takes all that wait, for one that can't go on.
+    pub fn drain(&self) -> Vec<Request<T>> {
+        let mut state = lock(&self.state);
+        state.len = 0;
+        let mut all: Vec<_> = state.buckets.drain().flat_map(|(_, bucket)| bucket).collect();
+        all.sort_by_key(Request::id);
+        all
+    }
+
+    /// How many requests wait.
+    pub fn len(&self) -> usize {
+        lock(&self.state).len
+    }
+
+    /// Whether no request waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many requests may wait.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// How many batches are in flight.
+    pub fn in_flight(&self) -> usize {
+        lock(&self.state).in_flight
+    }
+
+    /// Whether new requests are refused.
+    pub fn is_closed(&self) -> bool {
+        lock(&self.state).closed
+    }
+
+    fn depart(
+        &self,
+        mut state: MutexGuard<'_, State<K, T>>,
+        key: K,
+        max: usize,
+    ) -> Batch<'_, K, T> {
+        let bucket = state.buckets.entry(key.clone()).or_default();
+        let requests: Vec<_> = bucket.drain(..max.min(bucket.len())).collect();
+        state.len -= requests.len();
+        state.forget_if_empty(&key);
+        state.in_flight += 1;
+        self.pass_on(state);
+        Batch { key, requests, _flight: Flight { queue: self } }
+    }
+
+    /// What is left is another consumer's to look after: this one may have been the only one
+    /// that knew of it.
+    fn pass_on(&self, state: MutexGuard<'_, State<K, T>>) {
+        let wake = state.len > 0 && state.watching > 0;
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+    }
+}
+
+impl<K: Eq + Hash + Clone, T> Drop for Flight<'_, K, T> {
+    fn drop(&mut self) {
+        let mut state = lock(&self.queue.state);
+        state.in_flight -= 1;
+        // With nothing in flight what waits is to go at once.
+        match state.in_flight {
+            0 => self.queue.pass_on(state),
+            _ => drop(state),
+        }
+    }
+}
+
+/// What a consumer should do.
+enum Choice<K> {
+    Take(K),
+    Wait(Instant),
+    Nothing,
+}
+
+impl<K: Eq + Hash + Clone, T> State<K, T> {
+    fn choose(
+        &self,
+        max: usize,
+        max_wait: Duration,
+        now: Instant,
+        waited_enough: bool,
+    ) -> Choice<K> {
+        let due = |bucket: &VecDeque<Request<T>>| {
+            bucket.iter().map(|request| request.due(max_wait)).min().unwrap_or(now)
+        };
+        // Ids are in the order of arrival.
+        let head = |bucket: &VecDeque<Request<T>>| bucket.front().map_or(u64::MAX, Request::id);
+        let Some((oldest, first)) = self.buckets.iter().min_by_key(|(_, b)| (due(b), head(b)))
+        else {
+            return Choice::Nothing;
+        };
+        let due = due(first);
+        if waited_enough || due <= now {
+            return Choice::Take(oldest.clone());
+        }
+        let full = self.buckets.iter().filter(|(_, bucket)| bucket.len() >= max);
+        if let Some((key, _)) = full.min_by_key(|(_, bucket)| head(bucket)) {
+            return Choice::Take(key.clone());
+        }
+        match self.in_flight == 0 || self.closed {
+            true => Choice::Take(oldest.clone()),
+            false => Choice::Wait(due),
+        }
+    }
+
+    fn take_expired(&mut self, now: Instant) -> Vec<Request<T>> {
+        let mut expired = Vec::new();
+        for bucket in self.buckets.values_mut() {
+            if bucket.iter().any(|request| request.is_expired(now)) {
+                expired.extend(pick(bucket, |request| request.is_expired(now)));
+            }
+        }
+        if !expired.is_empty() {
+            expired.sort_by_key(Request::id);
+            self.len -= expired.len();
+            self.buckets.retain(|_, bucket| !bucket.is_empty());
+        }
+        expired
+    }
+
+    fn forget_if_empty(&mut self, key: &K) {
+        if self.buckets.get(key).is_some_and(VecDeque::is_empty) {
+            self.buckets.remove(key);
+        }
+    }
+
+    fn watch(&mut self, max: usize, max_wait: Duration) {
+        self.watching += 1;
+        self.full_at = self.full_at.min(max);
+        self.patience = self.patience.max(max_wait);
+    }
+
+    fn watched(&mut self) {
+        self.watching -= 1;
+        if self.watching == 0 {
+            self.full_at = usize::MAX;
+            self.patience = Duration::ZERO;
+        }
+    }
+}
+
+/// Moves the requests that `out` picks out of a bucket; both parts keep their order.
+fn pick<T>(
+    bucket: &mut VecDeque<Request<T>>,
+    out: impl FnMut(&Request<T>) -> bool,
+) -> Vec<Request<T>> {
+    let (picked, kept): (VecDeque<_>, _) = bucket.drain(..).partition(out);
+    *bucket = kept;
+    picked.into()
+}

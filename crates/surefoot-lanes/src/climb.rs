@@ -1,0 +1,334 @@
+//! Finds how many lanes pay, from the rates that were measured with so many.
+//!
+//! Protocol: whoever owns the lanes measures the rate with [`Climb::active`] lanes over a window,
+//! tells it to [`Climb::measured`], and uses the number that comes back for the next window. All of
+//! this runs beside real work; no work is made for it.
+//!
+//! First it looks around: candidates 1, 2, 3, 4, 6, 8, … upwards, until the rate has fallen well
+//! below the best twice; then those near the best again, so that each has three windows, far
+//! enough apart that one disturbance can't touch all of them. It chooses by the median the fewest
+//! lanes that are within `EQUAL` of the best.
+//!
+//! Then it holds that number and from time to time tries a neighbour: held, neighbour, held,
+//! neighbour, held. It moves only if the neighbour's worse window beats the better of those held
+//! by `CLEAR` for more lanes, or its better falls short of their worse by less than `EQUAL` for
+//! fewer. While nothing changes, the trials become rarer, so what they cost fades.
+
+use std::time::Duration;
+
+/// Rates this near to the best are as good.
+const EQUAL: f64 = 0.02;
+/// A rate is better only if it is by this much.
+const CLEAR: f64 = 0.04;
+/// Candidates below this share of the best are not looked at again, and two in a row end the way
+/// up.
+const HOPELESS: f64 = 0.85;
+const WINDOWS: usize = 3;
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The search for the number of lanes that pays.
+#[derive(Debug)]
+pub struct Climb {
+    /// The numbers of lanes to choose from, upwards.
+    ladder: Vec<usize>,
+    /// Where on the ladder it is, while no trial runs.
+    at: usize,
+    phase: Phase,
+    pause: Duration,
+    /// Whether the next trial goes upwards.
+    upwards: bool,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Rates of each candidate so far; the round and the candidate that is measured now.
+    Look { rates: Vec<Vec<f64>>, round: usize, now: usize, top: usize },
+    /// Holding since then.
+    Hold { since: Duration },
+    /// Comparing with a neighbour: what was measured of both, in turn, the held one first.
+    Try { other: usize, held: Vec<f64>, tried: Vec<f64> },
+}
+
+impl Climb {
+    /// A search among 1 to `lanes` lanes.
+    pub fn new(lanes: usize) -> Self {
+        let ladder = ladder(lanes.max(1));
+        let rates = vec![Vec::new(); ladder.len()];
+        let top = ladder.len() - 1;
+        Self {
+            ladder,
+            at: 0,
+            phase: Phase::Look { rates, round: 0, now: 0, top },
+            pause: FIRST_PAUSE,
+            upwards: true,
+        }
+    }
+
+    /// The number of lanes that the next window is measured with.
+    pub fn active(&self) -> usize {
+        self.ladder[match &self.phase {
+            Phase::Look { now, .. } => *now,
+            Phase::Hold { .. } => self.at,
+            Phase::Try { other, held, tried } if held.len() > tried.len() => *other,
+            Phase::Try { .. } => self.at,
+        }]
+    }
+
+    /// Whether it has looked around and chosen.
+    pub fn has_settled(&self) -> bool {
+        !matches!(self.phase, Phase::Look { .. })
+    }
+
+    /// Takes the rate that was measured with [`Climb::active`] lanes, at `now` on a clock of the
+    /// caller's; none, if the callers were too few to use them all. Gives the number of lanes for
+    /// the next window.
+    pub fn measured(&mut self, rate: Option<f64>, now: Duration) -> usize {
+        match std::mem::replace(&mut self.phase, Phase::Hold { since: now }) {
+            Phase::Look { rates, round, now: measured, top } => {
+                self.look(rates, round, measured, top, rate);
+            }
+            Phase::Hold { since } => self.hold(since, rate, now),
+            Phase::Try { other, held, tried } => self.weigh(other, held, tried, rate),
+        }
+        self.active()
+    }
+
+    /// The next candidate, or the choice.
+    fn look(
+        &mut self,
+        mut rates: Vec<Vec<f64>>,
+        mut round: usize,
+        measured: usize,
+        mut top: usize,
+        rate: Option<f64>,
+    ) {
+        match rate {
+            Some(rate) => rates[measured].push(rate),
+            // Too few callers for so many lanes: those below are all that can be told apart.
+            None => top = measured.saturating_sub(1).min(top),
+        }
+        let best = rates.iter().flatten().copied().fold(0.0, f64::max);
+        let hopeless = |candidate: usize| {
+            rates[candidate].first().is_some_and(|first| *first < HOPELESS * best)
+        };
+        let mut now = measured + 1;
+        if round == 0 && measured > 0 && hopeless(measured) && hopeless(measured - 1) {
+            top = measured;
+        }
+        loop {
+            if now > top {
+                (now, round) = (0, round + 1);
+            }
+            if round == WINDOWS {
+                self.choose(&rates);
+                return;
+            }
+            if round == 0 || !hopeless(now) {
+                break;
+            }
+            now += 1;
+        }
+        self.phase = Phase::Look { rates, round, now, top };
+    }
+
+    fn choose(&mut self, rates: &[Vec<f64>]) {
+        let medians: Vec<f64> = rates.iter().map(|rates| median(rates)).collect();
+        let best = medians.iter().copied().fold(0.0, f64::max);
+        self.at = medians.iter().position(|rate| *rate >= (1.0 - EQUAL) * best).unwrap_or(0);
+    }
+
+    fn hold(&mut self, since: Duration, rate: Option<f64>, now: Duration) {
+        let other = match self.upwards {
+            true => (self.at + 1 < self.ladder.len()).then_some(self.at + 1),
+            false => self.at.checked_sub(1),
+        };
+        self.phase = match (rate, other) {
+            (Some(rate), Some(other)) if now.saturating_sub(since) >= self.pause => {
+                Phase::Try { other, held: vec![rate], tried: Vec::new() }
+            }
+            (_, None) => {
+                self.upwards = !self.upwards;
+                Phase::Hold { since }
+            }
+            _ => Phase::Hold { since },
+        };
+    }
+
+    /// One more window of a trial; the last one decides.
+    fn weigh(&mut self, other: usize, mut held: Vec<f64>, mut tried: Vec<f64>, rate: Option<f64>) {
+        let Some(rate) = rate else {
+            // Too few callers for so many lanes: nothing to learn now.
+            self.rest(false);
+            return;
+        };
+        match held.len() > tried.len() {
+            true => tried.push(rate),
+            false => held.push(rate),
+        }
+        if held.len() < WINDOWS {
+            self.phase = Phase::Try { other, held, tried };
+            return;
+        }
+        let least = |rates: &[f64]| rates.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = |rates: &[f64]| rates.iter().copied().fold(0.0, f64::max);
+        let moves = match other > self.at {
+            true => least(&tried) > (1.0 + CLEAR) * most(&held),
+            false => least(&tried) >= (1.0 - EQUAL) * most(&held),
+        };
+        if moves {
+            self.at = other;
+        }
+        self.rest(moves);
+    }
+
+    /// Ends a trial: the phase is [`Phase::Hold`] already.
+    fn rest(&mut self, moved: bool) {
+        match moved {
+            true => self.pause = FIRST_PAUSE,
+            false => {
+                self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+                self.upwards = !self.upwards;
+            }
+        }
+    }
+}
+
+/// 1, 2, 3, 4, 6, 8, 12, … and `lanes`.
+fn ladder(lanes: usize) -> Vec<usize> {
+    let doubling = std::iter::successors(Some(1usize), |n| n.checked_mul(2));
+    let mut ladder: Vec<usize> =
+        doubling.take_while(|n| *n < lanes).flat_map(|n| [n, n + n / 2]).collect();
+    ladder.retain(|n| *n < lanes);
+    ladder.push(lanes);
+    ladder.dedup();
+    ladder
+}
+
+fn median(rates: &[f64]) -> f64 {
+    let mut rates = rates.to_vec();
+    rates.sort_by(f64::total_cmp);
+    rates.get(rates.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Runs a search against a made-up device: `rate` with so many lanes, each measured wrong by
+    /// up to `noise`. Gives the search and the share of the best rate that was had on the way.
+    fn run(climb: &mut Climb, rate: impl Fn(usize) -> f64, noise: f64, seconds: u64) -> f64 {
+        const WINDOW: Duration = Duration::from_millis(20);
+        let best = climb.ladder.iter().map(|n| rate(*n)).fold(0.0, f64::max);
+        let (mut random, mut done, mut windows) = (0x9e37_79b9_7f4a_7c15_u64, 0.0, 0);
+        let mut now = Duration::ZERO;
+        while now < Duration::from_secs(seconds) {
+            let true_rate = rate(climb.active());
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let off = 1.0 + noise * ((random >> 11) as f64 / (1u64 << 52) as f64 - 1.0);
+            now += WINDOW;
+            climb.measured(Some(true_rate * off), now);
+            (done, windows) = (done + true_rate, windows + 1);
+        }
+        done / f64::from(windows) / best
+    }
+
+    /// Rises to `peak` lanes, then falls by `fall` with each doubling.
+    fn hill(peak: f64, fall: f64) -> impl Fn(usize) -> f64 {
+        move |lanes| {
+            let lanes = lanes as f64;
+            match lanes <= peak {
+                true => lanes,
+                false => peak * fall.powf((lanes / peak).log2()),
+            }
+        }
+    }
+
+    #[test]
+    fn the_ladder_has_small_steps_below_and_ends_at_the_number_of_lanes() {
+        assert_eq!(ladder(1), [1]);
+        assert_eq!(ladder(2), [1, 2]);
+        assert_eq!(ladder(8), [1, 2, 3, 4, 6, 8]);
+        assert_eq!(ladder(20), [1, 2, 3, 4, 6, 8, 12, 16, 20]);
+    }
+
+    #[test]
+    fn where_one_lane_is_best_it_takes_one() {
+        // Burn's own rates on a software GPU: 92 forwards a second on one thread, 34 on eight.
+        let mut climb = Climb::new(32);
+        let had = run(&mut climb, |lanes| 92.0 / (lanes as f64).powf(0.48), 0.03, 20);
+        assert_eq!(climb.active(), 1);
+        assert!(had > 0.97, "{had}");
+    }
+
+    #[test]
+    fn of_equals_it_takes_the_fewest() {
+        let mut climb = Climb::new(64);
+        run(&mut climb, |lanes| lanes.min(4) as f64, 0.0, 5);
+        assert_eq!(climb.active(), 4);
+    }
+
+    #[test]
+    fn callers_that_are_too_few_end_the_way_up_and_are_followed_when_more_come() {
+        let mut climb = Climb::new(64);
+        let mut callers = 2;
+        let mut now = Duration::ZERO;
+        for window in 0..4000 {
+            let lanes = climb.active();
+            now += Duration::from_millis(20);
+            climb.measured((lanes <= callers).then_some(lanes as f64), now);
+            match window {
+                500 => {
+                    assert!(climb.has_settled());
+                    assert_eq!(climb.active(), 2);
+                    callers = 16;
+                }
+                501..3999 => {}
+                _ if window > 500 => assert_eq!(climb.at, 7, "12 or 16 of the ladder"),
+                _ => {}
+            }
+        }
+    }
+
+    #[test]
+    fn it_follows_a_device_that_changes() {
+        let mut climb = Climb::new(32);
+        run(&mut climb, hill(16.0, 0.5), 0.02, 5);
+        assert!(climb.active() >= 12, "{}", climb.active());
+        run(&mut climb, hill(2.0, 0.5), 0.02, 200);
+        assert!(climb.active() <= 3, "{}", climb.active());
+    }
+
+    proptest! {
+        #[test]
+        fn on_any_hill_it_ends_near_the_best_and_costs_little(
+            peak in 1.0f64..64.0,
+            fall in 0.4f64..0.95,
+            noise in 0.0f64..0.06,
+        ) {
+            let rate = hill(peak, fall);
+            let mut climb = Climb::new(64);
+            let had = run(&mut climb, &rate, noise, 30);
+            let best = climb.ladder.iter().map(|n| rate(*n)).fold(0.0, f64::max);
+            prop_assert!(rate(climb.ladder[climb.at]) >= 0.9 * best);
+            prop_assert!(had >= 0.9, "{}", had);
+        }
+
+        #[test]
+        fn windows_without_enough_callers_never_lead_out_of_bounds(
+            lanes in 1usize..100,
+            windows in proptest::collection::vec(proptest::option::of(0.0f64..1e6), 1..300),
+        ) {
+            let mut climb = Climb::new(lanes);
+            for (nth, rate) in windows.into_iter().enumerate() {
+                let active = climb.measured(rate, Duration::from_secs(nth as u64));
+                prop_assert!((1..=lanes).contains(&active));
+                prop_assert_eq!(active, climb.active());
+            }
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Batching with real threads and real time.
+#![cfg(not(any(feature = "loom", feature = "shuttle")))]
+
+use std::time::{Duration, Instant};
+
+use surefoot_lanes::{Batch, BatchQueue, Next, Refused};
+
+const NEVER: Duration = Duration::from_secs(3600);
+
+fn batch<'q>(next: Next<'q, u32, &'static str>) -> Batch<'q, u32, &'static str> {
+    match next {
+        Next::Batch(batch) => batch,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn items(batch: &Batch<'_, u32, &'static str>) -> Vec<&'static str> {
+    batch.requests.iter().map(|request| request.item).collect()
+}
+
+#[test]
+fn an_idle_queue_gives_what_it_has_at_once() {
+    let queue = BatchQueue::new(8);
+    queue.push(1, "a", None).unwrap();
+    let first = batch(queue.next_batch(4, NEVER));
+    assert_eq!((first.key, items(&first)), (1, vec!["a"]));
+    assert_eq!(queue.in_flight(), 1);
+    drop(first);
+    assert_eq!(queue.in_flight(), 0);
+}
+
+#[test]
+fn with_a_batch_in_flight_requests_wait_for_company_but_not_too_long() {
+    let queue = BatchQueue::new(8);
+    queue.push(1, "a", None).unwrap();
+    let _flying = batch(queue.next_batch(4, NEVER));
+    queue.push(1, "b", None).unwrap();
+    let started = Instant::now();
+    let wait = Duration::from_millis(10);
+    assert_eq!(items(&batch(queue.next_batch(4, wait))), ["b"]);
+    assert!(started.elapsed() >= wait - Duration::from_millis(1));
+}
+
+#[test]
+fn a_full_bucket_goes_without_waiting() {
+    let queue = BatchQueue::new(8);
+    queue.push(1, "a", None).unwrap();
+    let _flying = batch(queue.next_batch(4, NEVER));
+    for (key, item) in [(1, "b"), (2, "x"), (2, "y"), (2, "z")] {
+        queue.push(key, item, None).unwrap();
+    }
+    let full = batch(queue.next_batch(2, NEVER));
+    assert_eq!((full.key, items(&full)), (2, vec!["x", "y"]));
+}
+
+#[test]
+fn what_is_overdue_goes_before_what_is_full() {
+    let queue = BatchQueue::new(8);
+    queue.push(0, "first", None).unwrap();
+    let _flying = batch(queue.next_batch(4, NEVER));
+    queue.push(1, "old", None).unwrap();
+    std::thread::sleep(Duration::from_millis(5));
+    queue.push(2, "x", None).unwrap();
+    queue.push(2, "y", None).unwrap();
+    assert_eq!(items(&batch(queue.next_batch(2, Duration::from_millis(4)))), ["old"]);
+}
+
+#[test]
+fn the_end_of_the_last_batch_in_flight_sends_what_waits() {
+    let queue = BatchQueue::new(8);
+    queue.push(1, "a", None).unwrap();
+    let flying = batch(queue.next_batch(4, NEVER));
+    queue.push(1, "b", None).unwrap();
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| items(&batch(queue.next_batch(4, NEVER))));
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(!second.is_finished());
+        drop(flying);
+        assert_eq!(second.join().unwrap(), ["b"]);
+    });
+}
+
+#[test]
+fn a_request_comes_while_a_consumer_waits() {
+    let queue = BatchQueue::new(8);
+    std::thread::scope(|scope| {
+        let consumer = scope.spawn(|| items(&batch(queue.next_batch(4, NEVER))));
+        std::thread::sleep(Duration::from_millis(5));
+        queue.push(1, "a", None).unwrap();
+        assert_eq!(consumer.join().unwrap(), ["a"]);
+    });
+}
+
+#[test]
+fn a_full_queue_gives_the_item_back() {
+    let queue = BatchQueue::new(1);
+    queue.push(1, "a", None).unwrap();
+    assert!(matches!(queue.push(1, "b", None), Err(Refused::Full("b"))));
+    drop(batch(queue.next_batch(1, NEVER)));
+    queue.push(1, "c", None).unwrap();
+}
+
+#[test]
+fn a_closed_queue_refuses_drains_and_ends() {
+    let queue = BatchQueue::new(8);
+    queue.push(1, "a", None).unwrap();
+    let _flying = batch(queue.next_batch(8, NEVER));
+    queue.push(1, "b", None).unwrap();
+    queue.push(2, "c", None).unwrap();
+    queue.close();
+    assert!(matches!(queue.push(1, "d", None), Err(Refused::Closed("d"))));
+    // Without delay, though a batch is in flight.
+    assert_eq!(items(&batch(queue.next_batch(8, NEVER))), ["b"]);
+    assert_eq!(items(&batch(queue.next_batch(8, NEVER))), ["c"]);
+    assert!(matches!(queue.next_batch(8, NEVER), Next::Closed));
+}
+
+#[test]
+fn closing_wakes_every_consumer() {
+    let queue = BatchQueue::<u32, &str>::new(8);
+    std::thread::scope(|scope| {
+        let all: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| matches!(queue.next_batch(8, NEVER), Next::Closed)))
+            .collect();
+        std::thread::sleep(Duration::from_millis(5));
+        queue.close();
+        assert!(all.into_iter().all(|consumer| consumer.join().unwrap()));
+    });
+}
+
+#[test]
+fn an_expired_request_is_given_back_as_that_and_never_run() {
+    let queue = BatchQueue::new(8);
+    queue.push(1, "late", Some(Instant::now())).unwrap();
+    queue.push(1, "fine", Some(Instant::now() + NEVER)).unwrap();
+    let Next::Expired(expired) = queue.next_batch(8, NEVER) else { panic!("one is late") };
+    assert_eq!(expired.len(), 1);
+    assert_eq!(expired[0].item, "late");
+    assert_eq!(items(&batch(queue.next_batch(8, NEVER))), ["fine"]);
+    assert_eq!(queue.len(), 0);
+}
+
+#[test]
+fn a_near_deadline_does_not_wait_for_company() {
+    let queue = BatchQueue::new(8);
+    queue.push(1, "a", None).unwrap();
+    let _flying = batch(queue.next_batch(8, NEVER));
+    std::thread::scope(|scope| {
+        let consumer = scope.spawn(|| items(&batch(queue.next_batch(8, NEVER))));
+        std::thread::sleep(Duration::from_millis(5));
+        queue.push(1, "b", None).unwrap();
+        queue.push(2, "hurried", Some(Instant::now() + Duration::from_secs(60))).unwrap();
+        assert_eq!(consumer.join().unwrap(), ["hurried"]);
+    });
+}
+
+#[test]
+fn cancelling_gives_the_item_back_while_it_waits_and_marks_it_after() {
+    let queue = BatchQueue::new(2);
+    let a = queue.push(1, "a", None).unwrap();
+    let b = queue.push(1, "b", None).unwrap();
+    assert_eq!(queue.cancel(&a), Some("a"));
+    assert_eq!(queue.cancel(&a), None);
+    assert_eq!(queue.len(), 1, "there is room again");
+    let flying = batch(queue.next_batch(8, NEVER));
+    assert_eq!(items(&flying), ["b"]);
+    assert!(!flying.requests[0].is_cancelled());
+    assert_eq!(queue.cancel(&b), None);
+    assert!(flying.requests[0].is_cancelled());
+}
+
+#[test]
+fn requests_join_a_batch_that_runs() {
+    let queue = BatchQueue::new(8);
+    for (key, item) in [(1, "a"), (2, "x"), (1, "b"), (1, "c")] {
+        queue.push(key, item, None).unwrap();
+    }
+    queue.push(1, "late", Some(Instant::now())).unwrap();
+    let joined: Vec<_> = queue.join(&1, 2).into_iter().map(|r| r.item).collect();
+    assert_eq!(joined, ["a", "b"]);
+    let rest: Vec<_> = queue.join(&1, 9).into_iter().map(|r| r.item).collect();
+    assert_eq!(rest, ["c"]);
+    assert_eq!(queue.take_expired().len(), 1);
+    assert_eq!((queue.len(), queue.in_flight()), (1, 0));
+}
+
+#[test]
+fn what_can_not_go_on_is_drained_in_order() {
+    let queue = BatchQueue::new(8);
+    for (key, item) in [(2, "a"), (1, "b"), (2, "c")] {
+        queue.push(key, item, None).unwrap();
+    }
+    let drained: Vec<_> = queue.drain().into_iter().map(|r| r.item).collect();
+    assert_eq!(drained, ["a", "b", "c"]);
+    assert!(queue.is_empty());
+}

@@ -1,0 +1,364 @@
+//! Decoding where sequences come and go between tokens.
+//!
+//! All sequences end in the same column of one cache, so a step writes one column for all of
+//! them and is one pass. A sequence that joins is run over its prompt alone and its keys and
+//! values are put so that they end where the others end: what lies before them in its row is
+//! padding, which the masks hide. One that leaves gives its row to the last one. The cache grows
+//! with what is in it, in rows and in columns, up to the limits.
+//!
+//! After an error a session is of no use any more: its rows may end in different columns. Make
+//! a new one and let the sequences join with the tokens they have.
+
+use burn::tensor::Tensor;
+
+use super::tokens::WANT;
+use crate::error::ModelError;
+use crate::run::batch::Batch;
+use crate::run::cache::Cache;
+use crate::run::model::{Model, Rows};
+use crate::stream::store::Session;
+
+/// How much a session may hold.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Sequences at once.
+    pub rows: usize,
+    /// Tokens of the longest sequence.
+    pub positions: usize,
+}
+
+impl Limits {
+    /// Columns behind the longest sequence, so that the cache is moved only now and then.
+    fn slack(&self) -> usize {
+        (self.positions / 8).max(16)
+    }
+
+    /// The most columns that the cache comes to have.
+    pub fn columns(&self) -> usize {
+        self.positions + self.slack()
+    }
+}
+
+/// Passes through a model: weights that stream come in ahead as long as this lives.
+pub struct Passes<'m> {
+    model: &'m Model,
+    session: Session<'m>,
+}
+
+impl Model {
+    /// Opens the model for any number of passes.
+    pub fn passes(&self) -> Passes<'_> {
+        Passes { model: self, session: self.store.open(usize::MAX) }
+    }
+}
+
+/// The sequences that are being decoded.
+#[derive(Debug)]
+pub struct Decoding {
+    limits: Limits,
+    cache: Cache,
+    /// Columns of padding before each sequence.
+    pads: Vec<usize>,
+    rows: usize,
+    capacity: usize,
+}
+
+impl Decoding {
+    /// No sequences, and no memory taken.
+    pub fn new(model: &Model, limits: Limits) -> Self {
+        let layers = model.blueprint.blocks.iter().map(|_| None).collect();
+        let cache = Cache { layers, start: 0, filled: 0 };
+        Self { limits, cache, pads: Vec::new(), rows: 0, capacity: 0 }
+    }
+
+    /// How many sequences there are.
+    pub fn len(&self) -> usize {
+        self.pads.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pads.is_empty()
+    }
+
+    /// Adds sequences behind those that are there, and gives the logits behind each. Short
+    /// ones are padded to the longest, or to `width` if that is more.
+    pub fn join(
+        &mut self,
+        passes: &mut Passes<'_>,
+        sequences: &[Vec<u32>],
+        width: usize,
+    ) -> Result<Rows, ModelError> {
+        let model = passes.model;
+        let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
+        if self.len() + sequences.len() > self.limits.rows || longest > self.limits.positions {
+            return Err(ModelError::request(format!(
+                "{} sequences of up to {longest} tokens were to join {}, where {} of {} are allowed",
+                sequences.len(),
+                self.len(),
+                self.limits.rows,
+                self.limits.positions
+            )));
+        }
+        let batch = Batch::new(sequences, model.blueprint.vocab)?.widened(width);
+        let mut fresh = Cache::new(&model.blueprint, batch.len(), batch.width, &model.device);
+        let output = model.pass(&batch, WANT, &mut passes.session, Some(&mut fresh))?;
+        let logits = output.logits.ok_or_else(|| ModelError::request("the pass gave no logits"))?;
+        self.make_room(model, batch.len(), longest);
+        self.adopt(fresh, batch.width, longest);
+        self.pads.extend(sequences.iter().map(|sequence| self.cache.filled - sequence.len()));
+        self.forget_padding();
+        Ok(logits)
+    }
+
+    /// One token more for each sequence; gives the logits behind it.
+    pub fn step(&mut self, passes: &mut Passes<'_>, tokens: &[u32]) -> Result<Rows, ModelError> {
+        let model = passes.model;
+        if tokens.len() != self.len() || tokens.is_empty() {
+            return Err(ModelError::request("a step takes one token for each sequence"));
+        }
+        self.make_room(model, 0, 0);
+        let start = self.cache.start;
+        let pads = self.pads.iter().map(|pad| pad - start).collect();
+        let batch = Batch { ids: tokens.to_vec(), pads, width: 1 };
+        let output = model.pass(&batch, WANT, &mut passes.session, Some(&mut self.cache))?;
+        output.logits.ok_or_else(|| ModelError::request("the pass gave no logits"))
+    }
+
+    /// Takes a sequence out; the last one gets its number.
+    pub fn leave(&mut self, row: usize) {
+        let last = self.pads.len() - 1;
+        if row < last {
+            let filled = self.cache.filled;
+            for layer in self.cache.layers.iter_mut() {
+                let Some((keys, values)) = layer.take() else { continue };
+                let [_, heads, _, dim] = keys.dims();
+                let part = |row: usize| [row..row + 1, 0..heads, 0..filled, 0..dim];
+                let (k, v) = (keys.clone().slice(part(last)), values.clone().slice(part(last)));
+                *layer = Some((keys.slice_assign(part(row), k), values.slice_assign(part(row), v)));
+            }
+        }
+        self.pads.swap_remove(row);
+        self.forget_padding();
+    }
+
+    /// What is padding for all is not looked at.
+    fn forget_padding(&mut self) {
+        match self.pads.iter().min() {
+            Some(&least) => self.cache.start = least,
+            None => (self.cache.start, self.cache.filled) = (0, 0),
+        }
+    }
+
+    /// Makes the cache large enough for `more` sequences of up to `longest` tokens and a step.
+    fn make_room(&mut self, model: &Model, more: usize, longest: usize) {
+        let rows = self.len() + more;
+        let used = self.cache.past();
+        let end = self.cache.filled.max(longest);
+        if rows <= self.rows && end < self.capacity {
+            if self.is_empty() {
+                self.cache.filled = longest;
+                return;
+            }
+            if longest <= self.cache.filled {
+                return;
+            }
+        }
+        let rows = if rows <= self.rows {
+            self.rows
+        } else {
+            rows.next_power_of_two().min(self.limits.rows)
+        };
+        // With some columns to spare behind the longest: moving costs as much as it holds.
+        let needed = used.max(longest) + self.limits.slack();
+        let capacity = if needed <= self.capacity {
+            self.capacity
+        } else {
+            needed.next_power_of_two().min(self.limits.columns())
+        };
+        self.rebuild(model, rows, capacity, used.max(longest));
+    }
+
+    /// Moves what is known into a cache of another size, where it ends at `end`.
+    fn rebuild(&mut self, model: &Model, rows: usize, capacity: usize, end: usize) {
+        let (count, from, to) = (self.len(), self.cache.start, self.cache.filled);
+        let (heads, dim) = (model.blueprint.kv_heads, model.blueprint.head_dim);
+        let begin = end - (to - from);
+        for layer in self.cache.layers.iter_mut() {
+            let moved = |old: Option<Tensor<4>>| {
+                let new = Tensor::zeros([rows, heads, capacity, dim], &model.device);
+                match old.filter(|_| count > 0) {
+                    Some(old) => new.slice_assign(
+                        [0..count, 0..heads, begin..end, 0..dim],
+                        old.slice([0..count, 0..heads, from..to, 0..dim]),
+                    ),
+                    None => new,
+                }
+            };
+            // One after the other, so that the old one is gone before the next is made.
+            let (keys, values) = layer.take().unzip();
+            let keys = moved(keys);
+            *layer = Some((keys, moved(values)));
+        }
+        for pad in &mut self.pads {
+            *pad = *pad - from + begin;
+        }
+        (self.cache.start, self.cache.filled) = (begin, end);
+        (self.rows, self.capacity) = (rows, capacity);
+    }
+
+    /// Puts the keys and values of newcomers behind the other rows. Their whole rows are
+    /// written: what a sequence before them left there must not be multiplied with, even by 0.
+    fn adopt(&mut self, fresh: Cache, width: usize, longest: usize) {
+        let (first, filled) = (self.len(), self.cache.filled);
+        for (layer, fresh) in self.cache.layers.iter_mut().zip(fresh.layers) {
+            let (Some((keys, values)), Some((k, v))) = (layer.take(), fresh) else { continue };
+            let [count, heads, _, dim] = k.dims();
+            let place = [first..first + count, 0..heads, 0..filled, 0..dim];
+            let whole = |part: Tensor<4>| {
+                let part = part.narrow(2, width - longest, longest);
+                if longest == filled {
+                    return part;
+                }
+                let before = Tensor::zeros([count, heads, filled - longest, dim], &part.device());
+                Tensor::cat(vec![before, part], 2)
+            };
+            *layer = Some((
+                keys.slice_assign(place.clone(), whole(k)),
+                values.slice_assign(place, whole(v)),
+            ));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::ControlFlow;
+    use std::path::{Path, PathBuf};
+    use std::sync::Arc;
+
+    use burn::tensor::Device;
+
+    use super::*;
+    use crate::generate::sample::{Sampler, Sampling};
+    use crate::generate::tokens::Request;
+    use crate::run::model::Opened;
+    use crate::stream::needs::Work;
+
+    fn fixture(name: &str) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
+    }
+
+    /// The model, with a `share` of its matrices in memory.
+    fn opened(name: &str, share: f64) -> Model {
+        let work = Work { batch: 1, prompt: 8, new_tokens: 8, want: WANT };
+        let opened = Opened::new(&fixture(name)).unwrap();
+        let plan = opened.plan_with_share(&work, share);
+        opened.load(&plan, &Device::flex(), Arc::default()).unwrap()
+    }
+
+    fn alone(model: &Model, prompt: &[u32], tokens: usize) -> Vec<u32> {
+        let request = Request {
+            prompts: vec![prompt.to_vec()],
+            max_tokens: tokens,
+            ends: Vec::new(),
+            sampling: Sampling::GREEDY,
+        };
+        model.generate(&request, |_, _| ControlFlow::Continue(())).unwrap().remove(0).tokens
+    }
+
+    /// Sequences that join and leave at different steps, by a script: at which step each joins,
+    /// its prompt's length, and how many tokens it stays for.
+    fn together(model: &Model, limits: Limits, script: &[(usize, usize, usize)]) {
+        let prompt = |number: usize, length: usize| -> Vec<u32> {
+            (0..length).map(|at| ((at * 31 + number * 17 + 5) % 96) as u32).collect()
+        };
+        let mut decoding = Decoding::new(model, limits);
+        let mut passes = model.passes();
+        let mut live: Vec<(usize, Vec<u32>)> = Vec::new();
+        let choose = |logits: &[f32]| Sampler::new(Sampling::GREEDY).choose(logits);
+        let mut left = script.len();
+        for step in 0.. {
+            let joining: Vec<usize> =
+                (0..script.len()).filter(|&number| script[number].0 == step).collect();
+            if !joining.is_empty() {
+                let prompts: Vec<_> = joining.iter().map(|&n| prompt(n, script[n].1)).collect();
+                let width = if step % 2 == 0 { 0 } else { 32 };
+                let logits = decoding.join(&mut passes, &prompts, width).unwrap();
+                for (row, &number) in joining.iter().enumerate() {
+                    live.push((number, vec![choose(logits.row(row))]));
+                }
+            }
+            let mut row = 0;
+            while row < live.len() {
+                let (number, tokens) = &live[row];
+                if tokens.len() < script[*number].2 {
+                    row += 1;
+                    continue;
+                }
+                let expected = alone(model, &prompt(*number, script[*number].1), tokens.len());
+                assert_eq!(*tokens, expected, "sequence {number}");
+                decoding.leave(row);
+                live.swap_remove(row);
+                left -= 1;
+            }
+            if left == 0 {
+                return;
+            }
+            if !live.is_empty() {
+                let last: Vec<u32> =
+                    live.iter().map(|(_, tokens)| tokens[tokens.len() - 1]).collect();
+                let logits = decoding.step(&mut passes, &last).unwrap();
+                for (row, (_, tokens)) in live.iter_mut().enumerate() {
+                    tokens.push(choose(logits.row(row)));
+                }
+            }
+        }
+    }
+
+    const SCRIPT: [(usize, usize, usize); 9] = [
+        (0, 3, 30),
+        (0, 7, 4),
+        (2, 1, 20),
+        // Longer than all that is there: the others are moved.
+        (5, 40, 12),
+        (6, 2, 3),
+        (6, 2, 9),
+        (6, 20, 1),
+        (40, 5, 50),
+        (41, 9, 30),
+    ];
+
+    #[test]
+    fn sequences_that_come_and_go_get_the_tokens_they_get_alone() {
+        for name in ["gpt2-tiny", "llama-tiny", "neox-tiny", "mistral-window", "qwen3-bias-tied"] {
+            let model = opened(name, 1.0);
+            together(&model, Limits { rows: 8, positions: 100 }, &SCRIPT);
+        }
+    }
+
+    #[test]
+    fn streamed_weights_give_the_same() {
+        together(&opened("qwen2-tiny", 0.0), Limits { rows: 8, positions: 100 }, &SCRIPT);
+    }
+
+    #[test]
+    fn a_cache_that_is_just_large_enough_is_moved_and_gives_the_same() {
+        let model = opened("llama-tiny", 1.0);
+        together(&model, Limits { rows: 6, positions: 60 }, &SCRIPT);
+        let relay: Vec<_> = (0..20).map(|number| (number * 7, 5, 20)).collect();
+        together(&model, Limits { rows: 3, positions: 25 }, &relay);
+    }
+
+    #[test]
+    fn what_is_too_much_is_refused_before_it_runs() {
+        let model = opened("llama-tiny", 1.0);
+        let mut decoding = Decoding::new(&model, Limits { rows: 2, positions: 10 });
+        let mut passes = model.passes();
+        assert!(decoding.join(&mut passes, &[vec![1; 11]], 0).is_err());
+        assert!(decoding.join(&mut passes, &[vec![1], vec![1], vec![1]], 0).is_err());
+        assert!(decoding.join(&mut passes, &[vec![1], vec![2]], 0).is_ok());
+        assert!(decoding.step(&mut passes, &[1]).is_err());
+        assert_eq!(decoding.len(), 2);
+    }
+}

@@ -1,0 +1,296 @@
+//! Causal attention over queries, keys and values that lie side by side, as a layer gives them.
+//!
+//! Scale, mask and softmax are one pass, and nothing is copied to bring heads together: the
+//! products read the parts where they are.
+
+use std::any::TypeId;
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
+use burn::tensor::ops::AttentionModuleOptions;
+use burn::tensor::{DType, Shape, Slice, Tensor};
+use burn_flex::{FlexTensor, Layout};
+use rayon::prelude::*;
+
+use crate::flat;
+use crate::math::{exp, fast, rows_at_once, sums};
+
+/// The backends' side of [`causal_attention`].
+#[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
+pub(crate) trait Attention: Backend {
+    /// See [`causal_attention`].
+    fn attended(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
+        composed::<Self>(mixed, heads)
+    }
+}
+
+/// Each token looks at itself and those before it. `mixed` is `[samples, tokens, 3 · width]`:
+/// queries, keys and values, each with its heads side by side.
+pub fn causal_attention(mixed: Tensor<3>, heads: usize) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Attention>::attended(mixed.into_dispatch(), heads))
+}
+
+fn composed<B: Backend>(mixed: FloatTensor<B>, heads: usize) -> FloatTensor<B> {
+    let shape = mixed.shape();
+    let [samples, tokens, width] = [shape[0], shape[1], shape[2] / 3];
+    let part = |at: usize| {
+        let slices = [Slice::full(), Slice::full(), (at * width..(at + 1) * width).into()];
+        let part = B::float_slice(mixed.clone(), &slices);
+        let shape = Shape::new([samples, tokens, heads, width / heads]);
+        B::float_swap_dims(B::float_reshape(part, shape), 1, 2)
+    };
+    let options = AttentionModuleOptions { is_causal: true, ..Default::default() };
+    let out = B::attention(part(0), part(1), part(2), None, None, options);
+    B::float_reshape(B::float_swap_dims(out, 1, 2), Shape::new([samples, tokens, width]))
+}
+
+#[cfg(feature = "gpu")]
+impl Attention for burn::backend::Cube {}
+
+#[cfg(feature = "gpu")]
+impl<C: CheckpointStrategy> Attention for Autodiff<burn::backend::Cube, C> {}
+
+impl Attention for Flex {
+    fn attended(mixed: FlexTensor, heads: usize) -> FlexTensor {
+        if flat::is_f32(&mixed) {
+            let parts = Parts::new(mixed, heads);
+            parts.gather(parts.shares())
+        } else {
+            composed::<Self>(mixed, heads)
+        }
+    }
+}
+
+impl<C: CheckpointStrategy> Attention for Autodiff<Flex, C> {
+    fn attended(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
+        if !flat::is_f32(mixed.primitive()) {
+            return composed::<Self>(mixed, heads);
+        }
+        let parts = Parts::new(mixed.primitive().clone(), heads);
+        let shares = parts.shares();
+        match AttentionBackward.prepare::<C>([mixed.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(mut prep) => {
+                // A matrix of tokens by tokens for each head: worth recomputing when memory is
+                // what lacks.
+                let spare = TypeId::of::<C>() == TypeId::of::<BalancedCheckpointing>();
+                let kept = (!spare).then(|| shares.clone());
+                let state = (prep.checkpoint(&mixed), heads, kept);
+                prep.finish(state, parts.gather(shares))
+            }
+            OpsKind::UnTracked(prep) => prep.finish(parts.gather(shares)),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct AttentionBackward;
+
+impl Backward<Flex, 1> for AttentionBackward {
+    type State = (NodeId, usize, Option<FlexTensor>);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<Flex>(&ops.node);
+        let (mixed, heads, kept) = ops.state;
+        let mixed = checkpointer.retrieve_node_output::<FlexTensor>(mixed);
+        let [parent] = ops.parents;
+        if let Some(node) = parent {
+            let parts = Parts::new(mixed, heads);
+            let shares = kept.unwrap_or_else(|| parts.shares());
+            grads.register::<Flex>(node.id, parts.gradient(shares, gradient));
+        }
+    }
+}
+
+fn product(left: FlexTensor, right: FlexTensor) -> FlexTensor {
+    <Flex as FloatTensorOps<Flex>>::float_matmul(left, right)
+}
+
+fn turned(tensor: FlexTensor) -> FlexTensor {
+    <Flex as FloatTensorOps<Flex>>::float_swap_dims(tensor, 2, 3)
+}
+
+/// Queries, keys and values in one tensor.
+struct Parts {
+    mixed: FlexTensor,
+    samples: usize,
+    tokens: usize,
+    width: usize,
+    heads: usize,
+}
+
+impl Parts {
+    fn new(mixed: FlexTensor, heads: usize) -> Self {
+        let mixed = flat::contiguous(mixed);
+        let [samples, tokens, wide] = flat::dims(&mixed);
+        Self { mixed, samples, tokens, width: wide / 3, heads }
+    }
+
+    fn scale(&self) -> f32 {
+        1.0 / ((self.width / self.heads) as f32).sqrt()
+    }
+
+    /// A view of numbers that lie token by token as `[samples, heads, tokens, each]`.
+    fn by_head(&self, tensor: &FlexTensor, wide: usize, first: usize) -> FlexTensor {
+        let each = self.width / self.heads;
+        let shape = Shape::new([self.samples, self.heads, self.tokens, each]);
+        let strides = vec![(self.tokens * wide) as isize, each as isize, wide as isize, 1];
+        let start = tensor.layout().start_offset() + first;
+        let layout = Layout::new(shape, strides, start);
+        FlexTensor::from_arc(tensor.data_arc(), layout, DType::F32)
+    }
+
+    fn part(&self, at: usize) -> FlexTensor {
+        self.by_head(&self.mixed, 3 * self.width, at * self.width)
+    }
+
+    /// How much each token takes from each other: `[samples, heads, tokens, tokens]`.
+    fn shares(&self) -> FlexTensor {
+        let mut scores = product(self.part(0), turned(self.part(1)));
+        let (tokens, scale) = (self.tokens, self.scale());
+        let at_once = rows_at_once(tokens);
+        let rows = scores.storage_mut::<f32>().par_chunks_mut((at_once * tokens).max(1));
+        rows.enumerate().for_each(|(at, rows)| {
+            fast(
+                #[inline(always)]
+                || {
+                    for (row, scores) in rows.chunks_exact_mut(tokens).enumerate() {
+                        let seen = (at * at_once + row) % tokens + 1;
+                        let (seen, unseen) = scores.split_at_mut(seen);
+                        soften(seen, scale);
+                        unseen.fill(0.0);
+                    }
+                },
+            );
+        });
+        scores
+    }
+
+    /// What each token gets: `[samples, tokens, width]`.
+    fn gather(&self, shares: FlexTensor) -> FlexTensor {
+        let out = product(shares, self.part(2));
+        self.by_token([&out])
+    }
+
+    /// Numbers of `[samples, heads, tokens, each]` token by token, the tensors side by side.
+    fn by_token<const N: usize>(&self, tensors: [&FlexTensor; N]) -> FlexTensor {
+        let numbers = tensors.map(flat::numbers);
+        let (tokens, heads, each) = (self.tokens, self.heads, self.width / self.heads);
+        let wide = N * self.width;
+        let mut out = vec![0.0; self.samples * tokens * wide];
+        let at_once = rows_at_once(wide);
+        out.par_chunks_mut((at_once * wide).max(1)).enumerate().for_each(|(at, rows)| {
+            for (row, out) in rows.chunks_exact_mut(wide).enumerate() {
+                let place = at * at_once + row;
+                let (sample, token) = (place / tokens, place % tokens);
+                for (number, out) in out.chunks_exact_mut(each).enumerate() {
+                    let (part, head) = (number / heads, number % heads);
+                    let from = ((sample * heads + head) * tokens + token) * each;
+                    out.copy_from_slice(&numbers[part][from..from + each]);
+                }
+            }
+        });
+        flat::tensor(out, [self.samples, tokens, wide])
+    }
+
+    /// The gradient by `mixed`.
+    fn gradient(&self, shares: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+        let gradient = flat::contiguous(gradient);
+        let gradient = self.by_head(&gradient, self.width, 0);
+        let of_value = product(turned(shares.clone()), gradient.clone());
+        let mut of_scores = product(gradient, turned(self.part(2)));
+        let (tokens, scale) = (self.tokens, self.scale());
+        let at_once = (rows_at_once(tokens) * tokens).max(1);
+        let shares = flat::numbers(&shares);
+        let rows = of_scores.storage_mut::<f32>().par_chunks_mut(at_once);
+        rows.zip(shares.par_chunks(at_once)).for_each(|(rows, shares)| {
+            fast(
+                #[inline(always)]
+                || {
+                    let rows = rows.chunks_exact_mut(tokens).zip(shares.chunks_exact(tokens));
+                    for (row, shares) in rows {
+                        let [mean] = sums([row, shares], |[row, share]| [row * share]);
+                        // A share of 0 stays one: what was not seen gets no gradient.
+                        row.iter_mut().zip(shares).for_each(|(slope, share)| {
+                            *slope = share * (*slope - mean) * scale;
+                        });
+                    }
+                },
+            );
+        });
+        let of_query = product(of_scores.clone(), self.part(1));
+        let of_key = product(turned(of_scores), self.part(0));
+        self.by_token([&of_query, &of_key, &of_value])
+    }
+}
+
+/// The softmax of scores times `scale`, in their place.
+#[inline(always)]
+fn soften(scores: &mut [f32], scale: f32) {
+    let mut most = [f32::NEG_INFINITY; 16];
+    let (whole, rest) = scores.as_chunks::<16>();
+    for scores in whole {
+        for (most, score) in most.iter_mut().zip(scores) {
+            *most = most.max(*score);
+        }
+    }
+    for (most, score) in most.iter_mut().zip(rest) {
+        *most = most.max(*score);
+    }
+    let most = most.iter().fold(f32::NEG_INFINITY, |most, score| most.max(*score));
+    for score in scores.iter_mut() {
+        *score = exp((*score - most) * scale);
+    }
+    let [sum] = sums([scores], |[power]| [power]);
+    let inverse = 1.0 / sum;
+    scores.iter_mut().for_each(|power| *power *= inverse);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::agree;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(48))]
+        #[test]
+        fn values_and_gradients_are_those_of_burns_attention(
+            seed in any::<u64>(),
+            samples in 1usize..4,
+            tokens in 1usize..40,
+            heads in 1usize..4,
+            each in 1usize..20,
+        ) {
+            let width = heads * each;
+            let shape = [samples, tokens, 3 * width];
+            agree(
+                seed,
+                &[shape.iter().product()],
+                |t| causal_attention(t[0].clone().reshape(shape), heads).flatten(0, 2),
+                |t| {
+                    let mixed = t[0].clone().reshape(shape);
+                    let part = |at: usize| {
+                        let part = mixed.clone().narrow(2, at * width, width);
+                        part.reshape([samples, tokens, heads, each]).swap_dims(1, 2)
+                    };
+                    let options = AttentionModuleOptions { is_causal: true, ..Default::default() };
+                    let (query, key, value) = (part(0), part(1), part(2));
+                    burn::tensor::module::attention(query, key, value, None, None, options)
+                        .swap_dims(1, 2)
+                        .flatten(0, 3)
+                },
+            )?;
+        }
+    }
+}

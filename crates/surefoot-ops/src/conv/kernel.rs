@@ -1,0 +1,161 @@
+//! The two loops of a convolution, over buffers that `layout` has laid out.
+//!
+//! Positions of an output are counted along one axis, row after row and sample after sample, so
+//! that a vector holds neighbouring positions and a tap of the kernel is the same shift for all.
+//! Positions between rows and samples come out as noise (`correlate`) or must hold zeros
+//! (`products`).
+
+use pulp::{Arch, Simd, WithSimd};
+
+/// Output channels that are computed together; weights are packed in blocks of as many.
+pub(super) const BLOCK: usize = 8;
+
+/// Positions are a multiple of this: two vectors of the widest sort.
+pub(super) const STRIP: usize = 32;
+
+/// `out[c][q] = Σ_k weights[c][k] · source[offsets[k] + q]`.
+pub(super) struct Correlate<'a> {
+    /// Must reach `STRIP` past the last offset and position.
+    pub(super) source: &'a [f32],
+    pub(super) offsets: &'a [usize],
+    /// Blocks of channels, in each the terms, in each the block's channels.
+    pub(super) weights: &'a [f32],
+    /// A row of `positions` for each channel of each block.
+    pub(super) out: &'a mut [f32],
+    pub(super) positions: usize,
+}
+
+impl Correlate<'_> {
+    pub(super) fn run(self) {
+        Arch::new().dispatch(self);
+    }
+}
+
+impl WithSimd for Correlate<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // 8 × 2 sums fit 32 registers, 8 × 1 the 16 of AVX2.
+        match S::F32_LANES {
+            8 => correlate::<S, 1>(simd, self),
+            _ => correlate::<S, 2>(simd, self),
+        }
+    }
+}
+
+#[inline(always)]
+fn correlate<S: Simd, const WIDE: usize>(simd: S, work: Correlate<'_>) {
+    let Correlate { source, offsets, weights, out, positions } = work;
+    let step = WIDE * S::F32_LANES;
+    for at in (0..positions).step_by(step) {
+        for (block, weights) in weights.chunks_exact(BLOCK * offsets.len()).enumerate() {
+            let mut sums = [[simd.splat_f32s(0.0); WIDE]; BLOCK];
+            for (offset, weights) in offsets.iter().zip(weights.chunks_exact(BLOCK)) {
+                let (values, _) = S::as_simd_f32s(&source[offset + at..][..step]);
+                for (sums, weight) in sums.iter_mut().zip(weights) {
+                    let weight = simd.splat_f32s(*weight);
+                    for (sum, value) in sums.iter_mut().zip(values) {
+                        *sum = simd.mul_add_e_f32s(weight, *value, *sum);
+                    }
+                }
+            }
+            for (channel, sums) in sums.iter().enumerate() {
+                let row = &mut out[(block * BLOCK + channel) * positions + at..][..step];
+                S::as_mut_simd_f32s(row).0.copy_from_slice(sums);
+            }
+        }
+    }
+}
+
+/// `out[c][k] = Σ_q grads[c][q] · source[offsets[k] + q]`.
+pub(super) struct Products<'a> {
+    pub(super) source: &'a [f32],
+    pub(super) offsets: &'a [usize],
+    /// A row of `positions` for each channel of each block; zero between rows and samples.
+    pub(super) grads: &'a [f32],
+    pub(super) positions: usize,
+    /// A row of terms for each channel.
+    pub(super) out: &'a mut [f32],
+}
+
+impl Products<'_> {
+    pub(super) fn run(self) {
+        Arch::new().dispatch(self);
+    }
+}
+
+impl WithSimd for Products<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        match S::F32_LANES {
+            8 => products::<S, 2>(simd, self),
+            _ => products::<S, 6>(simd, self),
+        }
+    }
+}
+
+/// Channels whose sums of products are computed together.
+const ROWS: usize = 4;
+
+#[inline(always)]
+fn products<S: Simd, const TERMS: usize>(simd: S, work: Products<'_>) {
+    let Products { source, offsets, grads, positions, out } = work;
+    let terms = offsets.len();
+    for (grads, out) in grads.chunks_exact(ROWS * positions).zip(out.chunks_mut(ROWS * terms)) {
+        let mut at = 0;
+        while at < terms {
+            if at + TERMS <= terms {
+                let offsets = std::array::from_fn(|term| offsets[at + term]);
+                store(out, at, terms, sums::<S, TERMS>(simd, source, offsets, grads, positions));
+                at += TERMS;
+            } else {
+                let sums = sums::<S, 1>(simd, source, [offsets[at]], grads, positions);
+                store(out, at, terms, sums);
+                at += 1;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn store<const TERMS: usize>(out: &mut [f32], at: usize, terms: usize, sums: [[f32; TERMS]; ROWS]) {
+    for (row, sums) in out.chunks_exact_mut(terms).zip(&sums) {
+        row[at..at + TERMS].copy_from_slice(sums);
+    }
+}
+
+#[inline(always)]
+fn sums<S: Simd, const TERMS: usize>(
+    simd: S,
+    source: &[f32],
+    offsets: [usize; TERMS],
+    grads: &[f32],
+    positions: usize,
+) -> [[f32; TERMS]; ROWS] {
+    let mut sums = [[simd.splat_f32s(0.0); TERMS]; ROWS];
+    let rows: [&[S::f32s]; ROWS] =
+        std::array::from_fn(|row| S::as_simd_f32s(&grads[row * positions..][..positions]).0);
+    let shifted: [&[S::f32s]; TERMS] =
+        std::array::from_fn(|term| S::as_simd_f32s(&source[offsets[term]..][..positions]).0);
+    let count = rows[0].len();
+    for at in 0..count {
+        let values: [S::f32s; TERMS] = std::array::from_fn(|term| shifted[term][at]);
+        for (sums, row) in sums.iter_mut().zip(&rows) {
+            let grad = row[at];
+            for (sum, value) in sums.iter_mut().zip(&values) {
+                *sum = simd.mul_add_e_f32s(grad, *value, *sum);
+            }
+        }
+    }
+    // Loops, since a closure given to `map` would not be compiled for this processor.
+    let mut totals = [[0.0; TERMS]; ROWS];
+    for (totals, sums) in totals.iter_mut().zip(&sums) {
+        for (total, sum) in totals.iter_mut().zip(sums) {
+            *total = simd.reduce_sum_f32s(*sum);
+        }
+    }
+    totals
+}

@@ -1,0 +1,46 @@
+//! Flex tensors as flat slices of numbers, and back.
+
+use burn::tensor::{Bytes, DType, Shape};
+use burn_flex::{FlexTensor, Layout};
+
+/// Whether the kernels here take it: everything else is composed of Burn's own operations.
+pub(crate) fn is_f32(tensor: &FlexTensor) -> bool {
+    tensor.dtype() == DType::F32
+}
+
+/// Its numbers in order. The tensor must have gone through [`contiguous`].
+pub(crate) fn numbers(tensor: &FlexTensor) -> &[f32] {
+    match tensor.as_slice::<f32>() {
+        Some(numbers) => numbers,
+        None => panic!("{:?} is no contiguous tensor of f32", tensor.dtype()),
+    }
+}
+
+/// The tensor with its numbers side by side.
+pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
+    if tensor.layout().contiguous_offsets().is_some() { tensor } else { tensor.to_contiguous() }
+}
+
+/// The tensor in memory that holds nothing else, to be changed in place where nobody shares it.
+pub(crate) fn owned(tensor: FlexTensor) -> FlexTensor {
+    let whole = tensor.layout().start_offset() == 0
+        && tensor.is_contiguous()
+        && tensor.bytes().len() == 4 * tensor.layout().num_elements();
+    if whole { tensor } else { tensor.to_contiguous() }
+}
+
+/// A tensor of these numbers.
+pub(crate) fn tensor<const D: usize>(numbers: Vec<f32>, shape: [usize; D]) -> FlexTensor {
+    shaped(numbers, Shape::from(shape))
+}
+
+/// A tensor of these numbers.
+pub(crate) fn shaped(numbers: Vec<f32>, shape: Shape) -> FlexTensor {
+    FlexTensor::new(Bytes::from_elems(numbers), Layout::contiguous(shape), DType::F32)
+}
+
+/// Its dimensions.
+pub(crate) fn dims<const D: usize>(tensor: &FlexTensor) -> [usize; D] {
+    let shape = tensor.layout().shape();
+    std::array::from_fn(|at| shape[at])
+}

@@ -1,0 +1,154 @@
+//! GELU, `x · Φ(x)`, with one power of e for each number.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
+use burn::backend::autodiff::checkpoint::state::BackwardStates;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::tensor::Tensor;
+use burn_flex::FlexTensor;
+use rayon::prelude::*;
+
+use crate::flat;
+use crate::math::{TASK, change, each, fast, normal};
+
+/// The backends' side of [`gelu`].
+#[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
+pub(crate) trait Gelu: Backend {
+    /// See [`gelu`].
+    fn smooth(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::gelu(x)
+    }
+}
+
+/// `x · Φ(x)`, where Φ is the normal distribution.
+pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as Gelu>::smooth(x.into_dispatch()))
+}
+
+#[cfg(feature = "gpu")]
+impl Gelu for burn::backend::Cube {}
+
+#[cfg(feature = "gpu")]
+impl<C: CheckpointStrategy> Gelu for Autodiff<burn::backend::Cube, C> {}
+
+impl Gelu for Flex {
+    fn smooth(x: FlexTensor) -> FlexTensor {
+        if flat::is_f32(&x) {
+            forward(x)
+        } else {
+            <Self as burn::backend::ops::ActivationOps<Self>>::gelu(x)
+        }
+    }
+}
+
+impl<C: CheckpointStrategy> Gelu for Autodiff<Flex, C> {
+    fn smooth(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        if !flat::is_f32(x.primitive()) {
+            return <Self as burn::backend::ops::ActivationOps<Self>>::gelu(x);
+        }
+        let prep = GeluBackward
+            .prepare::<C>([x.node()])
+            .memory_bound()
+            .retro_forward(Again(x.id()))
+            .parents([&x])
+            .stateful();
+        match prep {
+            OpsKind::Tracked(mut prep) => {
+                let id = prep.checkpoint(&x);
+                prep.finish(id, forward(x.into_primitive()))
+            }
+            OpsKind::UnTracked(prep) => prep.finish(forward(x.into_primitive())),
+        }
+    }
+}
+
+/// Does the forward pass again, when activations are recomputed.
+#[derive(Debug)]
+struct Again(NodeId);
+
+impl RetroForward for Again {
+    fn forward(&self, states: &mut BackwardStates, out: NodeId) {
+        let x = states.get_state::<FlexTensor>(&self.0);
+        states.save(out, forward(x));
+    }
+}
+
+#[derive(Debug)]
+struct GeluBackward;
+
+impl Backward<Flex, 1> for GeluBackward {
+    type State = NodeId;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 1>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = grads.consume::<Flex>(&ops.node);
+        let x = checkpointer.retrieve_node_output::<FlexTensor>(ops.state);
+        let [parent] = ops.parents;
+        if let Some(node) = parent {
+            grads.register::<Flex>(node.id, backward(x, gradient));
+        }
+    }
+}
+
+fn forward(x: FlexTensor) -> FlexTensor {
+    let x = flat::contiguous(x);
+    let numbers = flat::numbers(&x);
+    let mut out = vec![0.0; numbers.len()];
+    out.par_chunks_mut(TASK).zip(numbers.par_chunks(TASK)).for_each(|(out, x)| {
+        fast(
+            #[inline(always)]
+            || each(out, [x], |[x]| x * normal(x).0),
+        );
+    });
+    flat::shaped(out, x.layout().shape().clone())
+}
+
+fn backward(x: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+    let (x, mut gradient) = (flat::contiguous(x), flat::owned(gradient));
+    let numbers = flat::numbers(&x).par_chunks(TASK);
+    let slopes = gradient.storage_mut::<f32>().par_chunks_mut(TASK);
+    slopes.zip(numbers).for_each(|(slopes, x)| {
+        fast(
+            #[inline(always)]
+            || {
+                change(slopes, [x], |gradient, [x]| {
+                    let (share, density) = normal(x);
+                    gradient * (share + x * density)
+                });
+            },
+        );
+    });
+    gradient
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::agree;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn values_and_gradients_are_those_of_burns_gelu(
+            seed in any::<u64>(),
+            size in 50usize..200,
+        ) {
+            agree(
+                seed,
+                &[size],
+                |t| gelu(t[0].clone().mul_scalar(4.0)),
+                |t| burn::tensor::activation::gelu(t[0].clone().mul_scalar(4.0)),
+            )?;
+        }
+    }
+}

@@ -1,0 +1,466 @@
+//! Group normalisation of images, with what comes after it in a residual network: adding the way
+//! around and ReLU.
+//!
+//! Only the means and deviations are kept for the backward pass; where ReLU let nothing through
+//! is computed again from the input.
+
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
+use burn::backend::autodiff::checkpoint::state::BackwardStates;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::autodiff::{Autodiff, NodeId};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
+use burn::tensor::{Shape, Tensor};
+use burn_flex::FlexTensor;
+use rayon::prelude::*;
+
+use crate::flat;
+use crate::math::{TASK, change, each, fast, sums};
+use crate::optional::{Optional, optional};
+
+/// What a normalisation is besides its tensors.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupNorm {
+    /// Groups of channels, each with a mean and a deviation of its own.
+    pub groups: usize,
+    /// Keeps the division finite.
+    pub epsilon: f64,
+    /// Whether ReLU comes last.
+    pub relu: bool,
+}
+
+/// The backends' side of [`group_norm`].
+#[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
+pub(crate) trait GroupNormed: Backend {
+    /// See [`group_norm`].
+    fn grouped(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        #[extension_type] around: Optional<Self>,
+        norm: GroupNorm,
+    ) -> FloatTensor<Self> {
+        composed::<Self>(x, gamma, beta, around.into_option(), norm)
+    }
+}
+
+/// Normalises `[samples, channels, rows, columns]` over each sample's groups of channels, scales
+/// by `gamma` and shifts by `beta` for each channel, adds `around`, and applies ReLU.
+pub fn group_norm(
+    x: Tensor<4>,
+    gamma: Tensor<1>,
+    beta: Tensor<1>,
+    around: Option<Tensor<4>>,
+    norm: GroupNorm,
+) -> Tensor<4> {
+    let around = optional(around);
+    let (x, gamma, beta) = (x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch());
+    Tensor::from_dispatch(<Dispatch as GroupNormed>::grouped(x, gamma, beta, around, norm))
+}
+
+fn composed<B: Backend>(
+    x: FloatTensor<B>,
+    gamma: FloatTensor<B>,
+    beta: FloatTensor<B>,
+    around: Option<FloatTensor<B>>,
+    norm: GroupNorm,
+) -> FloatTensor<B> {
+    let shape = x.shape();
+    let (samples, channels) = (shape[0], shape[1]);
+    let size = shape.num_elements() / (samples * norm.groups);
+    let x = B::float_reshape(x, Shape::new([samples, norm.groups, size]));
+    let x = B::float_sub(x.clone(), B::float_mean_dim(x, 2));
+    let square = B::float_mean_dim(B::float_mul(x.clone(), x.clone()), 2);
+    let deviation = B::float_sqrt(B::float_add_scalar(square, norm.epsilon.into()));
+    let x = B::float_reshape(B::float_div(x, deviation), shape);
+    let each = Shape::new([1, channels, 1, 1]);
+    let x = B::float_mul(x, B::float_reshape(gamma, each.clone()));
+    let x = B::float_add(x, B::float_reshape(beta, each));
+    let x = match around {
+        Some(around) => B::float_add(x, around),
+        None => x,
+    };
+    if norm.relu { B::relu(x) } else { x }
+}
+
+#[cfg(feature = "gpu")]
+impl GroupNormed for burn::backend::Cube {}
+
+#[cfg(feature = "gpu")]
+impl<C: CheckpointStrategy> GroupNormed for Autodiff<burn::backend::Cube, C> {}
+
+impl GroupNormed for Flex {
+    fn grouped(
+        x: FlexTensor,
+        gamma: FlexTensor,
+        beta: FlexTensor,
+        around: Optional<Self>,
+        norm: GroupNorm,
+    ) -> FlexTensor {
+        let around = around.into_option();
+        match ours([&x, &gamma, &beta], around.as_ref(), norm) {
+            true => forward(&Inputs::new(x, gamma, beta, around), norm).0,
+            false => composed::<Self>(x, gamma, beta, around, norm),
+        }
+    }
+}
+
+impl<C: CheckpointStrategy> GroupNormed for Autodiff<Flex, C> {
+    fn grouped(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        around: Optional<Self>,
+        norm: GroupNorm,
+    ) -> FloatTensor<Self> {
+        let around = around.into_option();
+        let primitive = |tensor: &FloatTensor<Self>| tensor.primitive().clone();
+        let around_primitive = around.as_ref().map(primitive);
+        let three = [x.primitive(), gamma.primitive(), beta.primitive()];
+        if !ours(three, around_primitive.as_ref(), norm) {
+            return composed::<Self>(x, gamma, beta, around, norm);
+        }
+        match around {
+            Some(around) => record::<C, 4>([x, gamma, beta, around], norm),
+            None => record::<C, 3>([x, gamma, beta], norm),
+        }
+    }
+}
+
+fn record<C: CheckpointStrategy, const N: usize>(
+    inputs: [FloatTensor<Autodiff<Flex, C>>; N],
+    norm: GroupNorm,
+) -> FloatTensor<Autodiff<Flex, C>> {
+    let ids = inputs.each_ref().map(|input| input.id());
+    let primitives = Inputs::of(inputs.each_ref().map(|input| input.primitive().clone()));
+    let prep = NormBackward(norm)
+        .prepare::<C>(inputs.each_ref().map(|input| input.node()))
+        .memory_bound()
+        .retro_forward(Again { ids, norm })
+        .parents(&inputs)
+        .stateful();
+    let (out, stats) = forward(&primitives, norm);
+    match prep {
+        OpsKind::Tracked(mut prep) => {
+            let ids = inputs.each_ref().map(|input| prep.checkpoint(input));
+            prep.finish((ids, stats), out)
+        }
+        OpsKind::UnTracked(prep) => prep.finish(out),
+    }
+}
+
+/// Does the forward pass again, when activations are recomputed.
+#[derive(Debug)]
+struct Again<const N: usize> {
+    ids: [NodeId; N],
+    norm: GroupNorm,
+}
+
+impl<const N: usize> RetroForward for Again<N> {
+    fn forward(&self, states: &mut BackwardStates, out: NodeId) {
+        let inputs = Inputs::of(self.ids.map(|id| states.get_state::<FlexTensor>(&id)));
+        states.save(out, forward(&inputs, self.norm).0);
+    }
+}
+
+#[derive(Debug)]
+struct NormBackward(GroupNorm);
+
+impl<const N: usize> Backward<Flex, N> for NormBackward {
+    type State = ([NodeId; N], Vec<f32>);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, N>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let gradient = flat::contiguous(grads.consume::<Flex>(&ops.node));
+        let (ids, stats) = ops.state;
+        let inputs = Inputs::of(ids.map(|id| checkpointer.retrieve_node_output::<FlexTensor>(id)));
+        let found = backward(&inputs, self.0, &stats, gradient);
+        for (parent, gradient) in ops.parents.into_iter().zip(found) {
+            if let (Some(node), Some(gradient)) = (parent, gradient) {
+                grads.register::<Flex>(node.id, gradient);
+            }
+        }
+    }
+}
+
+/// The tensors, with their numbers side by side.
+struct Inputs {
+    x: FlexTensor,
+    gamma: FlexTensor,
+    beta: FlexTensor,
+    around: Option<FlexTensor>,
+}
+
+impl Inputs {
+    fn new(x: FlexTensor, gamma: FlexTensor, beta: FlexTensor, around: Option<FlexTensor>) -> Self {
+        Self {
+            x: flat::contiguous(x),
+            gamma: flat::contiguous(gamma),
+            beta: flat::contiguous(beta),
+            around: around.map(flat::contiguous),
+        }
+    }
+
+    fn of<const N: usize>(tensors: [FlexTensor; N]) -> Self {
+        let mut tensors = tensors.into_iter();
+        match (tensors.next(), tensors.next(), tensors.next()) {
+            (Some(x), Some(gamma), Some(beta)) => Self::new(x, gamma, beta, tensors.next()),
+            _ => panic!("a norm has three tensors or four"),
+        }
+    }
+
+    /// Numbers of one channel, one group and one sample.
+    fn sizes(&self, norm: GroupNorm) -> [usize; 3] {
+        let [_, channels, rows, columns] = flat::dims(&self.x);
+        let channel = rows * columns;
+        [channel, channels / norm.groups * channel, channels * channel]
+    }
+}
+
+fn ours(inputs: [&FlexTensor; 3], around: Option<&FlexTensor>, norm: GroupNorm) -> bool {
+    let [samples, channels, rows, columns] = flat::dims(inputs[0]);
+    let mut all = inputs.into_iter().chain(around);
+    all.all(flat::is_f32)
+        && around.is_none_or(|around| flat::dims(around) == [samples, channels, rows, columns])
+        && channels % norm.groups == 0
+        && samples * channels * rows * columns > 0
+}
+
+/// The result, and for each group its mean and the inverse of its deviation.
+fn forward(inputs: &Inputs, norm: GroupNorm) -> (FlexTensor, Vec<f32>) {
+    let [channel, group, sample] = inputs.sizes(norm);
+    let x = flat::numbers(&inputs.x);
+    let (gamma, beta) = (flat::numbers(&inputs.gamma), flat::numbers(&inputs.beta));
+    let around = inputs.around.as_ref().map(flat::numbers);
+    let mut out = vec![0.0; x.len()];
+    let mut stats = vec![0.0; x.len() / group * 2];
+    let at_once = (TASK / sample).max(1);
+    out.par_chunks_mut(sample)
+        .zip(stats.par_chunks_mut(norm.groups * 2))
+        .enumerate()
+        .with_min_len(at_once)
+        .for_each(|(at, (out, stats))| {
+            let x = &x[at * sample..][..sample];
+            let around = around.map(|around| &around[at * sample..][..sample]);
+            fast(
+                #[inline(always)]
+                || {
+                    for (at, stats) in stats.chunks_exact_mut(2).enumerate() {
+                        let x = &x[at * group..][..group];
+                        let [sum] = sums([x], |[x]| [x]);
+                        let mean = sum / group as f32;
+                        let [square] = sums([x], |[x]| [(x - mean) * (x - mean)]);
+                        let deviation = (square / group as f32 + norm.epsilon as f32).sqrt();
+                        stats.copy_from_slice(&[mean, 1.0 / deviation]);
+                    }
+                    for (at, out) in out.chunks_exact_mut(channel).enumerate() {
+                        let line = Line::new(at, at * channel / group, gamma, beta, stats);
+                        let x = &x[at * channel..][..channel];
+                        let cut = |y: f32| if norm.relu && y < 0.0 { 0.0 } else { y };
+                        match around {
+                            Some(around) => {
+                                let around = &around[at * channel..][..channel];
+                                each(out, [x, around], |[x, around]| cut(line.of(x) + around));
+                            }
+                            None => each(out, [x], |[x]| cut(line.of(x))),
+                        }
+                    }
+                },
+            );
+        });
+    (flat::shaped(out, inputs.x.layout().shape().clone()), stats)
+}
+
+/// What a channel's numbers go through.
+#[derive(Clone, Copy)]
+struct Line {
+    mean: f32,
+    inverse: f32,
+    gamma: f32,
+    scale: f32,
+    shift: f32,
+}
+
+impl Line {
+    #[inline(always)]
+    fn new(channel: usize, group: usize, gamma: &[f32], beta: &[f32], stats: &[f32]) -> Self {
+        let (mean, inverse) = (stats[2 * group], stats[2 * group + 1]);
+        let scale = gamma[channel] * inverse;
+        let shift = beta[channel] - mean * scale;
+        Self { mean, inverse, gamma: gamma[channel], scale, shift }
+    }
+
+    #[inline(always)]
+    fn of(self, x: f32) -> f32 {
+        x * self.scale + self.shift
+    }
+}
+
+/// The gradients by x, gamma, beta and what goes around.
+fn backward(
+    inputs: &Inputs,
+    norm: GroupNorm,
+    stats: &[f32],
+    gradient: FlexTensor,
+) -> [Option<FlexTensor>; 4] {
+    let [_, _, sample] = inputs.sizes(norm);
+    let x = flat::numbers(&inputs.x);
+    let around = inputs.around.as_ref().map(flat::numbers);
+    let channels = flat::numbers(&inputs.gamma).len();
+    // What goes around has the gradient that came through ReLU.
+    let untouched = (around.is_some() && !norm.relu).then(|| gradient.clone());
+    let mut through = vec![0.0; if around.is_some() && norm.relu { x.len() } else { 0 }];
+    let keep = if through.is_empty() { 0 } else { sample };
+    let mut kept: Vec<&mut [f32]> = match keep {
+        0 => (0..x.len() / sample).map(|_| Default::default()).collect(),
+        keep => through.chunks_mut(keep).collect(),
+    };
+    let mut of_channels = vec![0.0; x.len() / sample * channels * 2];
+    let mut of_x = flat::owned(gradient);
+    of_x.storage_mut::<f32>()
+        .par_chunks_mut(sample)
+        .zip(of_channels.par_chunks_mut(channels * 2))
+        .zip(kept.par_iter_mut())
+        .enumerate()
+        .with_min_len((TASK / sample).max(1))
+        .for_each(|(at, ((gradient, of_channels), kept))| {
+            let stats = &stats[at * norm.groups * 2..][..norm.groups * 2];
+            let x = &x[at * sample..][..sample];
+            let around = around.map(|around| &around[at * sample..][..sample]);
+            fast(
+                #[inline(always)]
+                || match around {
+                    Some(around) => {
+                        of_sample([x, around], inputs, norm, stats, gradient, of_channels, kept);
+                    }
+                    None => of_sample([x], inputs, norm, stats, gradient, of_channels, kept),
+                },
+            );
+        });
+    let mut of_gamma = vec![0.0; channels];
+    let mut of_beta = vec![0.0; channels];
+    for of_sample in of_channels.chunks_exact(channels * 2) {
+        for (channel, sums) in of_sample.chunks_exact(2).enumerate() {
+            of_beta[channel] += sums[0];
+            of_gamma[channel] += sums[1];
+        }
+    }
+    let shape = inputs.x.layout().shape().clone();
+    let of_around = untouched.or((keep > 0).then(|| flat::shaped(through, shape)));
+    let [of_gamma, of_beta] = [of_gamma, of_beta].map(|sums| flat::tensor(sums, [channels]));
+    [Some(of_x), Some(of_gamma), Some(of_beta), of_around]
+}
+
+/// Whether ReLU let a number through. `numbers` are the input and, if there is one, what goes
+/// around.
+#[inline(always)]
+fn is_open<const K: usize>(line: Line, relu: bool, numbers: [f32; K]) -> bool {
+    let around = numbers.get(1).copied().unwrap_or(0.0);
+    !relu || line.of(numbers[0]) + around > 0.0
+}
+
+/// Turns a sample's gradient into the one by its input, and sums it up for each channel.
+#[inline(always)]
+fn of_sample<const K: usize>(
+    slices: [&[f32]; K],
+    inputs: &Inputs,
+    norm: GroupNorm,
+    stats: &[f32],
+    gradient: &mut [f32],
+    of_channels: &mut [f32],
+    kept: &mut [f32],
+) {
+    let [channel, group, _] = inputs.sizes(norm);
+    let (gamma, beta) = (flat::numbers(&inputs.gamma), flat::numbers(&inputs.beta));
+    let each_group = group / channel;
+    for (at, sums_of) in of_channels.chunks_exact_mut(2).enumerate() {
+        let line = Line::new(at, at / each_group, gamma, beta, stats);
+        let slices = slices.map(|slice| &slice[at * channel..][..channel]);
+        let gradient = &mut gradient[at * channel..][..channel];
+        change(
+            gradient,
+            slices,
+            |gradient, numbers| {
+                if is_open(line, norm.relu, numbers) { gradient } else { 0.0 }
+            },
+        );
+        let found = sums([slices[0], &*gradient], |[x, gradient]| {
+            [gradient, gradient * ((x - line.mean) * line.inverse)]
+        });
+        sums_of.copy_from_slice(&found);
+    }
+    if !kept.is_empty() {
+        kept.copy_from_slice(gradient);
+    }
+    for (at, gradient) in gradient.chunks_exact_mut(group).enumerate() {
+        let [mut mean, mut slope] = [0.0; 2];
+        for channel in at * each_group..(at + 1) * each_group {
+            mean += gamma[channel] * of_channels[2 * channel];
+            slope += gamma[channel] * of_channels[2 * channel + 1];
+        }
+        let (mean, slope) = (mean / group as f32, slope / group as f32);
+        for (within, gradient) in gradient.chunks_exact_mut(channel).enumerate() {
+            let number = at * each_group + within;
+            let line = Line::new(number, at, gamma, beta, stats);
+            change(gradient, [&slices[0][number * channel..][..channel]], |gradient, [x]| {
+                let normal = (x - line.mean) * line.inverse;
+                line.inverse * (gradient * line.gamma - mean - normal * slope)
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::agree;
+    use burn::tensor::activation::relu as burns_relu;
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn values_and_gradients_are_those_of_burns_operations(
+            seed in any::<u64>(),
+            samples in 1usize..5,
+            groups in 1usize..4,
+            each_group in 1usize..4,
+            height in 3usize..7,
+            width in 3usize..7,
+            relu in any::<bool>(),
+            is_around in any::<bool>(),
+        ) {
+            let channels = groups * each_group;
+            let shape = [samples, channels, height, width];
+            let size = shape.iter().product();
+            let norm = GroupNorm { groups, epsilon: 1e-5, relu };
+            let image = |t: &[Tensor<1>], at: usize| t[at].clone().reshape(shape);
+            let sizes = [size, channels, channels, size];
+            agree(
+                seed,
+                &sizes[..if is_around { 4 } else { 3 }],
+                |t| {
+                    let around = is_around.then(|| image(t, 3));
+                    group_norm(image(t, 0), t[1].clone(), t[2].clone(), around, norm).flatten(0, 3)
+                },
+                |t| {
+                    let x = image(t, 0).reshape([samples, groups, size / samples / groups]);
+                    let x = x.clone() - x.mean_dim(2);
+                    let x = x.clone() / (x.clone() * x).mean_dim(2).add_scalar(1e-5).sqrt();
+                    let each = [1, channels, 1, 1];
+                    let x = x.reshape(shape) * t[1].clone().reshape(each);
+                    let x = x + t[2].clone().reshape(each);
+                    let x = if is_around { x + image(t, 3) } else { x };
+                    if relu { burns_relu(x).flatten(0, 3) } else { x.flatten(0, 3) }
+                },
+            )?;
+        }
+    }
+}

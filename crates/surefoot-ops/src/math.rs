@@ -1,0 +1,215 @@
+//! Loops over numbers that the compiler turns into vector instructions.
+//!
+//! Everything here is inlined into a closure given to [`fast`], which is compiled once for each
+//! sort of processor. Sums run over [`LANES`] separate numbers, so their order is fixed.
+
+use pulp::{Arch, WithSimd};
+use rayon::prelude::*;
+
+/// Runs a loop with the best instructions that this processor has.
+#[inline(always)]
+pub(crate) fn fast<R>(work: impl FnOnce() -> R) -> R {
+    struct Work<F>(F);
+    impl<R, F: FnOnce() -> R> WithSimd for Work<F> {
+        type Output = R;
+
+        #[inline(always)]
+        fn with_simd<S: pulp::Simd>(self, _simd: S) -> R {
+            (self.0)()
+        }
+    }
+    Arch::new().dispatch(Work(work))
+}
+
+/// Numbers that are summed side by side: a vector of the widest sort.
+pub(crate) const LANES: usize = 16;
+
+/// Several sums over the numbers at each place of some slices of the same length.
+#[inline(always)]
+pub(crate) fn sums<const K: usize, const N: usize>(
+    inputs: [&[f32]; K],
+    of: impl Fn([f32; K]) -> [f32; N],
+) -> [f32; N] {
+    let mut lanes = [[0f32; LANES]; N];
+    let count = inputs[0].len();
+    let whole = count / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        let parts = inputs.map(|input| &input[start..start + LANES]);
+        for lane in 0..LANES {
+            let terms = of(parts.map(|part| part[lane]));
+            for (lanes, term) in lanes.iter_mut().zip(terms) {
+                lanes[lane] += term;
+            }
+        }
+    }
+    for at in whole..count {
+        let terms = of(inputs.map(|input| input[at]));
+        for (lanes, term) in lanes.iter_mut().zip(terms) {
+            lanes[at - whole] += term;
+        }
+    }
+    lanes.map(|lanes| {
+        let halves: [f32; LANES / 2] = std::array::from_fn(|at| lanes[at] + lanes[at + LANES / 2]);
+        let quarters: [f32; LANES / 4] =
+            std::array::from_fn(|at| halves[at] + halves[at + LANES / 4]);
+        (quarters[0] + quarters[1]) + (quarters[2] + quarters[3])
+    })
+}
+
+/// Fills a slice from the numbers at each place of others of the same length.
+#[inline(always)]
+pub(crate) fn each<const K: usize>(
+    out: &mut [f32],
+    inputs: [&[f32]; K],
+    of: impl Fn([f32; K]) -> f32,
+) {
+    let whole = out.len() / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        let out = &mut out[start..start + LANES];
+        let parts = inputs.map(|input| &input[start..start + LANES]);
+        for lane in 0..LANES {
+            out[lane] = of(parts.map(|part| part[lane]));
+        }
+    }
+    for at in whole..out.len() {
+        out[at] = of(inputs.map(|input| input[at]));
+    }
+}
+
+/// Changes a slice by its own numbers and those at each place of others of the same length.
+#[inline(always)]
+pub(crate) fn change<const K: usize>(
+    values: &mut [f32],
+    inputs: [&[f32]; K],
+    of: impl Fn(f32, [f32; K]) -> f32,
+) {
+    let whole = values.len() / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        let values = &mut values[start..start + LANES];
+        let parts = inputs.map(|input| &input[start..start + LANES]);
+        for lane in 0..LANES {
+            values[lane] = of(values[lane], parts.map(|part| part[lane]));
+        }
+    }
+    for at in whole..values.len() {
+        values[at] = of(values[at], inputs.map(|input| input[at]));
+    }
+}
+
+/// Adds up rows of `width` numbers, in blocks whose size depends on `width` alone, so that the
+/// sum is the same with any number of threads. `term` makes a block's rows.
+pub(crate) fn column_sums<const N: usize>(
+    rows: usize,
+    width: usize,
+    add: impl Fn(std::ops::Range<usize>, &mut [Vec<f32>; N]) + Sync,
+) -> [Vec<f32>; N] {
+    let block = rows_at_once(width);
+    let parts: Vec<[Vec<f32>; N]> = (0..rows.div_ceil(block))
+        .into_par_iter()
+        .map(|at| {
+            let mut sums = std::array::from_fn(|_| vec![0.0; width]);
+            add(at * block..((at + 1) * block).min(rows), &mut sums);
+            sums
+        })
+        .collect();
+    let mut total: [Vec<f32>; N] = std::array::from_fn(|_| vec![0.0; width]);
+    for part in parts {
+        for (total, part) in total.iter_mut().zip(part) {
+            total.iter_mut().zip(part).for_each(|(total, part)| *total += part);
+        }
+    }
+    total
+}
+
+/// Rows that a thread takes at once: enough to be worth its while.
+pub(crate) fn rows_at_once(width: usize) -> usize {
+    (TASK / width.max(1)).max(1)
+}
+
+/// Numbers that a thread takes at once.
+pub(crate) const TASK: usize = 16 << 10;
+
+/// `e^x` without branches: 2^n · e^r with |r| ≤ ln 2 / 2, where the series of e^r is cut after
+/// its eighth term. Below -87 it is 0, since a smaller power has no normal number.
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    // Adding 1.5 · 2²³ leaves no room for a fraction: the sum is rounded to a whole number, which
+    // then stands in its lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    const LN_2_HIGH: f32 = 0.693_359_4;
+    const LN_2_LOW: f32 = -2.121_944_4e-4;
+    let clamped = x.clamp(-87.0, 88.0);
+    let shifted = clamped * std::f32::consts::LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = clamped - n * LN_2_HIGH - n * LN_2_LOW;
+    let mut series = 1.0 / 5040.0;
+    for factor in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
+        series = series * r + factor;
+    }
+    let power = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
+    let value = series * f32::from_bits(power);
+    let value = if x < -87.0 { 0.0 } else { value };
+    // Comparisons with NaN are false, and a clamp keeps it.
+    if x > 88.0 { f32::INFINITY } else { value }
+}
+
+/// The normal distribution's share below x, Φ(x), and its density φ(x), from one power of e
+/// (Abramowitz and Stegun, 7.1.26, which is right to 1.5e-7).
+#[inline(always)]
+pub(crate) fn normal(x: f32) -> (f32, f32) {
+    let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
+    let power = exp(-z * z);
+    let t = 1.0 / (1.0 + 0.327_591_1 * z);
+    let mut series = 1.061_405_4f32;
+    for factor in [-1.453_152, 1.421_413_7, -0.284_496_74, 0.254_829_6] {
+        series = series * t + factor;
+    }
+    let tail = 0.5 * series * t * power;
+    let share = if x > 0.0 { 1.0 - tail } else { tail };
+    const DENSITY_AT_0: f32 = 0.398_942_3;
+    (share, DENSITY_AT_0 * power)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn powers_of_e_are_right(x in -86f32..88.0) {
+            let right = f64::from(x).exp();
+            prop_assert!((f64::from(exp(x)) / right - 1.0).abs() < 3e-7, "{x}");
+        }
+
+        #[test]
+        fn the_normal_distribution_is_right(x in -6f64..6.0) {
+            let (share, density) = normal(x as f32);
+            // Simpson's rule from far below.
+            let steps = 4000;
+            let phi = |x: f64| (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
+            let width = (x + 12.0) / f64::from(steps);
+            let at = |step: i32| phi(-12.0 + width * f64::from(step));
+            let inner: f64 =
+                (1..steps).map(|step| if step % 2 == 1 { 4.0 } else { 2.0 } * at(step)).sum();
+            let right = width / 3.0 * (at(0) + inner + at(steps));
+            prop_assert!((f64::from(share) - right).abs() < 3e-7, "{share} {right}");
+            prop_assert!((f64::from(density) - phi(x)).abs() < 3e-7);
+        }
+
+        #[test]
+        fn sums_are_right(numbers in prop::collection::vec(-1f32..1.0, 0..100)) {
+            let right: f64 = numbers.iter().map(|number| f64::from(*number)).sum();
+            let [is] = sums([&numbers], |[number]| [number]);
+            prop_assert!((f64::from(is) - right).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn powers_of_e_end_well() {
+        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp(f32::INFINITY), f32::INFINITY);
+        assert_eq!(exp(0.0), 1.0);
+        assert!(exp(f32::NAN).is_nan());
+    }
+}

@@ -1,0 +1,254 @@
+//! Many callers on one device: bare Burn threads against lanes.
+//!
+//! `cargo bench --workspace --bench lanes -- [--device cpu|gpu] [--model mlp|conv|block]
+//! [--seconds S]`. All rates are of one run, in turns: for each number of callers, bare and on
+//! lanes, round after round; the median of the rounds. The callers are the same threads in both, so
+//! that both find their streams warm. About a minute.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Barrier, mpsc};
+use std::time::{Duration, Instant};
+
+use surefoot::device::{DeviceName, OpenDevice, open};
+use surefoot_serve::lanes::{Lanes, MOST_LANES};
+use testkit::networks::Network;
+
+const CALLERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const ROUNDS: usize = 5;
+
+struct Options {
+    device: Arc<OpenDevice>,
+    model: String,
+    /// How long one rate is measured.
+    window: Duration,
+}
+
+/// A network and a device, with what every caller should get.
+struct Scene {
+    device: Arc<OpenDevice>,
+    network: Network,
+    inputs: Vec<Vec<f32>>,
+    goldens: Vec<Vec<f32>>,
+}
+
+impl Scene {
+    /// One forward of `caller`. The result is looked at, so that nobody is fast by being wrong.
+    fn forward(&self, caller: usize) {
+        let result = self.network.forward(&self.inputs[caller], self.device.burn());
+        assert_eq!(result, self.goldens[caller], "caller {caller} got another's numbers");
+    }
+}
+
+/// The callers: threads that live as long as the benchmark, so that bare forwards and those on lanes
+/// find the same streams, warm.
+struct Crew(Vec<mpsc::Sender<Box<dyn FnOnce() + Send>>>);
+
+/// What callers do over and over, told who they are.
+type Work = Arc<dyn Fn(usize) + Send + Sync>;
+
+impl Crew {
+    fn new() -> Self {
+        let hire = |_| {
+            let (jobs, inbox) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+            std::thread::spawn(move || inbox.into_iter().for_each(|job| job()));
+            jobs
+        };
+        Self((0..64).map(hire).collect())
+    }
+
+    /// Forwards a second of `callers` callers, after a start that is not counted.
+    fn rate(&self, callers: usize, window: Duration, work: &Work) -> f64 {
+        let (stop, counting) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (done, finished) = (Arc::new(AtomicU64::new(0)), Arc::new(Barrier::new(callers + 1)));
+        for (caller, jobs) in self.0[..callers].iter().enumerate() {
+            let (stop, counting, work) = (stop.clone(), counting.clone(), work.clone());
+            let (done, finished) = (done.clone(), finished.clone());
+            let job = move || {
+                while !stop.load(Relaxed) {
+                    work(caller);
+                    if counting.load(Relaxed) {
+                        done.fetch_add(1, Relaxed);
+                    }
+                }
+                finished.wait();
+            };
+            jobs.send(Box::new(job)).expect("the crew lives");
+        }
+        std::thread::sleep(window / 4);
+        counting.store(true, Relaxed);
+        let (started, before) = (Instant::now(), done.load(Relaxed));
+        std::thread::sleep(window);
+        let (elapsed, after) = (started.elapsed(), done.load(Relaxed));
+        stop.store(true, Relaxed);
+        finished.wait();
+        (after - before) as f64 / elapsed.as_secs_f64()
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    let options = options();
+    let scene = Arc::new(scene(&options));
+    let lanes = Arc::new(Lanes::new(Arc::clone(&scene.device), MOST_LANES));
+    let crew = Crew::new();
+    let on_lanes: Work = {
+        let (scene, lanes) = (scene.clone(), lanes.clone());
+        Arc::new(move |caller| on_a_lane(&lanes, || scene.forward(caller)))
+    };
+    let bare: Work = {
+        let scene = scene.clone();
+        Arc::new(move |caller| scene.forward(caller))
+    };
+    println!("{} on {}: {}", options.model, scene.device.name(), scene.device.info.label);
+    settle(&lanes, &crew, options.window, &on_lanes);
+
+    // Bare, and on lanes.
+    let sides = [&bare, &on_lanes];
+    let mut rates = [vec![Vec::new(); CALLERS.len()], vec![Vec::new(); CALLERS.len()]];
+    for round in 0..ROUNDS {
+        for (nth, callers) in CALLERS.into_iter().enumerate() {
+            // Whoever comes second finds the machine as the first left it: take turns.
+            for side in [round % 2, (round + 1) % 2] {
+                rates[side][nth].push(crew.rate(callers, options.window, sides[side]));
+            }
+        }
+    }
+    let [bare, laned] = rates.map(|side| side.into_iter().map(median).collect::<Vec<f64>>());
+    let best_bare = bare.iter().copied().fold(0.0, f64::max);
+    let best = laned.iter().copied().fold(best_bare, f64::max);
+    println!("\n{:>8} {:>12} {:>12} {:>22}", "callers", "bare /s", "lanes /s", "lanes / best bare");
+    for (nth, callers) in CALLERS.into_iter().enumerate() {
+        let share = laned[nth] / best_bare;
+        println!("{callers:>8} {:>12.0} {:>12.0} {share:>22.3}", bare[nth], laned[nth]);
+    }
+    println!("\n{} lanes active of {MOST_LANES}", lanes.statistics().active);
+    for (nth, callers) in CALLERS.into_iter().enumerate() {
+        if [8, 16, 64].contains(&callers) {
+            verdict(&format!("{callers} callers / best bare rate"), laned[nth] / best_bare, 0.9);
+        }
+    }
+    let bound = (8.0 * laned[0]).min(best);
+    verdict("8 callers / min(8 x one lane, saturated)", laned[3] / bound, 0.9);
+    cost_of_one_lane(&scene, options.window);
+    inside_at_once(&scene, &crew, options.window);
+}
+
+fn on_a_lane(lanes: &Lanes<()>, forward: impl FnOnce()) {
+    let forward = |_: &_| {
+        forward();
+        Ok::<_, std::convert::Infallible>(())
+    };
+    match lanes.run(&(), forward) {
+        Ok(()) => {}
+        Err(never) => match never {},
+    }
+}
+
+/// Lets the lanes find out how many of them pay.
+fn settle(lanes: &Lanes<()>, crew: &Crew, window: Duration, work: &Work) {
+    let started = Instant::now();
+    let patience = (40 * window).max(Duration::from_secs(10));
+    while !lanes.has_settled() && started.elapsed() < patience {
+        crew.rate(64, window, work);
+    }
+    let found = if lanes.has_settled() { "found" } else { "not settled" };
+    let (active, took) = (lanes.statistics().active, started.elapsed().as_secs_f64());
+    println!("{found}: {active} lanes pay, after {took:.1} s");
+}
+
+/// One caller, on a lane and bare, in turns too short for the machine to change between them.
+fn cost_of_one_lane(scene: &Scene, window: Duration) {
+    let lanes = Lanes::new(Arc::clone(&scene.device), MOST_LANES);
+    let on_lane = || on_a_lane(&lanes, || scene.forward(0));
+    let bare = || scene.forward(0);
+    (0..8).for_each(|_| {
+        on_lane();
+        bare();
+    });
+    let time = |work: &dyn Fn(), count: usize| {
+        let started = Instant::now();
+        (0..count).for_each(|_| work());
+        started.elapsed().as_secs_f64()
+    };
+    let count = (0.02 / time(&bare, 1)).ceil().clamp(1.0, 1000.0) as usize;
+    let until = Instant::now() + 12 * window;
+    let mut ratios = Vec::new();
+    while Instant::now() < until || ratios.len() < 11 {
+        // The outer two of one kind around the inner two of the other: drift cancels.
+        let [a, b, c, d]: [&dyn Fn(); 4] = match ratios.len() % 2 {
+            0 => [&bare, &on_lane, &on_lane, &bare],
+            _ => [&on_lane, &bare, &bare, &on_lane],
+        };
+        let outer_first = time(a, count);
+        let inner = time(b, count) + time(c, count);
+        let outer = outer_first + time(d, count);
+        ratios.push(if ratios.len() % 2 == 0 { inner / outer } else { outer / inner });
+    }
+    let ratio = median(ratios);
+    let said = if ratio <= 1.02 { "ok" } else { "MISSED" };
+    println!("{:<45} {ratio:>7.4}  (at most 1.02) {said}", "one caller on a lane / bare, time");
+}
+
+/// No lock is held while a model runs: as many threads are inside of it as there are lanes.
+fn inside_at_once(scene: &Arc<Scene>, crew: &Crew, window: Duration) {
+    for count in [1, 2, 4, 8] {
+        let lanes = Lanes::fixed(Arc::clone(&scene.device), count);
+        let inside = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0)]);
+        let work: Work = {
+            let (scene, inside) = (scene.clone(), inside.clone());
+            Arc::new(move |caller| {
+                on_a_lane(&lanes, || {
+                    let [now, greatest] = &*inside;
+                    greatest.fetch_max(now.fetch_add(1, Relaxed) + 1, Relaxed);
+                    scene.forward(caller);
+                    now.fetch_sub(1, Relaxed);
+                });
+            })
+        };
+        crew.rate(16, window, &work);
+        let greatest = inside[1].load(Relaxed);
+        let said = if greatest == count { "ok" } else { "MISSED" };
+        println!("{:<45} {greatest:>7}  (lanes: {count}) {said}", "threads inside forward at once");
+    }
+}
+
+fn verdict(what: &str, share: f64, target: f64) {
+    let said = if share >= target { "ok" } else { "MISSED" };
+    println!("{what:<45} {share:>7.3}  (at least {target}) {said}");
+}
+
+fn scene(options: &Options) -> Scene {
+    let device = Arc::clone(&options.device);
+    let network = match options.model.as_str() {
+        "mlp" => Network::mlp(device.burn()),
+        "conv" => Network::conv(device.burn()),
+        "block" => Network::block(device.burn()),
+        other => panic!("no model '{other}': mlp, conv or block"),
+    };
+    let inputs: Vec<_> = (0..64).map(|caller| network.input(caller)).collect();
+    let goldens = inputs.iter().map(|input| network.forward(input, device.burn())).collect();
+    Scene { device, network, inputs, goldens }
+}
+
+fn options() -> Options {
+    let mut device = DeviceName::CPU;
+    let (mut model, mut seconds) = ("mlp".to_owned(), 0.5);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} needs a value"));
+        match argument.as_str() {
+            // Cargo says that it is a bench.
+            "--bench" => {}
+            "--device" => device = value().parse().unwrap_or_else(|error| panic!("{error}")),
+            "--model" => model = value(),
+            "--seconds" => seconds = value().parse().expect("--seconds takes a number"),
+            other => panic!("no option '{other}': --device, --model, --seconds"),
+        }
+    }
+    let device = open(device).unwrap_or_else(|fault| panic!("{fault}"));
+    Options { device, model, window: Duration::from_secs_f64(seconds) }
+}

@@ -1,0 +1,261 @@
+//! Messages to a prompt, by the Jinja template that a model brings.
+//!
+//! It is in `chat_template.jinja`, or in `tokenizer_config.json` under `chat_template`: a text,
+//! or a list of named ones of which `default` is taken. Templates are written for Python, so
+//! strings and lists have Python's methods here, and `raise_exception`, `strftime_now` and the
+//! special tokens are there as transformers gives them. A model without a template takes part in
+//! no chat, unless its operator names one: a file, `chatml`, or `plain`, which puts the role
+//! before each message and nothing else.
+
+mod clock;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Serde;
+use minijinja::{Environment, Error, ErrorKind, context};
+use serde_json::{Map, Value};
+
+/// Larger than any published template or tokenizer configuration.
+const MAX_FILE: u64 = 8 << 20;
+const NAME: &str = "chat";
+
+/// `role: text` for each message, and the assistant's turn.
+const PLAIN: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}
+{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}";
+
+/// The format of many models that were tuned to chat.
+const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
+{% endif %}";
+
+/// Why there is no prompt.
+#[derive(Debug, thiserror::Error)]
+pub enum ChatError {
+    /// A file can't be read, or is not what it should be.
+    #[error("{}: {problem}", file.display())]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The template can't be understood.
+    #[error("the chat template is wrong: {0}")]
+    Template(String),
+    /// The template refuses these messages.
+    #[error("the chat template refuses the messages: {0}")]
+    Messages(String),
+}
+
+/// A template that was read and understood.
+#[derive(Debug)]
+pub struct Template {
+    environment: Environment<'static>,
+    specials: Map<String, Value>,
+}
+
+impl Template {
+    /// The template of a model folder, if it has one.
+    pub fn of_folder(folder: &Path) -> Result<Option<Self>, ChatError> {
+        let file = folder.join("tokenizer_config.json");
+        let settings = if file.exists() { object(&file)? } else { Map::new() };
+        let specials = specials(&settings);
+        let beside = folder.join("chat_template.jinja");
+        if beside.exists() {
+            return Self::new(&text(&beside)?, specials).map(Some);
+        }
+        match settings.get("chat_template") {
+            None | Some(Value::Null) => Ok(None),
+            Some(Value::String(source)) => Self::new(source, specials).map(Some),
+            Some(Value::Array(named)) => {
+                let of = |name: &str| {
+                    named.iter().find(|one| one.get("name").and_then(Value::as_str) == Some(name))
+                };
+                let chosen = of("default").or(named.first());
+                match chosen.and_then(|one| one.get("template")).and_then(Value::as_str) {
+                    Some(source) => Self::new(source, specials).map(Some),
+                    None => Err(problem(&file, "'chat_template' lists no template")),
+                }
+            }
+            Some(_) => Err(problem(&file, "'chat_template' is neither a text nor a list")),
+        }
+    }
+
+    /// The template that an operator named: `plain`, `chatml` or a file; with the special tokens
+    /// of `folder`.
+    pub fn named(name: &str, folder: &Path) -> Result<Self, ChatError> {
+        let file = folder.join("tokenizer_config.json");
+        let specials = if file.exists() { specials(&object(&file)?) } else { Map::new() };
+        match name {
+            "plain" => Self::new(PLAIN, specials),
+            "chatml" => Self::new(CHATML, specials),
+            path => Self::new(&text(Path::new(path))?, specials),
+        }
+    }
+
+    fn new(source: &str, specials: Map<String, Value>) -> Result<Self, ChatError> {
+        let wrong = |error: Error| ChatError::Template(told(&error));
+        let mut environment = Environment::new();
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        environment.set_syntax(syntax.map_err(wrong)?);
+        environment
+            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_function("strftime_now", |format: String| clock::now(&format));
+        environment.add_template_owned(NAME, source.to_owned()).map_err(wrong)?;
+        Ok(Self { environment, specials })
+    }
+
+    /// The prompt for `messages`, up to where the assistant begins to speak.
+    pub fn prompt(&self, messages: &[Value]) -> Result<String, ChatError> {
+        let refused = |error: Error| ChatError::Messages(told(&error));
+        let template = self.environment.get_template(NAME).map_err(refused)?;
+        let specials = minijinja::Value::from(Serde(&self.specials));
+        let rendered = template.render(context! {
+            messages => Serde(messages),
+            add_generation_prompt => true,
+            tools => (),
+            documents => (),
+            ..specials
+        });
+        rendered.map_err(refused)
+    }
+}
+
+/// The special tokens by name: `bos_token` and its like, which are texts or objects with one.
+fn specials(settings: &Map<String, Value>) -> Map<String, Value> {
+    settings
+        .iter()
+        .filter(|(key, _)| key.ends_with("_token"))
+        .filter_map(|(key, value)| {
+            let token = value.as_str().or_else(|| value.get("content")?.as_str())?;
+            Some((key.clone(), Value::String(token.to_owned())))
+        })
+        .collect()
+}
+
+fn told(error: &Error) -> String {
+    error.detail().map_or_else(|| error.to_string(), str::to_owned)
+}
+
+fn problem(file: &Path, problem: impl Into<String>) -> ChatError {
+    ChatError::File { file: file.to_owned(), problem: problem.into() }
+}
+
+fn text(file: &Path) -> Result<String, ChatError> {
+    let unreadable = |error: std::io::Error| problem(file, format!("can't be read: {error}"));
+    let mut text = String::new();
+    let opened = std::fs::File::open(file).map_err(unreadable)?;
+    opened.take(MAX_FILE + 1).read_to_string(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(problem(file, format!("is larger than {MAX_FILE} bytes")));
+    }
+    Ok(text)
+}
+
+fn object(file: &Path) -> Result<Map<String, Value>, ChatError> {
+    match serde_json::from_str(&text(file)?) {
+        Ok(Value::Object(object)) => Ok(object),
+        Ok(_) => Err(problem(file, "is not a JSON object")),
+        Err(error) => Err(problem(file, format!("can't be read: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn rendered(source: &str, messages: Value) -> Result<String, ChatError> {
+        let specials = specials(
+            json!({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "model_max_length": 5})
+                .as_object()
+                .unwrap(),
+        );
+        Template::new(source, specials)?.prompt(messages.as_array().unwrap())
+    }
+
+    #[test]
+    fn a_template_in_the_style_of_published_ones_is_rendered_as_python_would() {
+        // Namespaces, loop controls, slices, methods of strings, blocks that are trimmed.
+        let source = "\
+{{- bos_token }}
+{%- set ns = namespace(turns=0) %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system = messages[0]['content'].strip() %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system = '' %}
+{%- endif %}
+{%- for message in messages %}
+    {%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}
+        {{- raise_exception('roles must alternate') }}
+    {%- endif %}
+    {%- set ns.turns = ns.turns + 1 %}
+    {%- if loop.first and system %}
+[{{ system | upper }}]
+    {%- endif %}
+<{{ message.role }}>{{ message.content.split('|')[0] | trim }}</{{ message.role.title() }}>{{ eos_token if message.role == 'assistant' }}
+{% endfor %}
+{%- if add_generation_prompt %}
+<assistant {{ ns.turns }}>
+{%- endif %}";
+        let messages = json!([
+            {"role": "system", "content": " be brief "},
+            {"role": "user", "content": "hello | you"},
+            {"role": "assistant", "content": "hi"},
+            {"role": "user", "content": "bye"},
+        ]);
+        assert_eq!(
+            rendered(source, messages).unwrap(),
+            "<s>\n[BE BRIEF]\n<user>hello</User>\n\n<assistant>hi</Assistant></s>\n\n\
+             <user>bye</User>\n\n<assistant 3>"
+        );
+        let wrong = json!([{"role": "assistant", "content": "x"}]);
+        let refusal = rendered(source, wrong).unwrap_err().to_string();
+        assert!(refusal.contains("roles must alternate"), "{refusal}");
+    }
+
+    #[test]
+    fn the_named_templates_put_the_assistant_last() {
+        let messages = json!([{"role": "user", "content": "Hi"}]);
+        assert_eq!(rendered(PLAIN, messages.clone()).unwrap(), "user: Hi\nassistant:");
+        assert_eq!(
+            rendered(CHATML, messages).unwrap(),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+        );
+    }
+
+    #[test]
+    fn a_folder_gives_its_template_from_either_file_and_none_if_it_has_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path();
+        assert!(Template::of_folder(path).unwrap().is_none());
+        let config = |value: Value| {
+            std::fs::write(path.join("tokenizer_config.json"), value.to_string()).unwrap();
+        };
+        let says = |path: &Path| Template::of_folder(path).unwrap().unwrap().prompt(&[]).unwrap();
+        config(json!({"bos_token": "<s>"}));
+        assert!(Template::of_folder(path).unwrap().is_none());
+        config(json!({"bos_token": "<s>", "chat_template": "{{ bos_token }} one"}));
+        assert_eq!(says(path), "<s> one");
+        config(json!({"chat_template": [
+            {"name": "tool_use", "template": "tools"}, {"name": "default", "template": "two"},
+        ]}));
+        assert_eq!(says(path), "two");
+        std::fs::write(path.join("chat_template.jinja"), "three").unwrap();
+        assert_eq!(says(path), "three");
+        std::fs::write(path.join("chat_template.jinja"), "{% if %}").unwrap();
+        assert!(Template::of_folder(path).unwrap_err().to_string().contains("wrong"));
+        std::fs::remove_file(path.join("chat_template.jinja")).unwrap();
+        config(json!({"chat_template": 7}));
+        assert!(Template::of_folder(path).is_err());
+        assert!(Template::named("plain", path).is_ok());
+        assert!(Template::named("/nonexistent.jinja", path).is_err());
+    }
+}

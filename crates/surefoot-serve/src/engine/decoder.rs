@@ -1,0 +1,357 @@
+//! Decoding many sequences at once, where new ones join between two tokens.
+//!
+//! One thread decodes. Guarded work is a run of steps, short enough that faults, drills and the
+//! journal see it often, and long enough that they don't see every token. In each step:
+//!
+//! 1. who was abandoned or is out of time leaves;
+//! 2. who waits joins, as far as there is room, and is run over its prompt;
+//! 3. all are run for one token, which each is told at once.
+//!
+//! A sequence's tokens are all there is to it: after a fault the cache is made anew from them,
+//! on whatever device the guard goes to, so a retry repeats no token and loses none. When memory
+//! runs out and the ladder splits, fewer sequences run at once and the others are parked until
+//! there is room again. When the ladder ends, each sequence is tried alone, and only those that
+//! fail alone fail.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use surefoot::recover::Step;
+use surefoot::{BoxError, Fault};
+use surefoot_lanes::{BatchQueue, Next, Refused, Request};
+use surefoot_models::generate::session::{Decoding, Passes};
+use surefoot_models::{ModelError, Rows};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use super::bucket;
+use super::error::EngineError;
+use super::pulse::Pulse;
+use super::resident::{Loaded, Place, Resident, device_error};
+use super::sequence::{Fate, Generation, Said, Sequence};
+use super::shape::Shape;
+use crate::metrics::Metrics;
+
+/// How long one guarded run of steps lasts.
+const RUN: Duration = Duration::from_millis(100);
+
+/// Decodes sequences.
+pub struct Decoder {
+    queue: BatchQueue<(), Sequence>,
+    resident: Arc<Resident>,
+    ends: Vec<u32>,
+    shape: Shape,
+    metrics: Arc<Metrics>,
+    pulse: Arc<Pulse>,
+}
+
+/// What the decoding thread works on. The first sequences are in `decoding`, in its order; those
+/// behind them have still to join.
+#[derive(Default)]
+struct Live {
+    sequences: Vec<Sequence>,
+    decoding: Option<(Place, Decoding)>,
+    /// A run was cut short, so `decoding` can't be trusted.
+    broken: bool,
+    parked: VecDeque<Sequence>,
+    /// Only this one, for one step: to find out who makes the others fail.
+    alone: bool,
+}
+
+impl Live {
+    fn joined(&self) -> usize {
+        self.decoding.as_ref().map_or(0, |(_, decoding)| decoding.len())
+    }
+
+    fn take_out(&mut self, at: usize) -> Sequence {
+        let joined = self.joined();
+        match &mut self.decoding {
+            Some((_, decoding)) if at < joined => {
+                decoding.leave(at);
+                self.sequences.swap(at, joined - 1);
+                self.sequences.remove(joined - 1)
+            }
+            _ => self.sequences.remove(at),
+        }
+    }
+}
+
+impl Decoder {
+    pub(crate) fn new(
+        resident: Arc<Resident>,
+        ends: Vec<u32>,
+        shape: Shape,
+        metrics: Arc<Metrics>,
+        pulse: Arc<Pulse>,
+    ) -> Self {
+        Self { queue: BatchQueue::new(shape.queue), resident, ends, shape, metrics, pulse }
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn close(&self) {
+        self.queue.close();
+    }
+
+    /// Queues all or none.
+    pub(crate) fn submit(
+        &self,
+        generations: Vec<Generation>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<UnboundedReceiver<Said>>, EngineError> {
+        let mut tickets = Vec::with_capacity(generations.len());
+        let mut heard = Vec::with_capacity(generations.len());
+        for generation in generations {
+            let (told, hear) = unbounded_channel();
+            let sequence = Sequence::new(generation, told, deadline);
+            match self.queue.push((), sequence, deadline) {
+                Ok(ticket) => tickets.push(ticket),
+                Err(refused) => {
+                    for ticket in &tickets {
+                        self.queue.cancel(ticket);
+                    }
+                    return Err(match refused {
+                        Refused::Full(_) => EngineError::Full(self.queue.capacity()),
+                        Refused::Closed(_) => EngineError::Closed,
+                    });
+                }
+            }
+            heard.push(hear);
+        }
+        Ok(heard)
+    }
+
+    /// Decodes until the queue is closed and all that was accepted is done.
+    pub(crate) fn work(&self) {
+        let live = RefCell::new(Live::default());
+        loop {
+            match self.queue.next_batch(self.shape.sequences, Duration::ZERO) {
+                Next::Closed => return,
+                Next::Expired(requests) => self.expire(requests),
+                Next::Batch(batch) => {
+                    self.metrics.queued("decode", batch.requests.iter().map(Request::arrived));
+                    live.borrow_mut()
+                        .sequences
+                        .extend(batch.requests.into_iter().map(|request| request.item));
+                    while !live.borrow().sequences.is_empty() || !live.borrow().parked.is_empty() {
+                        self.run(&live);
+                        self.pulse.beat();
+                    }
+                    // With nothing to decode the cache only takes memory.
+                    live.borrow_mut().decoding = None;
+                }
+            }
+            self.pulse.beat();
+        }
+    }
+
+    fn expire(&self, requests: Vec<Request<Sequence>>) {
+        let now = Instant::now();
+        for request in requests {
+            request.item.expire(now);
+            self.metrics.failed();
+        }
+    }
+
+    /// One guarded run, and the search for the culprit if it ends in a fault.
+    fn run(&self, live: &RefCell<Live>) {
+        if self.guarded(live).is_ok() {
+            return;
+        }
+        let mut suspects: VecDeque<Sequence> = {
+            let mut live = live.borrow_mut();
+            live.decoding = None;
+            let mut suspects: VecDeque<_> = std::mem::take(&mut live.sequences).into();
+            if suspects.is_empty() {
+                // Only parked ones are left, and there was no room even for one.
+                suspects.append(&mut live.parked);
+            }
+            suspects
+        };
+        let mut cleared = Vec::with_capacity(suspects.len());
+        while let Some(suspect) = suspects.pop_front() {
+            {
+                let mut live = live.borrow_mut();
+                live.sequences = vec![suspect];
+                live.alone = true;
+            }
+            let outcome = self.guarded(live);
+            let mut live = live.borrow_mut();
+            live.alone = false;
+            live.decoding = None;
+            let survivors = live.sequences.drain(..);
+            match outcome {
+                Ok(_) => cleared.extend(survivors),
+                Err(fault) => self.fail(survivors, &fault),
+            }
+        }
+        live.borrow_mut().sequences = cleared;
+    }
+
+    fn fail(&self, sequences: impl Iterator<Item = Sequence>, fault: &Fault) {
+        for sequence in sequences {
+            sequence.fail(fault.clone().into());
+            self.metrics.failed();
+        }
+    }
+
+    fn guarded(&self, live: &RefCell<Live>) -> Result<usize, Fault> {
+        self.resident
+            .task("decode")
+            .run_in_parts(self.shape.sequences, |step| self.attempt(step, &mut live.borrow_mut()))
+    }
+
+    /// One try of a run. Gives how many sequences may run at once.
+    fn attempt(&self, step: &Step<'_>, live: &mut Live) -> Result<usize, BoxError> {
+        let room = step.ranges(self.shape.sequences).map(|part| part.len()).max().unwrap_or(1);
+        if live.broken || step.attempt() > 1 {
+            // Before the model is loaded elsewhere: its memory may be what is short.
+            live.decoding = None;
+        }
+        let loaded = self.resident.on(step)?;
+        if live.decoding.as_ref().is_none_or(|(place, _)| *place != loaded.place) {
+            let decoding = Decoding::new(&loaded.model, self.shape.limits());
+            live.decoding = Some((loaded.place, decoding));
+        }
+        live.broken = true;
+        while live.sequences.len() > room {
+            let parked = live.take_out(live.sequences.len() - 1);
+            live.parked.push_front(parked);
+        }
+        let mut passes = loaded.model.passes();
+        let until = Instant::now() + RUN;
+        loop {
+            self.let_go(live);
+            self.admit(live, room);
+            self.join(live, &mut passes, &loaded)?;
+            self.step(live, &mut passes)?;
+            if live.sequences.is_empty() || live.alone || Instant::now() >= until {
+                break;
+            }
+        }
+        live.broken = false;
+        Ok(room)
+    }
+
+    /// Takes out who was abandoned or is out of time.
+    fn let_go(&self, live: &mut Live) {
+        let now = Instant::now();
+        let mut at = 0;
+        while at < live.sequences.len() {
+            let sequence = &live.sequences[at];
+            if sequence.is_abandoned() {
+                live.take_out(at);
+                self.metrics.cancelled();
+            } else if sequence.is_expired(now) {
+                live.take_out(at).expire(now);
+                self.metrics.failed();
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    /// Lets those in who waited longest: the parked ones were in already.
+    fn admit(&self, live: &mut Live, room: usize) {
+        if live.alone {
+            return;
+        }
+        while live.sequences.len() < room {
+            let Some(parked) = live.parked.pop_front() else { break };
+            live.sequences.push(parked);
+        }
+        let expired = self.queue.take_expired();
+        if !expired.is_empty() {
+            self.expire(expired);
+        }
+        if live.sequences.len() < room && !self.queue.is_empty() {
+            let joining = self.queue.join(&(), room - live.sequences.len());
+            self.metrics.queued("decode", joining.iter().map(Request::arrived));
+            live.sequences.extend(joining.into_iter().map(|request| request.item));
+        }
+    }
+
+    /// Runs some that wait over their tokens: those of the first one's length, as many as fit
+    /// in one pass. The others wait for the next step, so that nobody waits long for a token.
+    fn join(
+        &self,
+        live: &mut Live,
+        passes: &mut Passes<'_>,
+        loaded: &Loaded,
+    ) -> Result<(), BoxError> {
+        let joined = live.joined();
+        let Some(first) = live.sequences.get(joined) else { return Ok(()) };
+        let width = bucket::width(first.tokens.len());
+        let most = (self.shape.pass_tokens / width).max(1);
+        let mut end = joined;
+        for at in joined..live.sequences.len() {
+            if end - joined < most && bucket::width(live.sequences[at].tokens.len()) == width {
+                live.sequences.swap(end, at);
+                end += 1;
+            }
+        }
+        let begun = Instant::now();
+        let tokens: Vec<Vec<u32>> =
+            live.sequences[joined..end].iter().map(|sequence| sequence.tokens.clone()).collect();
+        // Kernels are made for a shape: on a GPU the same few widths are used again and again.
+        let width = if loaded.asynchronous { width.min(self.shape.context) } else { 0 };
+        let Some((_, decoding)) = &mut live.decoding else { return Ok(()) };
+        match decoding.join(passes, &tokens, width) {
+            Ok(logits) => {
+                self.metrics.prompt_tokens(tokens.iter().map(Vec::len).sum());
+                self.metrics.batch("prompt", tokens.len(), begun.elapsed());
+                self.accept(live, joined, &logits);
+                Ok(())
+            }
+            Err(error @ ModelError::Device { .. }) => Err(device_error(error)),
+            // Refused before it ran: those that are decoded are as they were.
+            Err(error) => {
+                for sequence in live.sequences.drain(joined..end) {
+                    sequence.fail(EngineError::Request(error.to_string()));
+                    self.metrics.failed();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn step(&self, live: &mut Live, passes: &mut Passes<'_>) -> Result<(), BoxError> {
+        let joined = live.joined();
+        let Some((_, decoding)) = live.decoding.as_mut().filter(|_| joined > 0) else {
+            return Ok(());
+        };
+        let begun = Instant::now();
+        let last: Vec<u32> = live.sequences[..joined].iter().map(Sequence::last).collect();
+        let logits = decoding.step(passes, &last).map_err(device_error)?;
+        self.metrics.batch("decode", joined, begun.elapsed());
+        self.accept(live, 0, &logits);
+        Ok(())
+    }
+
+    /// Gives each sequence from `first` on its token; those that end leave.
+    fn accept(&self, live: &mut Live, first: usize, logits: &Rows) {
+        let count = logits.numbers.len() / logits.cols.max(1);
+        // From the last one on: who leaves gives its place to one that had its turn.
+        for row in (0..count).rev() {
+            let sequence = &mut live.sequences[first + row];
+            let fate = sequence.accept(logits.row(row), &self.ends);
+            if sequence.generated() == 1 {
+                self.metrics.first_token(sequence.accepted.elapsed());
+            }
+            match fate {
+                Fate::GoesOn => {}
+                Fate::Ended => {
+                    let ended = live.take_out(first + row);
+                    self.metrics.finished(ended.generated());
+                }
+                Fate::Failed => {
+                    live.take_out(first + row);
+                    self.metrics.failed();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! Embedding many texts at once: those of about the same length are stacked and run as one.
+//!
+//! A text goes at once if nothing runs; else when its bucket is full or it has waited long
+//! enough. When a batch fails for good its halves are run again, down to the one text that is to
+//! blame, and only that one fails.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use surefoot::recover::Confirm;
+use surefoot::{BoxError, Fault};
+use surefoot_lanes::{BatchQueue, Next, Refused, Request};
+use surefoot_models::ModelError;
+use surefoot_models::embed::Pooling;
+use tokio::sync::oneshot;
+
+use super::bucket;
+use super::error::EngineError;
+use super::pulse::Pulse;
+use super::resident::{NotLoaded, Resident, device_error};
+use super::shape::Shape;
+use crate::metrics::Metrics;
+
+/// A text that waits for its vector.
+struct Text {
+    tokens: Vec<u32>,
+    told: oneshot::Sender<Result<Vec<f32>, EngineError>>,
+}
+
+/// Embeds texts.
+pub struct Encoder {
+    queue: BatchQueue<usize, Text>,
+    resident: Arc<Resident>,
+    pooling: Pooling,
+    shape: Shape,
+    metrics: Arc<Metrics>,
+    pulse: Arc<Pulse>,
+}
+
+/// The vectors of a batch are on the host already; a caller's mistake is no fault of a device.
+struct Done(Result<Vec<Vec<f32>>, ModelError>);
+
+impl Confirm for Done {
+    fn confirm(&self, _operation: &str) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+impl Encoder {
+    pub(crate) fn new(
+        resident: Arc<Resident>,
+        pooling: Pooling,
+        shape: Shape,
+        metrics: Arc<Metrics>,
+        pulse: Arc<Pulse>,
+    ) -> Self {
+        Self { queue: BatchQueue::new(shape.queue), resident, pooling, shape, metrics, pulse }
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(crate) fn close(&self) {
+        self.queue.close();
+    }
+
+    /// Queues all or none.
+    pub(crate) fn submit(
+        &self,
+        texts: Vec<Vec<u32>>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<oneshot::Receiver<Result<Vec<f32>, EngineError>>>, EngineError> {
+        let mut tickets = Vec::with_capacity(texts.len());
+        let mut heard = Vec::with_capacity(texts.len());
+        for tokens in texts {
+            let (told, hear) = oneshot::channel();
+            let key = bucket::width(tokens.len());
+            match self.queue.push(key, Text { tokens, told }, deadline) {
+                Ok(ticket) => tickets.push(ticket),
+                Err(refused) => {
+                    for ticket in &tickets {
+                        self.queue.cancel(ticket);
+                    }
+                    return Err(match refused {
+                        Refused::Full(_) => EngineError::Full(self.queue.capacity()),
+                        Refused::Closed(_) => EngineError::Closed,
+                    });
+                }
+            }
+            heard.push(hear);
+        }
+        Ok(heard)
+    }
+
+    /// Embeds until the queue is closed and all that was accepted is done.
+    pub(crate) fn work(&self) {
+        loop {
+            match self.queue.next_batch(self.shape.texts, self.shape.patience) {
+                Next::Closed => return,
+                Next::Expired(requests) => {
+                    for request in requests {
+                        let waited = request.arrived().elapsed().max(Duration::from_millis(1));
+                        self.answer(request.item, Err(EngineError::Expired(waited)));
+                    }
+                }
+                Next::Batch(mut batch) => {
+                    self.metrics.queued("embed", batch.requests.iter().map(Request::arrived));
+                    let most = (self.shape.pass_tokens / batch.key).max(1);
+                    let mut texts: Vec<Text> = Vec::with_capacity(batch.requests.len());
+                    for request in batch.requests.drain(..) {
+                        if request.item.told.is_closed() {
+                            self.metrics.cancelled();
+                        } else {
+                            texts.push(request.item);
+                        }
+                    }
+                    while !texts.is_empty() {
+                        let rest = texts.split_off(most.min(texts.len()));
+                        self.embed(texts, batch.key, true);
+                        texts = rest;
+                    }
+                }
+            }
+            self.pulse.beat();
+        }
+    }
+
+    /// Embeds `texts` and answers them, in halves if they fail together. One that a device fails
+    /// is given one more try: what failed it may have been a batch before it.
+    fn embed(&self, mut texts: Vec<Text>, width: usize, again: bool) {
+        let begun = Instant::now();
+        let tokens: Vec<Vec<u32>> =
+            texts.iter_mut().map(|text| std::mem::take(&mut text.tokens)).collect();
+        let error = match self.guarded(&tokens, width) {
+            Ok(Done(Ok(vectors))) => {
+                self.metrics.batch("embed", texts.len(), begun.elapsed());
+                self.metrics.embedded_tokens(tokens.iter().map(Vec::len).sum());
+                for (text, vector) in texts.into_iter().zip(vectors) {
+                    let finite = vector.iter().all(|number| number.is_finite());
+                    self.answer(
+                        text,
+                        if finite { Ok(vector) } else { Err(EngineError::NotFinite) },
+                    );
+                }
+                return;
+            }
+            Ok(Done(Err(error))) => EngineError::from(error),
+            Err(fault) => EngineError::from(fault),
+        };
+        let again = again && matches!(error, EngineError::Fault(_));
+        if texts.len() == 1 && !again {
+            for text in texts {
+                self.answer(text, Err(error.clone()));
+            }
+            return;
+        }
+        for (text, tokens) in texts.iter_mut().zip(tokens) {
+            text.tokens = tokens;
+        }
+        if texts.len() == 1 {
+            return self.embed(texts, width, false);
+        }
+        let half = texts.split_off(texts.len() / 2);
+        self.embed(texts, width, true);
+        self.embed(half, width, true);
+    }
+
+    fn guarded(&self, tokens: &[Vec<u32>], width: usize) -> Result<Done, Fault> {
+        self.resident.task("embed").run_in_parts(tokens.len(), |step| {
+            let loaded = match self.resident.on(step) {
+                Ok(loaded) => loaded,
+                Err(NotLoaded::Model(error)) => return Ok(Done(Err(error))),
+                Err(NotLoaded::Device(error)) => return Err(error),
+            };
+            // Kernels are made for a shape: on a GPU the same few widths are used again and again.
+            let width = if loaded.asynchronous { width.min(self.shape.text_tokens) } else { 0 };
+            let mut vectors = Vec::with_capacity(tokens.len());
+            for part in step.ranges(tokens.len()) {
+                match loaded.model.embed_in(&tokens[part], self.pooling, width) {
+                    Ok(rows) => {
+                        vectors.extend(rows.numbers.chunks_exact(rows.cols).map(<[f32]>::to_vec));
+                    }
+                    Err(error @ ModelError::Device { .. }) => {
+                        return Err::<_, BoxError>(device_error(error));
+                    }
+                    Err(error) => return Ok(Done(Err(error))),
+                }
+            }
+            Ok(Done(Ok(vectors)))
+        })
+    }
+
+    fn answer(&self, text: Text, answer: Result<Vec<f32>, EngineError>) {
+        match &answer {
+            Ok(_) => self.metrics.finished(0),
+            Err(_) => self.metrics.failed(),
+        }
+        // Whoever asked may have gone.
+        let _ = text.told.send(answer);
+    }
+}

@@ -1,0 +1,50 @@
+//! Why a request was not accepted, or accepted and not answered.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use surefoot::{Fault, FaultKind};
+use surefoot_models::ModelError;
+
+/// What can happen to one request. The others of its batch are none the worse.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum EngineError {
+    /// As many wait as may.
+    #[error("the queue is full: {0} requests may wait")]
+    Full(usize),
+    /// The engine is shutting down.
+    #[error("the server is shutting down")]
+    Closed,
+    /// Its time is over.
+    #[error("the request was not done within {:.1} s", .0.as_secs_f64())]
+    Expired(Duration),
+    /// It can't be done by this model.
+    #[error("{0}")]
+    Request(String),
+    /// The numbers that came of it are inf or NaN.
+    #[error("the model gave numbers that are not finite for this request")]
+    NotFinite,
+    /// The model folder is not as it should be, or the work doesn't fit the memory.
+    #[error("{0}")]
+    Model(Arc<ModelError>),
+    /// A device failed and the ladder had no rung left.
+    #[error("{0}")]
+    Fault(Arc<Fault>),
+}
+
+impl EngineError {
+    /// Whether the same request could be answered later or elsewhere.
+    pub fn is_temporary(&self) -> bool {
+        match self {
+            Self::Full(_) | Self::Closed | Self::Expired(_) => true,
+            Self::Fault(fault) => fault.retryable && fault.kind != FaultKind::Numeric,
+            Self::Request(_) | Self::NotFinite | Self::Model(_) => false,
+        }
+    }
+}
+
+impl From<Fault> for EngineError {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(Arc::new(fault))
+    }
+}

@@ -1,0 +1,241 @@
+//! The engine: one model, and the threads that run requests through it in batches.
+//!
+//! Requests come in over two bounded queues. Embeddings are stacked by length and run by one
+//! thread, or by two where the device works behind the caller's back. Sequences are decoded by a
+//! thread of their own, which lets new ones join between two tokens. Every pass goes through the
+//! footing's guard: a fault is answered by the ladder, and what was accepted is run again.
+
+mod bucket;
+mod decoder;
+mod encoder;
+mod error;
+mod pulse;
+mod resident;
+mod sequence;
+mod shape;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use surefoot::Footing;
+use surefoot::journal::Journal;
+use surefoot_models::embed::Pooling;
+use surefoot_models::stream::plan::Plan;
+use surefoot_models::{ModelError, Opened};
+use tokio::sync::{mpsc, oneshot};
+
+pub use decoder::Decoder;
+pub use encoder::Encoder;
+pub use error::EngineError;
+pub use pulse::quiet;
+pub use sequence::{Generation, Likely, Logprobs, Said};
+pub use shape::{Shape, Wish};
+
+use crate::metrics::Metrics;
+use pulse::Pulse;
+use resident::Resident;
+
+/// What an engine needs to know.
+#[derive(Debug)]
+pub struct EngineSettings {
+    /// What to run at once, at most.
+    pub wish: Wish,
+    /// How tokens become one vector.
+    pub pooling: Pooling,
+    /// The memory of the whole process.
+    pub budget: Option<u64>,
+    /// Where batches are told.
+    pub journal: Journal,
+}
+
+/// A running engine. Dropping it finishes what was accepted.
+pub struct Engine {
+    shape: Shape,
+    plan: Plan,
+    vocab: usize,
+    encoder: Arc<Encoder>,
+    decoder: Option<Arc<Decoder>>,
+    resident: Arc<Resident>,
+    footing: Arc<Footing>,
+    metrics: Arc<Metrics>,
+    pulse: Arc<Pulse>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Engine {
+    /// Plans, loads the model of `folder` and starts the threads.
+    pub fn start(
+        folder: &Path,
+        footing: Arc<Footing>,
+        settings: EngineSettings,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, EngineError> {
+        let opened = Opened::new(folder)?;
+        let (shape, plan) = Shape::fit(&opened, &settings.wish, settings.budget)?;
+        let vocab = opened.blueprint.vocab;
+        let decodes = opened.has_head() && opened.blueprint.causal;
+        let ends = opened.end_tokens()?;
+        drop(opened);
+        let resident =
+            Arc::new(Resident::new(folder, shape, settings.budget, Arc::clone(&footing)));
+        resident.load()?;
+        let pulse = Arc::new(Pulse::new(settings.journal, Arc::clone(&metrics)));
+        let encoder = Arc::new(Encoder::new(
+            Arc::clone(&resident),
+            settings.pooling,
+            shape,
+            Arc::clone(&metrics),
+            Arc::clone(&pulse),
+        ));
+        let mut threads = Vec::new();
+        for number in 0..shape.batches_in_flight {
+            let encoder = Arc::clone(&encoder);
+            threads.push(spawn(format!("embed {number}"), move || encoder.work())?);
+        }
+        let decoder = if decodes {
+            let decoder = Arc::new(Decoder::new(
+                Arc::clone(&resident),
+                ends,
+                shape,
+                Arc::clone(&metrics),
+                Arc::clone(&pulse),
+            ));
+            let working = Arc::clone(&decoder);
+            threads.push(spawn("decode".to_owned(), move || working.work())?);
+            Some(decoder)
+        } else {
+            None
+        };
+        Ok(Self {
+            shape,
+            plan,
+            vocab,
+            encoder,
+            decoder,
+            resident,
+            footing,
+            metrics,
+            pulse,
+            threads,
+        })
+    }
+
+    /// What runs at once.
+    pub fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// What is where.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The size of the vocabulary.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// Whether the model generates text.
+    pub fn decodes(&self) -> bool {
+        self.decoder.is_some()
+    }
+
+    /// What the engine stands on.
+    pub fn footing(&self) -> &Footing {
+        &self.footing
+    }
+
+    /// Queues texts to be embedded, all of them or none; each is answered on its own.
+    pub fn embed(
+        &self,
+        texts: Vec<Vec<u32>>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<oneshot::Receiver<Result<Vec<f32>, EngineError>>>, EngineError> {
+        self.counted(self.encoder.submit(texts, deadline))
+    }
+
+    /// Queues sequences to be decoded, all of them or none. Dropping a receiver ends its
+    /// sequence.
+    pub fn generate(
+        &self,
+        generations: Vec<Generation>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<mpsc::UnboundedReceiver<Said>>, EngineError> {
+        let decoder = self.decoder.as_ref().ok_or_else(|| {
+            EngineError::Request("the model is an encoder: it can't generate text".to_owned())
+        })?;
+        self.counted(decoder.submit(generations, deadline))
+    }
+
+    fn counted<T>(&self, accepted: Result<Vec<T>, EngineError>) -> Result<Vec<T>, EngineError> {
+        match &accepted {
+            Ok(some) => self.metrics.accepted(some.len()),
+            Err(_) => self.metrics.refused(),
+        }
+        accepted
+    }
+
+    /// Writes how full everything is into the metrics.
+    pub fn measure(&self) {
+        self.metrics.queue("embed", self.encoder.waiting());
+        if let Some(decoder) = &self.decoder {
+            self.metrics.queue("decode", decoder.waiting());
+        }
+        for (device, now, peak) in self.footing.memory() {
+            self.metrics.memory(&device.to_string(), now, peak);
+        }
+    }
+
+    /// Whether a device is left to work on.
+    pub fn is_able(&self) -> bool {
+        self.footing.device().is_ok()
+    }
+
+    /// Whether all that was accepted is done.
+    pub fn is_idle(&self) -> bool {
+        let counts = self.metrics.counts();
+        counts.accepted <= counts.finished + counts.failed + counts.cancelled
+    }
+
+    /// The device that the model is on.
+    pub fn device(&self) -> Option<String> {
+        self.resident.device().map(|device| device.to_string())
+    }
+
+    /// Refuses new requests from now on; what was accepted is finished.
+    pub fn close(&self) {
+        self.encoder.close();
+        if let Some(decoder) = &self.decoder {
+            decoder.close();
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.close();
+        for thread in self.threads.drain(..) {
+            // A panic in it was told when it happened.
+            let _ = thread.join();
+        }
+        self.pulse.last();
+    }
+}
+
+fn spawn(
+    name: String,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, EngineError> {
+    std::thread::Builder::new()
+        .name(name)
+        .spawn(work)
+        .map_err(|error| EngineError::Request(format!("a thread could not be started: {error}")))
+}
+
+impl From<ModelError> for EngineError {
+    fn from(error: ModelError) -> Self {
+        Self::Model(Arc::new(error))
+    }
+}

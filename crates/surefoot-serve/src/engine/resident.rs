@@ -1,0 +1,152 @@
+//! The model, wherever it is: loaded once for each place it has to be in, and moved when the
+//! guard says that work goes on elsewhere.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use surefoot::device::DeviceName;
+use surefoot::recover::{Rung, Step, Task};
+use surefoot::{BoxError, Footing};
+use surefoot_lanes::OnceMap;
+use surefoot_models::{Model, ModelError, Opened};
+
+use super::error::EngineError;
+use super::shape::Shape;
+
+/// Where a model is, and whether its weights stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Place {
+    device: DeviceName,
+    streaming: bool,
+}
+
+/// A model in a place.
+pub(crate) struct Loaded {
+    pub(crate) model: Model,
+    pub(crate) place: Place,
+    /// Whether the device works behind the caller's back.
+    pub(crate) asynchronous: bool,
+}
+
+/// The model of one folder.
+pub(crate) struct Resident {
+    folder: PathBuf,
+    shape: Shape,
+    budget: Option<u64>,
+    footing: Arc<Footing>,
+    loaded: OnceMap<Place, Arc<Loaded>>,
+    /// The place it was last used in: where the next work starts.
+    place: Mutex<Option<Place>>,
+}
+
+impl Resident {
+    pub(crate) fn new(
+        folder: &Path,
+        shape: Shape,
+        budget: Option<u64>,
+        footing: Arc<Footing>,
+    ) -> Self {
+        let folder = folder.to_owned();
+        Self { folder, shape, budget, footing, loaded: OnceMap::new(), place: Mutex::new(None) }
+    }
+
+    /// Describes work with the model, which starts where the model is.
+    pub(crate) fn task(&self, name: &'static str) -> Task<'_> {
+        let task = self.footing.task(name).can(Rung::Stream);
+        match self.device() {
+            Some(device) => task.starting_on(device),
+            None => task,
+        }
+    }
+
+    /// The device it was last used on.
+    pub(crate) fn device(&self) -> Option<DeviceName> {
+        self.place().map(|place| place.device)
+    }
+
+    fn place(&self) -> Option<Place> {
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Loads it ahead of the first request.
+    pub(crate) fn load(&self) -> Result<(), EngineError> {
+        let mistake = Mutex::new(None);
+        self.task("load").run(|step| {
+            match self.on(step) {
+                Ok(_) => {}
+                Err(NotLoaded::Model(error)) => {
+                    *mistake.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+                }
+                Err(NotLoaded::Device(error)) => return Err(error),
+            }
+            Ok(())
+        })?;
+        match mistake.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+
+    /// The model for one try of guarded work.
+    pub(crate) fn on(&self, step: &Step<'_>) -> Result<Arc<Loaded>, NotLoaded> {
+        let before = self.place();
+        let device = step.device_name();
+        // Once streaming was needed on a device it stays needed.
+        let streams = before.is_some_and(|place| place.device == device && place.streaming);
+        let place = Place { device, streaming: step.is_streaming() || streams };
+        if let Some(before) = before.filter(|before| *before != place) {
+            // Gone before the next is loaded: both may not fit.
+            self.loaded.forget(&before);
+        }
+        let loaded = self.loaded.get_or_try_make(&place, || self.load_in(place, step))?;
+        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        Ok(loaded)
+    }
+
+    fn load_in(&self, place: Place, step: &Step<'_>) -> Result<Arc<Loaded>, NotLoaded> {
+        let opened = Opened::new(&self.folder)?.on(step.device(), step.compute().into());
+        let plan = if place.streaming {
+            opened.plan_with_share(&self.shape.work(), 0.0)
+        } else {
+            self.shape.plan(&opened, self.budget)
+        };
+        let model = opened.load(&plan, step.device(), Arc::default())?;
+        let asynchronous = place.device != DeviceName::CPU;
+        Ok(Arc::new(Loaded { model, place, asynchronous }))
+    }
+}
+
+/// Why there is no model to work with.
+#[derive(Debug)]
+pub(crate) enum NotLoaded {
+    /// The folder is not as it should be.
+    Model(ModelError),
+    /// The device could not take it.
+    Device(BoxError),
+}
+
+impl From<ModelError> for NotLoaded {
+    fn from(error: ModelError) -> Self {
+        match error {
+            ModelError::Device { .. } => Self::Device(device_error(error)),
+            other => Self::Model(other),
+        }
+    }
+}
+
+impl From<NotLoaded> for BoxError {
+    fn from(error: NotLoaded) -> Self {
+        match error {
+            NotLoaded::Model(error) => error.to_string().into(),
+            NotLoaded::Device(error) => error,
+        }
+    }
+}
+
+/// The device's own words first, so that they are classified.
+pub(crate) fn device_error(error: ModelError) -> BoxError {
+    match error {
+        ModelError::Device { at, message } => format!("{at}: {message}").into(),
+        other => other.to_string().into(),
+    }
+}

@@ -1,0 +1,69 @@
+//! `POST /v1/completions`.
+
+use std::sync::Arc;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::HeaderMap;
+use axum::response::Response;
+use serde_json::{Value, json};
+
+use super::answer::Form;
+use super::error::ApiError;
+use super::fields::{Fields, Input, inputs, mistyped};
+use super::sampling::Answering;
+use super::stream::{self, Ask};
+use super::{App, tokenized};
+
+/// As many tokens as OpenAI gives if a request doesn't say.
+const USUAL: usize = 16;
+/// The most alternatives to a token.
+const MAX_LOGPROBS: usize = 20;
+
+pub(super) async fn completions(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Response, ApiError> {
+    let mut fields = Fields::read(&headers, body, app.settings.max_body)?;
+    let Value::String(model) = fields.needed("model")? else {
+        return Err(mistyped("model", "a text"));
+    };
+    app.check_model(&model)?;
+    app.check_generates()?;
+    let prompts = inputs("prompt", fields.needed("prompt")?)?;
+    let answering = Answering::take(&mut fields, &["max_tokens"], app.settings.max_tokens)?;
+    let logprobs = fields.count("logprobs", 0..=MAX_LOGPROBS)?;
+    let echo = fields.flag("echo")?;
+    fields.without("suffix", |value| value == "")?;
+    fields.without("best_of", |value| *value == json!(answering.choices))?;
+    fields.finish()?;
+    if echo && logprobs.is_some() {
+        let message = "'echo' with 'logprobs' is not supported: a prompt's tokens are not rated";
+        return Err(ApiError::invalid(message).code("unsupported_parameter").param("echo"));
+    }
+    let texts = app.texts()?;
+    let mut echoes = Vec::new();
+    if echo {
+        for prompt in &prompts {
+            echoes.push(match prompt {
+                Input::Text(text) => text.clone(),
+                Input::Tokens(tokens) => {
+                    stream::check_tokens(tokens, app.engine.vocab(), "prompt")?;
+                    texts.decode(tokens).map_err(crate::engine::EngineError::from)?
+                }
+            });
+        }
+    }
+    let prompts = tokenized(prompts, "prompt", |text| texts.encode(text))?;
+    let ask = Ask {
+        form: Form::Text,
+        prompts,
+        echoes,
+        answering,
+        logprobs,
+        usual_tokens: USUAL.min(app.settings.max_tokens),
+    };
+    stream::answer(app, ask).await
+}

@@ -1,0 +1,303 @@
+//! The server: OpenAI's endpoints over HTTP/1.1.
+//!
+//! A request is read whole, within a limit, checked, and handed to the [`Engine`]; its handler
+//! only waits for what the engine says. When a client goes away its handler is dropped, which
+//! the engine sees. Draining: new requests are refused, those that were accepted are answered,
+//! then [`serve`] returns.
+
+mod access;
+mod answer;
+mod chat;
+mod completions;
+mod embeddings;
+mod error;
+mod fields;
+mod sampling;
+mod speaker;
+mod stream;
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use axum::extract::{DefaultBodyLimit, Path, Request, State};
+use axum::http::header;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::json;
+use surefoot_models::ModelError;
+use surefoot_models::generate::text::Texts;
+use tokio::net::TcpListener;
+
+pub use access::{Keys, UnusableKeys};
+pub use error::ApiError;
+
+use fields::Input;
+
+use crate::chat::Template;
+use crate::engine::Engine;
+use crate::metrics::Metrics;
+
+/// What a server lets its clients do.
+#[derive(Debug)]
+pub struct ServerSettings {
+    /// What the model is called.
+    pub name: String,
+    /// Who may ask.
+    pub keys: Keys,
+    /// The largest request, in bytes.
+    pub max_body: usize,
+    /// The most tokens that one request may generate.
+    pub max_tokens: usize,
+    /// The longest that a request may take.
+    pub timeout: Duration,
+}
+
+/// What all requests share.
+pub struct App {
+    engine: Engine,
+    texts: Option<Arc<Texts>>,
+    template: Option<Template>,
+    settings: ServerSettings,
+    metrics: Arc<Metrics>,
+    draining: AtomicBool,
+    created: u64,
+    next_id: AtomicU64,
+}
+
+impl App {
+    /// A server of one model. Without `texts` it takes token ids only, without `template` no
+    /// chats.
+    pub fn new(
+        engine: Engine,
+        texts: Option<Texts>,
+        template: Option<Template>,
+        settings: ServerSettings,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        Self {
+            engine,
+            texts: texts.map(Arc::new),
+            template,
+            settings,
+            metrics,
+            draining: AtomicBool::new(false),
+            created: now(),
+            next_id: AtomicU64::new(1),
+        }
+    }
+
+    /// The engine.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.settings.timeout)
+    }
+
+    /// An identifier for one answer.
+    fn id(&self, prefix: &str) -> String {
+        let number = self.next_id.fetch_add(1, Ordering::Relaxed);
+        format!("{prefix}-{:x}{number:06x}", self.created)
+    }
+
+    fn texts(&self) -> Result<&Arc<Texts>, ApiError> {
+        self.texts.as_ref().ok_or_else(|| {
+            ApiError::invalid("this model has no tokenizer.json, so there is no text to give")
+        })
+    }
+
+    /// The tokenizer, for where its errors are.
+    fn texts_checked(&self) -> Result<&Texts, ModelError> {
+        self.texts.as_deref().ok_or_else(|| {
+            ModelError::Request(
+                "this model has no tokenizer.json: give token ids instead of text".to_owned(),
+            )
+        })
+    }
+
+    fn check_generates(&self) -> Result<(), ApiError> {
+        if self.engine.decodes() {
+            return Ok(());
+        }
+        let message = format!(
+            "'{}' is an encoder, which can't generate text: use /v1/embeddings",
+            self.settings.name
+        );
+        Err(ApiError::invalid(message).code("unsupported_model").param("model"))
+    }
+
+    /// Checks that the model that is asked for is the one that is here.
+    fn check_model(&self, name: &str) -> Result<(), ApiError> {
+        if name == self.settings.name {
+            return Ok(());
+        }
+        Err(ApiError::not_found(format!(
+            "the model '{name}' does not exist here; '{}' does",
+            self.settings.name
+        ))
+        .code("model_not_found")
+        .param("model"))
+    }
+}
+
+/// Texts longer than this are tokenized where that keeps nobody waiting.
+const LONG_TEXT: usize = 16 << 10;
+
+/// The tokens of all inputs.
+fn tokenized(
+    inputs: Vec<Input>,
+    param: &str,
+    encode: impl Fn(&str) -> Result<Vec<u32>, ModelError>,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let size: usize =
+        inputs.iter().map(|input| if let Input::Text(text) = input { text.len() } else { 0 }).sum();
+    let all = || {
+        inputs
+            .into_iter()
+            .map(|input| match input {
+                Input::Tokens(tokens) => Ok(tokens),
+                Input::Text(text) => {
+                    encode(&text).map_err(|error| ApiError::invalid(error.to_string()).param(param))
+                }
+            })
+            .collect()
+    };
+    if size > LONG_TEXT { tokio::task::block_in_place(all) } else { all() }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
+
+/// Serves until `stop` is done, then drains.
+pub async fn serve(
+    listener: TcpListener,
+    app: Arc<App>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let draining = Arc::clone(&app);
+    let (drained, mut drain) = tokio::sync::oneshot::channel();
+    let stop = async move {
+        stop.await;
+        draining.draining.store(true, Ordering::Release);
+        let _ = drained.send(());
+    };
+    let limit = app.settings.timeout.saturating_add(Duration::from_secs(5));
+    let serving = axum::serve(listener, router(app)).with_graceful_shutdown(stop).into_future();
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        ended = &mut serving => return ended,
+        _ = &mut drain => {}
+    }
+    // A client that never finishes its request can't hold the server up for ever.
+    tokio::time::timeout(limit, serving).await.unwrap_or(Ok(()))
+}
+
+/// The routes.
+pub fn router(app: Arc<App>) -> Router {
+    let max_body = app.settings.max_body;
+    Router::new()
+        .route("/v1/embeddings", post(embeddings::embeddings))
+        .route("/v1/completions", post(completions::completions))
+        .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/metrics", get(metrics))
+        .route("/health", get(health))
+        .fallback(async || ApiError::not_found("there is no such path; see /v1/models"))
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(middleware::from_fn_with_state(Arc::clone(&app), admit))
+        .layer(DefaultBodyLimit::max(max_body))
+        .with_state(app)
+}
+
+/// What happens to every request: keys, draining, the limit of time, and counting.
+async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+    let begun = Instant::now();
+    let path = known(request.uri().path());
+    // A body that trickles in is given no more time than a request that is worked on.
+    let limit = app.settings.timeout.saturating_add(Duration::from_secs(1));
+    let response = if path != "/health" && !app.settings.keys.allow(request.headers()) {
+        ApiError::unauthorized().into_response()
+    } else if app.draining.load(Ordering::Acquire) && path != "/metrics" {
+        ApiError::draining().into_response()
+    } else {
+        match tokio::time::timeout(limit, next.run(request)).await {
+            Ok(response) => response,
+            Err(_) => ApiError::expired(limit).into_response(),
+        }
+    };
+    app.metrics.answered(path, response.status().as_u16());
+    if !is_stream(&response) {
+        app.metrics.took(path, begun.elapsed());
+    }
+    response
+}
+
+/// Whether the answer has only begun.
+fn is_stream(response: &Response) -> bool {
+    response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream")
+}
+
+/// The path as it is counted: strangers can't make up new ones.
+fn known(path: &str) -> &'static str {
+    match path {
+        "/v1/embeddings" => "/v1/embeddings",
+        "/v1/completions" => "/v1/completions",
+        "/v1/chat/completions" => "/v1/chat/completions",
+        "/metrics" => "/metrics",
+        "/health" => "/health",
+        path if path.starts_with("/v1/models") => "/v1/models",
+        _ => "other",
+    }
+}
+
+fn about(app: &App) -> serde_json::Value {
+    json!({
+        "id": app.settings.name,
+        "object": "model",
+        "created": app.created,
+        "owned_by": "surefoot",
+        "max_model_len": app.engine.shape().context,
+    })
+}
+
+async fn models(State(app): State<Arc<App>>) -> Response {
+    Json(json!({"object": "list", "data": [about(&app)]})).into_response()
+}
+
+async fn model(
+    State(app): State<Arc<App>>,
+    Path(name): Path<String>,
+) -> Result<Response, ApiError> {
+    app.check_model(&name)?;
+    Ok(Json(about(&app)).into_response())
+}
+
+async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    app.engine.measure();
+    let text = app
+        .metrics
+        .text()
+        .map_err(|error| ApiError::internal(format!("the metrics can't be written: {error}")))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+async fn health(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    if !app.engine.is_able() {
+        return Err(ApiError::unavailable("every device is lost"));
+    }
+    Ok(Json(json!({
+        "status": "ok",
+        "model": app.settings.name,
+        "device": app.engine.device(),
+    }))
+    .into_response())
+}

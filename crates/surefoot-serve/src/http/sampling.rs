@@ -1,0 +1,169 @@
+//! What completions and chats have in common: how much, how chosen, where to stop, and whether
+//! the answer streams.
+
+use std::hash::{BuildHasher, RandomState};
+
+use serde_json::Value;
+use surefoot_models::generate::sample::Sampling;
+
+use super::error::ApiError;
+use super::fields::{Fields, mistyped};
+
+/// The most choices for one prompt.
+const MAX_CHOICES: usize = 128;
+/// The most stop texts; OpenAI takes four.
+const MAX_STOPS: usize = 16;
+
+/// How answers are generated.
+#[derive(Clone, Debug)]
+pub(super) struct Answering {
+    pub(super) choices: usize,
+    pub(super) sampling: Sampling,
+    pub(super) stops: Vec<String>,
+    pub(super) max_tokens: Option<usize>,
+    pub(super) stream: bool,
+    pub(super) usage_in_stream: bool,
+}
+
+impl Answering {
+    /// Takes the common fields. `limits` are the names of the field that says how many tokens.
+    pub(super) fn take(
+        fields: &mut Fields,
+        limits: &[&str],
+        most: usize,
+    ) -> Result<Self, ApiError> {
+        let mut max_tokens = None;
+        for name in limits {
+            max_tokens = fields.count(name, 1..=most)?.or(max_tokens);
+        }
+        let stream = fields.flag("stream")?;
+        let zero = |value: &Value| value.as_f64() == Some(0.0);
+        fields.without("presence_penalty", zero)?;
+        fields.without("frequency_penalty", zero)?;
+        fields
+            .without("logit_bias", |value| value.as_object().is_some_and(|map| map.is_empty()))?;
+        Ok(Self {
+            choices: fields.count("n", 1..=MAX_CHOICES)?.unwrap_or(1),
+            sampling: sampling(fields)?,
+            stops: stops(fields)?,
+            max_tokens,
+            stream,
+            usage_in_stream: usage_in_stream(fields, stream)?,
+        })
+    }
+
+    /// The sampling of one choice: each has random numbers of its own.
+    pub(super) fn sampling_of(&self, choice: usize) -> Sampling {
+        let seed = self.sampling.seed.wrapping_add(choice as u64);
+        Sampling { seed, ..self.sampling }
+    }
+}
+
+fn sampling(fields: &mut Fields) -> Result<Sampling, ApiError> {
+    let temperature = fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0) as f32;
+    let top_p = fields.number("top_p", 0.0..=1.0)?.filter(|p| *p < 1.0).map(|p| p as f32);
+    let top_k = fields.count("top_k", 1..=1 << 24)?;
+    let seed = match fields.take("seed") {
+        None => RandomState::new().hash_one(0_u8),
+        Some(seed) => match (seed.as_u64(), seed.as_i64()) {
+            (Some(seed), _) => seed,
+            (None, Some(seed)) => seed.cast_unsigned(),
+            (None, None) => return Err(mistyped("seed", "a whole number")),
+        },
+    };
+    Ok(Sampling { temperature, top_k, top_p, seed })
+}
+
+fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
+    let stops = match fields.take("stop") {
+        None => Vec::new(),
+        Some(Value::String(stop)) => vec![stop],
+        Some(Value::Array(stops)) => stops
+            .into_iter()
+            .map(|stop| match stop {
+                Value::String(stop) => Ok(stop),
+                _ => Err(mistyped("stop", "a text or a list of texts")),
+            })
+            .collect::<Result<_, _>>()?,
+        Some(_) => return Err(mistyped("stop", "a text or a list of texts")),
+    };
+    if stops.len() > MAX_STOPS {
+        let message = format!("'stop' has {} texts; it can have {MAX_STOPS}", stops.len());
+        return Err(ApiError::invalid(message).param("stop"));
+    }
+    Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
+}
+
+fn usage_in_stream(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
+    match fields.take("stream_options") {
+        None => Ok(false),
+        Some(_) if !stream => {
+            let message = "'stream_options' means something only with 'stream': true";
+            Err(ApiError::invalid(message).param("stream_options"))
+        }
+        Some(Value::Object(options)) => match options.get("include_usage") {
+            None | Some(Value::Null) => Ok(false),
+            Some(Value::Bool(usage)) => Ok(*usage),
+            Some(_) => Err(mistyped("stream_options.include_usage", "true or false")),
+        },
+        Some(_) => Err(mistyped("stream_options", "an object")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn taken(value: Value) -> Result<Answering, ApiError> {
+        let mut fields = Fields::of(value);
+        let answering = Answering::take(&mut fields, &["max_tokens", "max_completion_tokens"], 50)?;
+        fields.finish()?;
+        Ok(answering)
+    }
+
+    #[test]
+    fn defaults_are_openais() {
+        let plain = taken(json!({})).unwrap();
+        assert_eq!((plain.choices, plain.stream, plain.usage_in_stream), (1, false, false));
+        assert_eq!((plain.sampling.temperature, plain.sampling.top_p), (1.0, None));
+        let other = taken(json!({})).unwrap();
+        assert_ne!(plain.sampling.seed, other.sampling.seed, "unseeded answers differ");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_taken() {
+        let asked = taken(json!({
+            "n": 3, "temperature": 0, "top_p": 0.5, "top_k": 9, "seed": -1, "stop": ["a", "", "b"],
+            "max_tokens": 5, "max_completion_tokens": 7, "stream": true,
+            "stream_options": {"include_usage": true}, "presence_penalty": 0, "logit_bias": {},
+        }))
+        .unwrap();
+        assert_eq!(asked.stops, ["a", "b"]);
+        assert_eq!((asked.choices, asked.max_tokens, asked.usage_in_stream), (3, Some(7), true));
+        assert_eq!(asked.sampling.seed, u64::MAX);
+        assert_eq!(asked.sampling_of(1).seed, 0);
+        assert_eq!((asked.sampling.top_k, asked.sampling.top_p), (Some(9), Some(0.5)));
+    }
+
+    #[test]
+    fn what_can_not_be_is_refused_with_the_name_of_the_field() {
+        for (value, param) in [
+            (json!({"temperature": 3}), "temperature"),
+            (json!({"temperature": "hot"}), "temperature"),
+            (json!({"top_p": -0.1}), "top_p"),
+            (json!({"n": 0}), "n"),
+            (json!({"max_tokens": 51}), "max_tokens"),
+            (json!({"max_tokens": 0}), "max_tokens"),
+            (json!({"stop": 7}), "stop"),
+            (json!({"stop": vec!["x"; 17]}), "stop"),
+            (json!({"seed": 1.5}), "seed"),
+            (json!({"stream_options": {"include_usage": true}}), "stream_options"),
+            (json!({"frequency_penalty": 0.5}), "frequency_penalty"),
+            (json!({"logit_bias": {"5": 1}}), "logit_bias"),
+        ] {
+            let error = taken(value.clone()).unwrap_err();
+            assert_eq!(error.body()["error"]["param"], param, "{value}");
+        }
+    }
+}

@@ -170,9 +170,15 @@ fn with_lines(text: Cow<'_, str>) -> Cow<'_, str> {
     }
     let mut lines = String::with_capacity(text.len());
     for word in text.split_inclusive(' ') {
-        let in_path = word.match_indices('\\').any(|(at, _)| {
-            word[at + 1..].starts_with(|c: char| c.is_alphanumeric() && !"nrt".contains(c))
+        let drive = word.find(":\\").is_some_and(|at| {
+            let mut letters = word[..at].chars().rev();
+            letters.next().is_some_and(char::is_alphabetic)
+                && !letters.next().is_some_and(char::is_alphanumeric)
         });
+        let in_path = drive
+            || word.match_indices('\\').any(|(at, _)| {
+                word[at + 1..].starts_with(|c: char| c.is_alphanumeric() && !"nrt".contains(c))
+            });
         let mut rest = word;
         while let Some(at) = rest.find("\\n") {
             let (before, after) = rest.split_at(at);

@@ -43,7 +43,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(KernelCompile, Names, &[r"\binvalid LLVM IR\b|\bInvalidIRError\b"])
         .without(&[r"\bunsupported use of (double|half)\b"]),
     rule(KernelCompile, Usual, &[
-        r"\bcannot find -l(cuda|cudart|cublas|cudnn|nvrtc|nvidia|hip|amdhip)\w*|\bCommand '\[?'?(\S*/)?(ninja|nvcc|hipcc|ptxas|cicc|gcc|g\+\+|clang\S*)\b.{0,400}\breturned non-zero\b|\b(couldn't|could not|failed to|unable to) (invoke|run|execute|find|launch) (the )?(ptxas|nvcc|hipcc|nvrtc|metal compiler|fatbinary)\b|\bunable to find utility .?metal|\bidentifier .?__\w+.? is undefined\b",
+        r"\bcannot find -l(cuda|cudart|cublas|cudnn|nvrtc|nvidia|hip|amdhip)\w*|\bCommand '\[?'?(\S*/)?(ninja|nvcc|hipcc|ptxas|cicc|gcc|g\+\+|clang\S*)\b.{0,400}\breturned non-zero\b|\b(couldn't|could not|failed to|unable to) (invoke|run|execute|find|launch) (the )?(ptxas|nvcc|hipcc|nvrtc|metal compiler|fatbinary)\b|\bunable to find utility .?metal|\bidentifier .?__\w+.? is undefined\b|\.(cuh?|h|hpp|inl)\(\d+\): (fatal )?error: ",
         r"\brun `?ptxas\b|\bbug in `?(ptxas|nvcc|triton|nvrtc)\b",
         r"\buse of undeclared identifier\b|\berror: .{0,60}\b(__global__|__device__|threadgroup|metal_stdlib|cuda_fp16|cuda_bf16)\b|\bEntered unreachable code: Expression\b|\bcompute_\d+\b.{0,40}\bunsupported\b",
         r"\btorch\._dynamo\.exc\.\w+|\btorch\.compile\b.{0,40}\bfail",

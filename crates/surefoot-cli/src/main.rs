@@ -4,6 +4,7 @@ mod args;
 mod child;
 mod commands;
 mod exit;
+mod fingerprinting;
 mod footing_args;
 mod model_run;
 mod terminal;

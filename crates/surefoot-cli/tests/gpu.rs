@@ -116,3 +116,33 @@ fn auto_does_not_choose_a_gpu_that_is_only_imitated() {
         assert_eq!(chosen.name(), gpu.name());
     }
 }
+
+/// A forward of `llama-tiny` on the GPU.
+fn forward_on_gpu(arguments: &[&str]) -> assert_cmd::assert::Assert {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures");
+    let out = tempfile::tempdir().unwrap();
+    surefoot()
+        .arg("forward")
+        .arg(fixtures.join("llama-tiny"))
+        .args(["--tokens", "1,2,3", "--device", "gpu", "--json", "--out"])
+        .arg(out.path().join("o.safetensors"))
+        .args(arguments)
+        .assert()
+}
+
+#[test]
+fn a_block_that_the_gpu_cannot_run_runs_on_the_cpu_and_that_is_said() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    let drill = ["--drill", "unsupported_op:op=block 1,device=gpu,count=9"];
+    forward_on_gpu(&drill)
+        .success()
+        .stderr(predicate::str::contains(
+            "block 1 ran on the CPU, because gpu could not run it: unsupported_op",
+        ))
+        .stdout(predicate::str::contains(r#""block 1""#));
+    let forbidden = [&drill[..], &["--forbid", "cpu_segment", "--no-fallback"]].concat();
+    forward_on_gpu(&forbidden).code(3).stderr(predicate::str::contains("unsupported_op"));
+    forward_on_gpu(&[]).success().stdout(predicate::str::contains(r#""on_cpu": []"#));
+}

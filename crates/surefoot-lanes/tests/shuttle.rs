@@ -26,10 +26,9 @@ fn all(bodies: impl IntoIterator<Item = Box<dyn FnOnce() + Send>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-#[test]
-fn eight_callers_of_every_kind_share_three_lanes_that_come_and_go() {
-    check(20_000, || {
-        let pool = Arc::new(Pool::new(3));
+fn share_three_lanes_that_come_and_go(slice: Duration) {
+    check(20_000, move || {
+        let pool = Arc::new(Pool::with_slice(3, slice));
         let held: Arc<[AtomicUsize; 3]> = Arc::default();
         let callers = (0..8).map(|caller| -> Box<dyn FnOnce() + Send> {
             let (pool, held) = (Arc::clone(&pool), Arc::clone(&held));
@@ -57,6 +56,16 @@ fn eight_callers_of_every_kind_share_three_lanes_that_come_and_go() {
         let (one, two) = (pool.try_lease(), pool.try_lease());
         assert!(one.is_some() && two.is_some() && pool.try_lease().is_none());
     });
+}
+
+#[test]
+fn eight_callers_share_three_lanes_that_are_handed_over() {
+    share_three_lanes_that_come_and_go(Duration::ZERO);
+}
+
+#[test]
+fn eight_callers_share_three_lanes_that_are_left_free() {
+    share_three_lanes_that_come_and_go(Duration::from_millis(1));
 }
 
 #[test]

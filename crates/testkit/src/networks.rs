@@ -8,7 +8,7 @@ use burn::tensor::activation::{gelu, relu};
 use burn::tensor::{Device, Tensor, TensorData};
 
 /// A network with weights on one device, shared by all threads.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Network {
     /// Three linear layers.
     Mlp(Mlp),
@@ -76,9 +76,13 @@ impl Network {
         Self::Block(block.to_device(device))
     }
 
-    /// One of each.
-    pub fn all(device: &Device) -> Vec<Self> {
-        vec![Self::mlp(device), Self::conv(device), Self::block(device)]
+    /// The same weights on another device.
+    pub fn to(self, device: &Device) -> Self {
+        match self {
+            Self::Mlp(mlp) => Self::Mlp(mlp.to_device(device)),
+            Self::Conv(conv) => Self::Conv(conv.to_device(device)),
+            Self::Block(block) => Self::Block(block.to_device(device)),
+        }
     }
 
     /// What it is called.

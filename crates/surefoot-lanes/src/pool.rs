@@ -240,7 +240,7 @@ impl Pool {
         let next = match since {
             Some(since) if !state.queue.is_empty() && state.leaves_free(since, self.slice) => {
                 let knew = std::mem::replace(&mut state.head.looks, true);
-                state.queue.front().filter(|_| !knew).map(Arc::clone)
+                state.queue.front().filter(|_| !knew).cloned()
             }
             _ => state.hand_over(),
         };

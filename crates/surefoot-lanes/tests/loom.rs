@@ -5,6 +5,7 @@
 //! every interleaving would take too long the number of preemptions is bounded; most bugs need
 //! two.
 #![cfg(feature = "loom")]
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use std::time::{Duration, Instant};
 
@@ -54,6 +55,11 @@ mod handed_over {
     fn no_more_lanes_are_leased_than_are_active() {
         super::no_more_lanes_are_leased_than_are_active(Duration::ZERO);
     }
+
+    #[test]
+    fn lanes_that_are_given_back_reach_all_who_wait() {
+        super::lanes_that_are_given_back_reach_all_who_wait(Duration::ZERO);
+    }
 }
 
 mod left_free {
@@ -77,6 +83,11 @@ mod left_free {
     #[test]
     fn no_more_lanes_are_leased_than_are_active() {
         super::no_more_lanes_are_leased_than_are_active(SLICE);
+    }
+
+    #[test]
+    fn lanes_that_are_given_back_reach_all_who_wait() {
+        super::lanes_that_are_given_back_reach_all_who_wait(SLICE);
     }
 }
 
@@ -150,6 +161,22 @@ fn no_more_lanes_are_leased_than_are_active(slice: Duration) {
         });
         all(vec![caller(), caller(), shrink]);
         assert_eq!((pool.active(), pool.statistics().leased), (1, 0));
+    });
+}
+
+fn lanes_that_are_given_back_reach_all_who_wait(slice: Duration) {
+    model(Some(4), move || {
+        let pool = Arc::new(Pool::with_slice(2, slice));
+        let (one, two) = (pool.lease(), pool.lease());
+        let waiter = |pool: Arc<Pool>| {
+            // It never gives its lane back, so that the other one can't live on it.
+            thread::spawn(move || std::mem::forget(pool.lease()))
+        };
+        let waiters = [waiter(Arc::clone(&pool)), waiter(Arc::clone(&pool))];
+        drop(one);
+        drop(two);
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+        assert_eq!(pool.statistics().leased, 2);
     });
 }
 

@@ -133,7 +133,7 @@ fn fewer_active_lanes_take_effect_as_leases_end_and_more_at_once() {
 
 #[test]
 fn many_short_lived_threads_share_few_lanes_and_no_two_share_one() {
-    share_few_lanes(|lanes| Pool::new(lanes));
+    share_few_lanes(Pool::new);
     share_few_lanes(|lanes| Pool::with_slice(lanes, Duration::from_millis(1)));
 }
 

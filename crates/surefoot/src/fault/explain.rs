@@ -55,7 +55,9 @@ pub fn explain(text: &str) -> Explanation {
     let unwrapped = OnceCell::new();
     let mut framework = None;
     let mut notice = None;
-    for (rules, most) in [(rules::named as fn() -> _, 1.0), (rules::phrased, 0.5), (rules::about, 0.3)] {
+    for (rules, most) in
+        [(rules::named as fn() -> _, 1.0), (rules::phrased, 0.5), (rules::about, 0.3)]
+    {
         let rules: &RuleSet = rules();
         let found = rules.search(&text);
         framework = framework.or(found.framework);

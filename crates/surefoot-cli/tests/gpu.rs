@@ -7,6 +7,9 @@ use std::process::Command as Shell;
 use assert_cmd::Command;
 use predicates::prelude::*;
 
+#[path = "made/mod.rs"]
+mod made;
+
 fn surefoot() -> Command {
     Command::cargo_bin("surefoot").expect("the program is built")
 }
@@ -145,4 +148,49 @@ fn a_block_that_the_gpu_cannot_run_runs_on_the_cpu_and_that_is_said() {
     let forbidden = [&drill[..], &["--forbid", "cpu_segment", "--no-fallback"]].concat();
     forward_on_gpu(&forbidden).code(3).stderr(predicate::str::contains("unsupported_op"));
     forward_on_gpu(&[]).success().stdout(predicate::str::contains(r#""on_cpu": []"#));
+}
+
+/// What a process holds in all: its own memory, and the GPU's pool where that is not part of it.
+fn held(document: &serde_json::Value, gpu: &surefoot::device::OpenDevice) -> u64 {
+    let bytes = |key: &str| document[key].as_u64().unwrap_or(0);
+    let pool = bytes("device_peak_bytes");
+    assert!(pool > 0, "the pool was not measured");
+    bytes("peak_bytes") + if gpu.info.unified_memory { 0 } else { pool }
+}
+
+/// The promise on a GPU: its pool and the process together stay within the budget. lavapipe's
+/// pool is memory of the process, so there the resident set is all of it.
+#[test]
+fn a_budget_holds_on_the_gpu_with_weights_that_stream() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    made::llama(folder.path(), 60 << 20, made::Dtype::F32);
+    let run = |command: &str, options: &[&str]| -> serde_json::Value {
+        let out = folder.path().join("o.safetensors");
+        let output = surefoot()
+            .arg(command)
+            .arg(folder.path())
+            .args(["--device", "gpu", "--json"])
+            .args(options)
+            .args(if command == "forward" { &["--tokens", "1,2", "--out"][..] } else { &[] })
+            .args((command == "forward").then_some(out))
+            .assert()
+            .success();
+        serde_json::from_slice(&output.get_output().stdout).unwrap()
+    };
+    let planned = run("plan", &["--prompt-tokens", "2", "--max-tokens", "0"]);
+    let bytes = |key: &str| planned[key].as_u64().unwrap();
+    for share in [50, 10] {
+        let (least, most) = (bytes("least_bytes"), bytes("all_resident_bytes"));
+        // The process may be larger by a step of what it begins with than the planner's was.
+        let budget = least + (most - least) * share / 100 + (8 << 20);
+        let done = run("forward", &["--memory", &budget.to_string()]);
+        assert_ne!(done["mode"], "resident", "{share} %");
+        let held = held(&done, &gpu);
+        assert!(held <= budget, "{held} of {budget} bytes, {share} %: {done}");
+        // Of that the pool takes no more than what is not the process's own.
+        let pool = done["device_peak_bytes"].as_u64().unwrap();
+        let planned = done["planned_peak_bytes"].as_u64().unwrap() - bytes("baseline_bytes");
+        assert!(pool <= planned + (8 << 20), "{pool} of {planned} bytes, {share} %: {done}");
+    }
 }

@@ -146,3 +146,40 @@ fn a_block_that_the_gpu_cannot_run_runs_on_the_cpu_and_that_is_said() {
     forward_on_gpu(&forbidden).code(3).stderr(predicate::str::contains("unsupported_op"));
     forward_on_gpu(&[]).success().stdout(predicate::str::contains(r#""on_cpu": []"#));
 }
+
+/// The same weights on another device, with and without its noise in the calibration.
+#[test]
+fn a_model_on_the_gpu_is_the_one_on_the_cpu() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("llama.json");
+    let tokens = ["--tokens", "8", "--challenges", "20"];
+    surefoot()
+        .args(["fingerprint", "--device", "cpu", "--out"])
+        .arg(&file)
+        .arg(&model)
+        .args(tokens)
+        .assert()
+        .success();
+    let compare = || {
+        let mut command = surefoot();
+        command.arg("compare").arg(&file).arg(&model).args(["--device", "gpu", "--no-fallback"]);
+        command.assert().code(0).stdout(
+            predicate::str::contains("SAME").and(predicate::str::contains("summation only")),
+        );
+    };
+    compare();
+    surefoot()
+        .args(["fingerprint", "--device", "cpu", "--calibrate-on", "gpu", "--json", "--out"])
+        .arg(&file)
+        .arg(&model)
+        .args(tokens)
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("on gpu"));
+    compare();
+}

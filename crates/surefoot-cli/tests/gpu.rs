@@ -239,3 +239,40 @@ fn a_budget_holds_on_the_gpu_with_weights_that_stream() {
         assert!(pool <= planned + (8 << 20), "{pool} of {planned} bytes, {share} %: {done}");
     }
 }
+
+/// The same weights on another device, with and without its noise in the calibration.
+#[test]
+fn a_model_on_the_gpu_is_the_one_on_the_cpu() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("llama.json");
+    let tokens = ["--tokens", "8", "--challenges", "20"];
+    surefoot()
+        .args(["fingerprint", "--device", "cpu", "--out"])
+        .arg(&file)
+        .arg(&model)
+        .args(tokens)
+        .assert()
+        .success();
+    let compare = |allowed: &str| {
+        let mut command = surefoot();
+        command.arg("compare").arg(&file).arg(&model).args(["--device", "gpu", "--no-fallback"]);
+        command.assert().code(0).stdout(
+            predicate::str::contains("SAME").and(predicate::str::contains(allowed.to_owned())),
+        );
+    };
+    compare("rounding to bf16");
+    surefoot()
+        .args(["fingerprint", "--device", "cpu", "--calibrate-on", "gpu", "--json", "--out"])
+        .arg(&file)
+        .arg(&model)
+        .args(tokens)
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("on gpu"));
+    compare("same precision");
+}

@@ -1,15 +1,10 @@
-//! What the commands that run a model share: opening, planning, the guard around the work, and
-//! progress.
+//! What the commands that run a model share: opening, planning, the guard around the work.
 
-use std::cell::RefCell;
-use std::io::IsTerminal;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use surefoot::device::memory::Bytes;
 use surefoot::journal::{Event, EventKind, Journal};
 use surefoot::place::Precision;
@@ -24,6 +19,7 @@ use surefoot_models::{Model, ModelError, Opened};
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
+use crate::model_progress::{Journey, Progress};
 use crate::terminal::Terminal;
 
 impl From<ModelError> for Failure {
@@ -50,6 +46,7 @@ pub(crate) struct ModelRun<'a> {
     journal: Journal,
     show_progress: bool,
     on_cpu: RefCell<Vec<String>>,
+    load_seconds: Cell<f64>,
 }
 
 /// Faults that are remembered, to say why a block ran on the CPU.
@@ -104,8 +101,15 @@ impl<'a> ModelRun<'a> {
         let journal = global.journal_builder()?.ring(RECENT_EVENTS).build();
         let footing =
             args.footing(journal.clone())?.precision(precision(args.precision)).build()?.into();
-        let (show_progress, on_cpu) = (!global.quiet, RefCell::default());
-        Ok(Self { args, terminal, footing, journal, show_progress, on_cpu })
+        Ok(Self {
+            args,
+            terminal,
+            footing,
+            journal,
+            show_progress: !global.quiet,
+            on_cpu: RefCell::default(),
+            load_seconds: Cell::default(),
+        })
     }
 
     /// Without a bar: the terminal is needed for the result as it comes.
@@ -117,6 +121,11 @@ impl<'a> ModelRun<'a> {
     /// Blocks, and the head, that ran on the CPU because the device couldn't run them.
     pub(crate) fn on_cpu(&self) -> Vec<String> {
         self.on_cpu.borrow().clone()
+    }
+
+    /// How long it took to open the model and to load what stays.
+    pub(crate) fn load_seconds(&self) -> f64 {
+        self.load_seconds.get()
     }
 
     /// The budget of the process.
@@ -179,6 +188,7 @@ impl<'a> ModelRun<'a> {
         step: &Step<'_>,
         task: &impl Fn(&Model, &Plan) -> Result<T, ModelError>,
     ) -> Result<T, ModelError> {
+        let begun = Instant::now();
         let opened = Opened::new(folder)?.on(step.device(), step.compute().into());
         let plan = if step.is_streaming() || way.streamed {
             opened.plan_with_share(work, 0.0)
@@ -194,15 +204,19 @@ impl<'a> ModelRun<'a> {
             ));
         }
         let meter: Arc<Meter> = Arc::default();
-        let blocks = (opened.blueprint.blocks.len() * passes) as u64;
-        let progress = self.show_progress.then(|| Progress::start(Arc::clone(&meter), blocks));
-        let begun = Instant::now();
+        let journey = Journey {
+            load_bytes: plan.resident_bytes,
+            blocks: opened.blueprint.blocks.len() as u64,
+            passes: passes as u64,
+        };
+        let progress = self.show_progress.then(|| Progress::start(Arc::clone(&meter), journey));
         let careful = step.attempt() > 1 || self.args.has_drill();
         let model = opened.load(&plan, step.device(), Arc::clone(&meter))?.guarded(
             Arc::clone(&self.footing),
             step.device_name(),
             careful,
         );
+        self.load_seconds.set(begun.elapsed().as_secs_f64());
         let result = task(&model, &plan);
         drop(progress);
         self.tell_moved(model.on_cpu(), step);
@@ -245,84 +259,5 @@ impl<'a> ModelRun<'a> {
                 .context("tokens", read.tokens)
                 .context("limited_by", read.limit_since(&Reading::default(), time.as_secs_f64()))
         });
-    }
-}
-
-/// A bar on a terminal, a line now and then elsewhere: blocks, bytes and tokens a second, and
-/// what limits. Short work shows nothing.
-struct Progress {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-const QUIET_START: Duration = Duration::from_millis(800);
-const TICK: Duration = Duration::from_millis(200);
-const LINE_EVERY: Duration = Duration::from_secs(15);
-
-impl Progress {
-    fn start(meter: Arc<Meter>, blocks: u64) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = {
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || show(&meter, blocks, &stop))
-        };
-        Self { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // It only draws: if it failed, the work didn't.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn show(meter: &Meter, blocks: u64, stop: &AtomicBool) {
-    let begun = Instant::now();
-    std::thread::park_timeout(QUIET_START);
-    if stop.load(Ordering::Relaxed) {
-        return;
-    }
-    let bar = std::io::stderr().is_terminal().then(|| {
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} blocks {msg}");
-        let bar = ProgressBar::with_draw_target(Some(blocks), ProgressDrawTarget::stderr());
-        match style {
-            Ok(style) => bar.with_style(style),
-            Err(_) => bar,
-        }
-    });
-    let (mut before, mut at, mut line_at) = (Reading::default(), begun, begun);
-    while !stop.load(Ordering::Relaxed) {
-        let now = meter.read();
-        let seconds = at.elapsed().as_secs_f64().max(1e-3);
-        let message = format!(
-            "{:.2} GB/s, {:.1} tokens/s, limited by {}",
-            (now.file_bytes - before.file_bytes) as f64 / seconds / 1e9,
-            (now.tokens - before.tokens) as f64 / seconds,
-            now.limit_since(&before, seconds)
-        );
-        match &bar {
-            Some(bar) => {
-                bar.set_position(now.blocks.min(blocks));
-                bar.set_message(message);
-                if seconds > 2.0 {
-                    (before, at) = (now, Instant::now());
-                }
-            }
-            None if line_at.elapsed() >= LINE_EVERY => {
-                eprintln!("{}/{blocks} blocks, {message}", now.blocks);
-                line_at = Instant::now();
-                (before, at) = (now, line_at);
-            }
-            None => {}
-        }
-        std::thread::park_timeout(TICK);
-    }
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
     }
 }

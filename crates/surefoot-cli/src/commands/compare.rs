@@ -54,7 +54,7 @@ pub(crate) struct Compare {
     #[arg(long, value_name = "RATE", default_value_t = 0.01)]
     beta: f64,
     /// The mean excess from which models are different: 0 is the tolerance, 1 is twice as much
-    #[arg(long, value_name = "EXCESS", default_value_t = 0.5)]
+    #[arg(long, value_name = "EXCESS", default_value_t = 0.3)]
     delta: f64,
     /// Write the transcript to this file
     #[arg(long, value_name = "FILE")]

@@ -56,6 +56,7 @@ struct Document {
     mode: Placement,
     on_cpu: Vec<String>,
     seconds: f64,
+    load_seconds: f64,
     planned_peak_bytes: u64,
     peak_bytes: Option<u64>,
 }
@@ -95,6 +96,7 @@ impl Forward {
             mode,
             on_cpu: run.on_cpu(),
             seconds,
+            load_seconds: run.load_seconds(),
             planned_peak_bytes: planned,
             peak_bytes: process::memory().map(|memory| memory.peak),
         };

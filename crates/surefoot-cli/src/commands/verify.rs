@@ -32,7 +32,7 @@ candidate.
 
 Examples:
   surefoot verify transcript.json
-  surefoot verify llama.json --model models/llama --sample 12
+  surefoot verify llama.json --model models/llama --sample 24
   surefoot verify llama.json --leaf \"3:block 5\" --json
   surefoot verify transcript.json --signed-by 5f2a…")]
 pub(crate) struct Verify {
@@ -42,7 +42,7 @@ pub(crate) struct Verify {
     #[arg(long, value_name = "FOLDER")]
     model: Option<PathBuf>,
     /// How many challenges are run again
-    #[arg(long, value_name = "COUNT", default_value_t = 12)]
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
     sample: usize,
     /// Show that a sketch belongs to the root: CHALLENGE:SITE
     #[arg(long, value_name = "LEAF")]

@@ -1,5 +1,6 @@
 //! Running a model: one pass over a batch, block by block.
 
+mod activation;
 pub(crate) mod attention;
 pub mod batch;
 pub(crate) mod block;

@@ -338,15 +338,15 @@ mod tests {
 
     #[test]
     fn every_rule_says_something_and_can_be_found() {
-        let (named, phrased) = (named(), phrased());
-        assert!(named.rules.len() > 60, "{}", named.rules.len());
-        for compiled in named.rules.iter().chain(&phrased.rules) {
+        let sets = [named(), phrased(), about()];
+        assert!(sets[0].rules.len() > 60, "{}", sets[0].rules.len());
+        for compiled in sets.iter().flat_map(|set| &set.rules) {
             assert!(!compiled.rule.any.is_empty());
             let unless = compiled.unless.iter().map(|guarded| &guarded.regex);
             let all = unless.chain(&compiled.with).chain(&compiled.without);
             all.for_each(|lazy| assert!(!lazy.get().as_str().is_empty()));
         }
-        for pattern in named.patterns.iter().chain(&phrased.patterns) {
+        for pattern in sets.iter().flat_map(|set| &set.patterns) {
             let regex = &pattern.guarded.regex;
             assert!(!regex.get().is_match(b""), "'{}' matches nothing", regex.source);
         }

@@ -1,5 +1,6 @@
 //! Short runs on a GPU: disturbed, moved to the processor, and resumed there.
 #![cfg(feature = "gpu")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[path = "training/harness.rs"]
 #[allow(dead_code)] // The processor's tests use all of it.

@@ -7,8 +7,8 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use surefoot_models::arch;
-use surefoot_models::folder::settings::Settings;
+use surefoot_fuzz::arch;
+use surefoot_fuzz::folder::settings::Settings;
 
 fuzz_target!(|json: &[u8]| {
     if let Ok(settings) = Settings::parse(Path::new("config.json"), json) {

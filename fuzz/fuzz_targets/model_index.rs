@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use surefoot_models::folder::index;
+use surefoot_fuzz::folder::index;
 
 fuzz_target!(|json: &[u8]| {
     if let Ok(shards) = index::parse(Path::new("index.json"), json) {

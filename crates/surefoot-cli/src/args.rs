@@ -47,17 +47,22 @@ pub(crate) struct Global {
 /// The commands, one module each.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Bench(commands::bench::Bench),
     Check(commands::check::Check),
+    Compare(Box<commands::compare::Compare>),
     Devices(commands::devices::Devices),
     Doctor(commands::doctor::Doctor),
     Embed(commands::embed::Embed),
     Explain(commands::explain::Explain),
+    Fingerprint(Box<commands::fingerprint::FingerprintCommand>),
     Forward(commands::forward::Forward),
     Generate(commands::generate::Generate),
+    Identify(Box<commands::identify::Identify>),
     Journal(commands::journal::Journal),
     Plan(commands::plan::Plan),
     Serve(Box<commands::serve::Serve>),
     Train(Box<commands::train::Train>),
+    Verify(Box<commands::verify::Verify>),
 }
 
 impl Global {

@@ -74,6 +74,11 @@ impl FootingArgs {
         })
     }
 
+    /// Whether faults are made on purpose.
+    pub(crate) fn has_drill(&self) -> bool {
+        self.drill.is_some()
+    }
+
     /// What recovery may do.
     pub(crate) fn policy(&self) -> Policy {
         let mut policy = match self.on_fault {

@@ -4,7 +4,9 @@ mod args;
 mod child;
 mod commands;
 mod exit;
+mod fingerprinting;
 mod footing_args;
+mod model_progress;
 mod model_run;
 mod terminal;
 

@@ -1,19 +1,16 @@
-//! What the commands that run a model share: opening, planning, the guard around the work, and
-//! progress.
+//! What the commands that run a model share: opening, planning, the guard around the work.
 
-use std::io::IsTerminal;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use surefoot::device::memory::Bytes;
 use surefoot::journal::{Event, EventKind, Journal};
 use surefoot::place::Precision;
 use surefoot::recover::{Confirm, Rung, Step};
 use surefoot::{BoxError, Fault, Footing};
+use surefoot_models::folder::header::Dtype;
 use surefoot_models::stream::meter::{Meter, Reading};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::Plan;
@@ -23,12 +20,14 @@ use surefoot_models::{Model, ModelError, Opened};
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
+use crate::model_progress::{Journey, Progress};
 use crate::terminal::Terminal;
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
         match error {
             ModelError::Device { .. } => Self::new(Exit::Fault, error.to_string()),
+            ModelError::Fault(fault) => (*fault).into(),
             ModelError::Memory { needed, .. } => {
                 Self::usage("the work doesn't fit in the memory that is allowed")
                     .because(error.to_string())
@@ -44,23 +43,28 @@ impl From<ModelError> for Failure {
 pub(crate) struct ModelRun<'a> {
     args: &'a FootingArgs,
     terminal: &'a Terminal,
-    pub(crate) footing: Footing,
+    pub(crate) footing: Arc<Footing>,
     journal: Journal,
     show_progress: bool,
+    on_cpu: RefCell<Vec<String>>,
+    load_seconds: Cell<f64>,
 }
 
-/// What has to be in order before a model is run.
-pub(crate) fn prepare(args: &FootingArgs) -> Result<(), Failure> {
-    if !matches!(args.precision, Precision::Auto | Precision::Fp32) {
-        return Err(Failure::usage("--precision: models are run in fp32 for now")
-            .hint("leave it out; weights in fp16 and bf16 are read all the same"));
-    }
-    with_one_arena()
+/// Faults that are remembered, to say why a block ran on the CPU.
+const RECENT_EVENTS: usize = 256;
+
+/// Another way of running than the options say, to learn what it changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Way {
+    /// Stream all weights, whatever would fit.
+    pub(crate) streamed: bool,
+    /// The dtype of products with weights.
+    pub(crate) compute: Option<Dtype>,
 }
 
 /// Under `ulimit -v`, starts this very command line anew with an allocator that doesn't reserve
 /// address space for every thread: else little of it would be left for the model.
-fn with_one_arena() -> Result<(), Failure> {
+pub(crate) fn with_one_arena() -> Result<(), Failure> {
     #[cfg(target_os = "linux")]
     {
         use std::os::unix::process::CommandExt as _;
@@ -73,6 +77,12 @@ fn with_one_arena() -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Models are run in fp32 unless another precision is asked for by name: then the same tokens
+/// come out on every device.
+pub(crate) fn precision(asked: Precision) -> Precision {
+    if asked == Precision::Auto { Precision::Fp32 } else { asked }
 }
 
 /// What the guard sees of a result: numbers that are on the host already.
@@ -90,10 +100,19 @@ impl<'a> ModelRun<'a> {
         global: &Global,
         terminal: &'a Terminal,
     ) -> Result<Self, Failure> {
-        prepare(args)?;
-        let journal = global.open_journal()?;
-        let footing = args.footing(journal.clone())?.build()?;
-        Ok(Self { args, terminal, footing, journal, show_progress: !global.quiet })
+        with_one_arena()?;
+        let journal = global.journal_builder()?.ring(RECENT_EVENTS).build();
+        let footing =
+            args.footing(journal.clone())?.precision(precision(args.precision)).build()?.into();
+        Ok(Self {
+            args,
+            terminal,
+            footing,
+            journal,
+            show_progress: !global.quiet,
+            on_cpu: RefCell::default(),
+            load_seconds: Cell::default(),
+        })
     }
 
     /// Without a bar: the terminal is needed for the result as it comes.
@@ -102,9 +121,25 @@ impl<'a> ModelRun<'a> {
         self
     }
 
+    /// Blocks, and the head, that ran on the CPU because the device couldn't run them.
+    pub(crate) fn on_cpu(&self) -> Vec<String> {
+        self.on_cpu.borrow().clone()
+    }
+
+    /// How long it took to open the model and to load what stays.
+    pub(crate) fn load_seconds(&self) -> f64 {
+        self.load_seconds.get()
+    }
+
     /// The budget of the process.
     pub(crate) fn budget(&self) -> Option<u64> {
         self.args.memory.map(|Bytes(bytes)| bytes)
+    }
+
+    /// The model with its plans made for the device that work starts on.
+    pub(crate) fn placed(&self, opened: Opened) -> Result<Opened, Failure> {
+        let compute = self.footing.precision()?.compute;
+        Ok(opened.on(self.footing.device()?.burn(), compute.into()))
     }
 
     /// Opens `folder`, loads it by a plan for `work` and runs `task` with it, guarded: a fault
@@ -117,8 +152,23 @@ impl<'a> ModelRun<'a> {
         passes: usize,
         task: impl Fn(&Model, &Plan) -> Result<T, ModelError>,
     ) -> Result<T, Failure> {
-        let guarded = self.footing.task(name).can(Rung::Stream).run(|step: &Step<'_>| {
-            match self.attempt(name, folder, work, passes, step, &task) {
+        self.run_as(Way::default(), name, folder, work, passes, task)
+    }
+
+    /// [`Self::run`], in another way than the options say.
+    pub(crate) fn run_as<T>(
+        &self,
+        way: Way,
+        name: &'static str,
+        folder: &Path,
+        work: &Work,
+        passes: usize,
+        task: impl Fn(&Model, &Plan) -> Result<T, ModelError>,
+    ) -> Result<T, Failure> {
+        let rungs = self.footing.task(name).can(Rung::Stream).can(Rung::Precision);
+        let guarded = rungs.run(|step: &Step<'_>| {
+            match self.attempt(way, name, folder, work, passes, step, &task) {
+                Err(ModelError::Fault(fault)) => Err(fault as BoxError),
                 Err(ModelError::Device { at, message }) => {
                     Err::<_, BoxError>(format!("{at}: {message}").into())
                 }
@@ -130,8 +180,10 @@ impl<'a> ModelRun<'a> {
         Ok(guarded?.0?)
     }
 
+    #[expect(clippy::too_many_arguments, reason = "all that a try depends on")]
     fn attempt<T>(
         &self,
+        way: Way,
         name: &'static str,
         folder: &Path,
         work: &Work,
@@ -139,8 +191,10 @@ impl<'a> ModelRun<'a> {
         step: &Step<'_>,
         task: &impl Fn(&Model, &Plan) -> Result<T, ModelError>,
     ) -> Result<T, ModelError> {
-        let opened = Opened::new(folder)?;
-        let plan = if step.is_streaming() {
+        let begun = Instant::now();
+        let compute = way.compute.unwrap_or_else(|| step.compute().into());
+        let opened = Opened::new(folder)?.on(step.device(), compute);
+        let plan = if step.is_streaming() || way.streamed {
             opened.plan_with_share(work, 0.0)
         } else {
             opened.plan_here(work, self.budget()).checked()?
@@ -154,14 +208,39 @@ impl<'a> ModelRun<'a> {
             ));
         }
         let meter: Arc<Meter> = Arc::default();
-        let blocks = (opened.blueprint.blocks.len() * passes) as u64;
-        let progress = self.show_progress.then(|| Progress::start(Arc::clone(&meter), blocks));
-        let begun = Instant::now();
-        let model = opened.load(&plan, step.device(), Arc::clone(&meter))?;
+        let journey = Journey {
+            load_bytes: plan.resident_bytes,
+            blocks: opened.blueprint.blocks.len() as u64,
+            passes: passes as u64,
+        };
+        let progress = self.show_progress.then(|| Progress::start(Arc::clone(&meter), journey));
+        let careful = step.attempt() > 1 || self.args.has_drill();
+        let model = opened.load(&plan, step.device(), Arc::clone(&meter))?.guarded(
+            Arc::clone(&self.footing),
+            step.device_name(),
+            careful,
+        );
+        self.load_seconds.set(begun.elapsed().as_secs_f64());
         let result = task(&model, &plan);
         drop(progress);
+        self.tell_moved(model.on_cpu(), step);
         self.tell(name, &plan, &meter.read(), begun.elapsed(), step);
         result
+    }
+
+    /// Says which parts ran on the CPU and why.
+    fn tell_moved(&self, parts: Vec<String>, step: &Step<'_>) {
+        let events = if parts.is_empty() { Vec::new() } else { self.journal.recent() };
+        for part in &parts {
+            let fault = events.iter().rev().filter(|event| event.op == *part);
+            let fault = fault.filter_map(|event| event.fault.as_ref()).next();
+            let why = fault.map_or_else(String::new, |fault| format!(": {}", fault.kind));
+            self.terminal.note(&format!(
+                "{part} ran on the CPU, because {} could not run it{why}",
+                step.device_name()
+            ));
+        }
+        *self.on_cpu.borrow_mut() = parts;
     }
 
     fn tell(
@@ -184,84 +263,5 @@ impl<'a> ModelRun<'a> {
                 .context("tokens", read.tokens)
                 .context("limited_by", read.limit_since(&Reading::default(), time.as_secs_f64()))
         });
-    }
-}
-
-/// A bar on a terminal, a line now and then elsewhere: blocks, bytes and tokens a second, and
-/// what limits. Short work shows nothing.
-struct Progress {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-const QUIET_START: Duration = Duration::from_millis(800);
-const TICK: Duration = Duration::from_millis(200);
-const LINE_EVERY: Duration = Duration::from_secs(15);
-
-impl Progress {
-    fn start(meter: Arc<Meter>, blocks: u64) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let thread = {
-            let stop = Arc::clone(&stop);
-            std::thread::spawn(move || show(&meter, blocks, &stop))
-        };
-        Self { stop, thread: Some(thread) }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            thread.thread().unpark();
-            // It only draws: if it failed, the work didn't.
-            let _ = thread.join();
-        }
-    }
-}
-
-fn show(meter: &Meter, blocks: u64, stop: &AtomicBool) {
-    let begun = Instant::now();
-    std::thread::park_timeout(QUIET_START);
-    if stop.load(Ordering::Relaxed) {
-        return;
-    }
-    let bar = std::io::stderr().is_terminal().then(|| {
-        let style = ProgressStyle::with_template("{bar:30} {pos}/{len} blocks {msg}");
-        let bar = ProgressBar::with_draw_target(Some(blocks), ProgressDrawTarget::stderr());
-        match style {
-            Ok(style) => bar.with_style(style),
-            Err(_) => bar,
-        }
-    });
-    let (mut before, mut at, mut line_at) = (Reading::default(), begun, begun);
-    while !stop.load(Ordering::Relaxed) {
-        let now = meter.read();
-        let seconds = at.elapsed().as_secs_f64().max(1e-3);
-        let message = format!(
-            "{:.2} GB/s, {:.1} tokens/s, limited by {}",
-            (now.file_bytes - before.file_bytes) as f64 / seconds / 1e9,
-            (now.tokens - before.tokens) as f64 / seconds,
-            now.limit_since(&before, seconds)
-        );
-        match &bar {
-            Some(bar) => {
-                bar.set_position(now.blocks.min(blocks));
-                bar.set_message(message);
-                if seconds > 2.0 {
-                    (before, at) = (now, Instant::now());
-                }
-            }
-            None if line_at.elapsed() >= LINE_EVERY => {
-                eprintln!("{}/{blocks} blocks, {message}", now.blocks);
-                line_at = Instant::now();
-                (before, at) = (now, line_at);
-            }
-            None => {}
-        }
-        std::thread::park_timeout(TICK);
-    }
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
     }
 }

@@ -122,12 +122,33 @@ fn wrong_input_is_named_and_writes_nothing() {
         .code(2)
         .stderr(contains("can't be written"));
     forward(&model).args(["--out"]).arg(&file).assert().code(2).stderr(contains("--tokens"));
+}
+
+/// The logits of `llama-tiny` in a precision.
+fn logits_in(precision: &str) -> Vec<f64> {
+    let out = tempfile::tempdir().unwrap();
+    let file = out.path().join("o.safetensors");
+    let model = fixture("llama-tiny");
     forward(&model)
-        .args(["--tokens", "1", "--precision", "bf16", "--out"])
+        .args(["--tokens", &golden_tokens(&model), "--precision", precision, "--out"])
         .arg(&file)
         .assert()
-        .code(2)
-        .stderr(contains("fp32"));
+        .success();
+    numbers(&tensors(&file), "logits")
+}
+
+#[test]
+fn a_lower_precision_is_used_when_it_is_asked_for_and_auto_is_fp32() {
+    let exact = logits_in("fp32");
+    assert_eq!(logits_in("auto"), exact);
+    let largest = exact.iter().fold(0.0_f64, |most, number| most.max(number.abs()));
+    let far = |precision| {
+        let rounded = logits_in(precision);
+        rounded.iter().zip(&exact).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max) / largest
+    };
+    let (fp16, bf16) = (far("fp16"), far("bf16"));
+    assert!(fp16 > 1e-6 && fp16 < 0.005, "{fp16}");
+    assert!(bf16 > fp16 && bf16 < 0.03, "{bf16}");
 }
 
 #[test]

@@ -7,6 +7,12 @@ use std::process::Command as Shell;
 use assert_cmd::Command;
 use predicates::prelude::*;
 
+#[allow(dead_code, reason = "other tests need the rest of it")]
+mod made;
+#[allow(dead_code, reason = "other tests need the rest of it")]
+#[path = "serve/served.rs"]
+mod served;
+
 fn surefoot() -> Command {
     Command::cargo_bin("surefoot").expect("the program is built")
 }
@@ -115,4 +121,76 @@ fn auto_does_not_choose_a_gpu_that_is_only_imitated() {
     } else {
         assert_eq!(chosen.name(), gpu.name());
     }
+}
+
+/// A forward of `llama-tiny` on the GPU.
+fn forward_on_gpu(arguments: &[&str]) -> assert_cmd::assert::Assert {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures");
+    let out = tempfile::tempdir().unwrap();
+    surefoot()
+        .arg("forward")
+        .arg(fixtures.join("llama-tiny"))
+        .args(["--tokens", "1,2,3", "--device", "gpu", "--json", "--out"])
+        .arg(out.path().join("o.safetensors"))
+        .args(arguments)
+        .assert()
+}
+
+#[test]
+fn a_block_that_the_gpu_cannot_run_runs_on_the_cpu_and_that_is_said() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    let drill = ["--drill", "unsupported_op:op=block 1,device=gpu,count=9"];
+    forward_on_gpu(&drill)
+        .success()
+        .stderr(predicate::str::contains(
+            "block 1 ran on the CPU, because gpu could not run it: unsupported_op",
+        ))
+        .stdout(predicate::str::contains(r#""block 1""#));
+    let forbidden = [&drill[..], &["--forbid", "cpu_segment", "--no-fallback"]].concat();
+    forward_on_gpu(&forbidden).code(3).stderr(predicate::str::contains("unsupported_op"));
+    forward_on_gpu(&[]).success().stdout(predicate::str::contains(r#""on_cpu": []"#));
+}
+
+#[test]
+fn a_server_whose_gpu_is_lost_goes_on_elsewhere_with_what_it_has() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    let model = served::fixture("gpt2-tiny");
+    let expected: Vec<String> = ["The tensor", "a"]
+        .iter()
+        .map(|prompt| {
+            let alone =
+                served::generated(&model, prompt, &["--max-tokens", "60", "--device", "cpu"]);
+            alone["text"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let drill = "device_lost:op=embed,device=gpu,step=1,count=1";
+    let server = served::Server::start(&model, &["--device", "gpu", "--drill", drill]);
+    assert_eq!(server.get("/health").good()["device"], "gpu");
+    let vector = server.post("/v1/embeddings", serde_json::json!({"input": "a b"})).good();
+    std::thread::scope(|scope| {
+        for (prompt, expected) in ["The tensor", "a"].iter().zip(&expected) {
+            let server = &server;
+            scope.spawn(move || {
+                let body =
+                    serde_json::json!({"prompt": prompt, "max_tokens": 60, "temperature": 0});
+                assert_eq!(server.complete(body), [expected.as_str()]);
+            });
+        }
+        server.wait_for("surefoot_batch_size_count{engine=\"decode\"}", 2.0);
+        let moved = server.post("/v1/embeddings", serde_json::json!({"input": "a b"})).good();
+        let numbers = |answer: &serde_json::Value| -> Vec<f64> {
+            let embedding = answer["data"][0]["embedding"].as_array().unwrap().clone();
+            embedding.iter().map(|number| number.as_f64().unwrap()).collect()
+        };
+        for (a, b) in numbers(&vector).iter().zip(numbers(&moved)) {
+            assert!((a - b).abs() < 1e-4, "{a} on the GPU, {b} on the processor");
+        }
+    });
+    assert_eq!(server.get("/health").good()["device"], "cpu");
+    assert_eq!(server.metric("surefoot_faults_total{kind=\"device_lost\"}"), 1.0);
+    assert_eq!(server.metric("surefoot_sequences_total{outcome=\"failed\"}"), 0.0);
 }

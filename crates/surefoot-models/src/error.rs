@@ -57,6 +57,9 @@ pub enum ModelError {
         /// What the device said.
         message: String,
     },
+    /// A part of the model failed on its device, and nothing that the policy allows helped.
+    #[error(transparent)]
+    Fault(Box<surefoot::Fault>),
 }
 
 impl ModelError {
@@ -74,6 +77,11 @@ impl ModelError {
 
     pub(crate) fn config(file: &Path, key: impl Into<String>, problem: impl Into<String>) -> Self {
         Self::Config { file: file.to_owned(), key: key.into(), problem: problem.into() }
+    }
+
+    /// Whether the device is to blame, so that another try or another device may help.
+    pub fn is_device(&self) -> bool {
+        matches!(self, Self::Device { .. } | Self::Fault(_))
     }
 
     pub(crate) fn request(problem: impl Into<String>) -> Self {

@@ -1,1 +1,33 @@
-//! Pages a person can read.
+//! Pages a person can read, in one style: journals, training, benchmarks, verification and load
+//! tests, as files that need no network, and the journal's page live while a run goes on.
+//!
+//! A page is one HTML document: a shell, a style sheet and plain scripts from `page/`, with the
+//! data as JSON inside. Text from data reaches the document only as text, never as markup, and a
+//! content policy in the page forbids it to load anything.
+//!
+//! ```
+//! use surefoot::journal::{Event, EventKind, Line};
+//! use surefoot_report::JournalPage;
+//!
+//! let mut page = JournalPage::new("run.jsonl");
+//! page.add(&Line::Event(Event::new(EventKind::Step, "forward").device("cpu")));
+//! let mut html = Vec::new();
+//! page.write(&mut html)?;
+//! assert!(html.starts_with(b"<!doctype html>"));
+//! # Ok::<(), std::io::Error>(())
+//! ```
+
+mod bench;
+mod chunk;
+mod evidence;
+mod journal;
+pub mod live;
+mod load;
+mod page;
+mod training;
+
+pub use bench::BenchPage;
+pub use evidence::{Challenge, Evidence, Site, Verdict};
+pub use journal::JournalPage;
+pub use load::{LatencyBucket, LoadPhase, LoadTest};
+pub use training::{Epoch, Point, Training};

@@ -8,14 +8,14 @@ use burn::tensor::activation::{gelu, relu};
 use burn::tensor::{Device, Tensor, TensorData};
 
 /// A network with weights on one device, shared by all threads.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Network {
     /// Three linear layers.
     Mlp(Mlp),
     /// Two convolutions over a sequence.
     Conv(Conv),
     /// A transformer block: norms, attention, two linear layers.
-    Block(Block),
+    Block(Box<Block>),
 }
 
 /// Three linear layers.
@@ -73,12 +73,16 @@ impl Network {
             up: LinearConfig::new(WIDTH, 4 * WIDTH).init(&host),
             down: LinearConfig::new(4 * WIDTH, WIDTH).init(&host),
         };
-        Self::Block(block.to_device(device))
+        Self::Block(Box::new(block.to_device(device)))
     }
 
-    /// One of each.
-    pub fn all(device: &Device) -> Vec<Self> {
-        vec![Self::mlp(device), Self::conv(device), Self::block(device)]
+    /// The same weights on another device.
+    pub fn to(self, device: &Device) -> Self {
+        match self {
+            Self::Mlp(mlp) => Self::Mlp(mlp.to_device(device)),
+            Self::Conv(conv) => Self::Conv(conv.to_device(device)),
+            Self::Block(block) => Self::Block(Box::new(block.to_device(device))),
+        }
     }
 
     /// What it is called.

@@ -59,6 +59,7 @@ struct Document<'a> {
     model: String,
     pooling: Pooling,
     dimensions: usize,
+    on_cpu: Vec<String>,
     embeddings: Vec<&'a [f32]>,
 }
 
@@ -79,15 +80,22 @@ impl Embed {
         texts.truncate(recipe.max_tokens.map_or(limit, |most| most.min(limit)))?;
         let sequences = self.sequences(&texts)?;
         let run = ModelRun::new(&self.footing, global, terminal)?;
+        let opened = run.placed(opened)?;
         let (work, size) = fitting(&opened, &sequences, run.budget());
+        let streams = opened.plan_here(&work, run.budget()).streamed_file_bytes > 0;
         drop(opened);
-        let passes = sequences.len().div_ceil(size);
-        let rows = run.run("embed", &self.model, &work, passes, |model, _| {
-            let mut all = Rows { cols: model.blueprint().hidden, numbers: Vec::new() };
-            for some in sequences.chunks(size) {
-                all.numbers.extend(model.embed(some, pooling)?.numbers);
+        let batches = alike(&sequences, size, streams);
+        let rows = run.run("embed", &self.model, &work, batches.len(), |model, _| {
+            let cols = model.blueprint().hidden;
+            let mut numbers = vec![0.0; sequences.len() * cols];
+            for batch in &batches {
+                let some: Vec<Vec<u32>> = batch.iter().map(|at| sequences[*at].clone()).collect();
+                let vectors = model.embed(&some, pooling)?;
+                for (row, at) in batch.iter().enumerate() {
+                    numbers[at * cols..(at + 1) * cols].copy_from_slice(vectors.row(row));
+                }
             }
-            Ok(all)
+            Ok(Rows { cols, numbers })
         })?;
         let vectors: Vec<&[f32]> = rows.numbers.chunks_exact(rows.cols.max(1)).collect();
         if let Some(out) = &self.out {
@@ -108,6 +116,7 @@ impl Embed {
                 model: self.model.display().to_string(),
                 pooling,
                 dimensions: rows.cols,
+                on_cpu: run.on_cpu(),
                 embeddings: vectors,
             })?;
         }
@@ -150,5 +159,38 @@ fn fitting(opened: &Opened, sequences: &[Vec<u32>], budget: Option<u64>) -> (Wor
             return (work, size);
         }
         size = size.div_ceil(2);
+    }
+}
+
+/// Which texts go together, at most `size`: those of about the same length, since the shorter
+/// ones are padded to the longest. If weights stream, as few batches as can be: each reads them.
+fn alike(sequences: &[Vec<u32>], size: usize, streams: bool) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..sequences.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(sequences[*at].len()));
+    let mut batches: Vec<Vec<usize>> = Vec::new();
+    for at in order {
+        match batches.last_mut() {
+            Some(batch)
+                if batch.len() < size
+                    && (streams || 4 * sequences[at].len() >= 3 * sequences[batch[0]].len()) =>
+            {
+                batch.push(at);
+            }
+            _ => batches.push(vec![at]),
+        }
+    }
+    batches
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_of_about_one_length_go_together_and_none_is_lost() {
+        let lengths = [3, 100, 4, 80, 70, 4, 4];
+        let sequences: Vec<Vec<u32>> = lengths.iter().map(|length| vec![0; *length]).collect();
+        assert_eq!(alike(&sequences, 3, false), [vec![1, 3], vec![4], vec![2, 5, 6], vec![0]]);
+        assert_eq!(alike(&sequences, 3, true), [vec![1, 3, 4], vec![2, 5, 6], vec![0]]);
     }
 }

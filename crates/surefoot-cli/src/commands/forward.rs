@@ -54,7 +54,9 @@ struct Document {
     tokens: usize,
     tensors: Vec<String>,
     mode: Placement,
+    on_cpu: Vec<String>,
     seconds: f64,
+    load_seconds: f64,
     planned_peak_bytes: u64,
     peak_bytes: Option<u64>,
 }
@@ -92,7 +94,9 @@ impl Forward {
             tokens: tokens.len(),
             tensors: tensors.into_iter().map(|(name, _)| name).collect(),
             mode,
+            on_cpu: run.on_cpu(),
             seconds,
+            load_seconds: run.load_seconds(),
             planned_peak_bytes: planned,
             peak_bytes: process::memory().map(|memory| memory.peak),
         };

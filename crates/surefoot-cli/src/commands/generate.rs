@@ -80,7 +80,9 @@ struct Completion {
 struct Document {
     model: String,
     mode: Placement,
+    on_cpu: Vec<String>,
     seconds: f64,
+    load_seconds: f64,
     tokens_per_second: f64,
     planned_peak_bytes: u64,
     peak_bytes: Option<u64>,
@@ -129,7 +131,9 @@ impl Generate {
             terminal.json(&Document {
                 model: self.model.display().to_string(),
                 mode,
+                on_cpu: run.on_cpu(),
                 seconds,
+                load_seconds: run.load_seconds(),
                 tokens_per_second: count as f64 / seconds,
                 planned_peak_bytes: planned,
                 peak_bytes: process::memory().map(|memory| memory.peak),

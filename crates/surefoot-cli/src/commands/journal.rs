@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use surefoot::journal::{Line, Reader, Summarizer, Summary, Trace, VERSION};
+use surefoot_report::JournalPage;
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
@@ -23,12 +24,15 @@ const BROKEN_SHOWN: usize = 5;
 #[command(after_help = "\
 The file is read as a stream, so its size doesn't matter. Medians and p95 are exact up to 4,096
 timings of an operation and within 0.4 % beyond. A trace is held in memory to be sorted: 200 to
-300 bytes an event.
+300 bytes an event. A page holds up to 200,000 ordinary events and thins out more; it needs no
+network.
 
 Examples:
   surefoot doctor --journal run.jsonl    write a journal
   surefoot journal run.jsonl             sum it up
   surefoot journal run.jsonl --json      the same, with every story, as one JSON document
+  surefoot journal run.jsonl --html run.html
+                                         a page to read, search and pass on
   surefoot journal run.jsonl --trace t.json
                                          and open t.json in https://ui.perfetto.dev
   zcat old.jsonl.gz | surefoot journal -")]
@@ -39,15 +43,34 @@ pub(crate) struct Journal {
     /// Also write a trace for Perfetto or chrome://tracing to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Also write a page for a browser to this file: timeline, memory, stories, search
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// What a journal becomes besides its summary.
+#[derive(Default)]
+struct Views {
+    trace: Option<Trace>,
+    page: Option<JournalPage>,
 }
 
 impl Journal {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
-        self.refuse_bad_trace_target()?;
+        self.refuse_bad_target("trace", self.trace.as_deref())?;
+        self.refuse_bad_target("html", self.html.as_deref())?;
         let name = self.name();
-        let mut trace = self.trace.is_some().then(Trace::default);
-        let summary = read(&name, self.open()?, trace.as_mut())?;
-        if let (Some(trace), Some(path)) = (trace, &self.trace) {
+        let mut views = Views {
+            trace: self.trace.is_some().then(Trace::default),
+            page: self.html.is_some().then(|| JournalPage::new(self.title())),
+        };
+        let summary = read(&name, self.open()?, &mut views)?;
+        if let (Some(page), Some(path)) = (&views.page, &self.html) {
+            write_page(page, path)?;
+            terminal
+                .note(&format!("note: the page is in {}; open it in a browser", path.display()));
+        }
+        if let (Some(trace), Some(path)) = (views.trace, &self.trace) {
             write_trace(trace, path)?;
             terminal.note(&format!(
                 "note: the trace is in {}; open it in https://ui.perfetto.dev",
@@ -73,6 +96,14 @@ impl Journal {
         if self.is_stdin() { "stdin".to_owned() } else { self.file.display().to_string() }
     }
 
+    /// The file's own name, without the folders that mean nothing elsewhere.
+    fn title(&self) -> String {
+        match self.file.file_name() {
+            Some(name) if !self.is_stdin() => name.to_string_lossy().into_owned(),
+            _ => "journal".to_owned(),
+        }
+    }
+
     fn open(&self) -> Result<Box<dyn BufRead>, Failure> {
         if self.is_stdin() {
             return Ok(Box::new(io::stdin().lock()));
@@ -96,32 +127,29 @@ impl Journal {
         Ok(Box::new(BufReader::with_capacity(1 << 16, file)))
     }
 
-    /// Writing the trace over the journal would destroy it.
-    fn refuse_bad_trace_target(&self) -> Result<(), Failure> {
-        let Some(trace) = &self.trace else { return Ok(()) };
-        if trace == Path::new("-") {
-            return Err(Failure::usage("the trace can't go to stdout")
+    /// Writing over the journal would destroy it.
+    fn refuse_bad_target(&self, option: &str, target: Option<&Path>) -> Result<(), Failure> {
+        let Some(target) = target else { return Ok(()) };
+        let what = if option == "html" { "page" } else { option };
+        if target == Path::new("-") {
+            return Err(Failure::usage(format!("the {what} can't go to stdout"))
                 .because("the summary goes there")
-                .hint("give --trace the name of a file"));
+                .hint(format!("give --{option} the name of a file")));
         }
-        let same = match (trace.canonicalize(), self.file.canonicalize()) {
-            (Ok(trace), Ok(file)) => trace == file,
+        let same = match (target.canonicalize(), self.file.canonicalize()) {
+            (Ok(target), Ok(file)) => target == file,
             _ => false,
         };
         if same {
-            return Err(Failure::usage(format!("the trace can't go to {}", trace.display()))
+            return Err(Failure::usage(format!("the {what} can't go to {}", target.display()))
                 .because("that is the journal itself, which would be lost")
-                .hint("give --trace another name"));
+                .hint(format!("give --{option} another name")));
         }
         Ok(())
     }
 }
 
-fn read(
-    name: &str,
-    source: impl BufRead,
-    mut trace: Option<&mut Trace>,
-) -> Result<Summary, Failure> {
+fn read(name: &str, source: impl BufRead, views: &mut Views) -> Result<Summary, Failure> {
     let failed = |error: &io::Error| {
         Failure::usage(format!("the journal {name} can't be read")).caused_by(error)
     };
@@ -136,7 +164,7 @@ fn read(
         };
         match &line {
             Line::Event(event) => {
-                if let Some(trace) = &mut trace {
+                if let Some(trace) = &mut views.trace {
                     trace.add(event).map_err(|error| failed(&error))?;
                 }
             }
@@ -144,6 +172,9 @@ fn read(
                 first_broken = Some(format!("line {number}: {why}"));
             }
             _ => {}
+        }
+        if let Some(page) = &mut views.page {
+            page.add(&line);
         }
         summarizer.add(line);
         if summarizer.broken() >= ENOUGH_JUNK && !summarizer.has_found_any() {
@@ -169,6 +200,12 @@ fn not_a_journal(name: &str, why: &str) -> Failure {
 fn write_trace(trace: Trace, path: &Path) -> Result<(), Failure> {
     File::create(path).and_then(|file| trace.write(BufWriter::new(file))).map_err(|error| {
         Failure::usage(format!("the trace {} can't be written", path.display())).caused_by(&error)
+    })
+}
+
+fn write_page(page: &JournalPage, path: &Path) -> Result<(), Failure> {
+    File::create(path).and_then(|file| page.write(BufWriter::new(file))).map_err(|error| {
+        Failure::usage(format!("the page {} can't be written", path.display())).caused_by(&error)
     })
 }
 

@@ -52,6 +52,7 @@ struct Document<'a> {
     family: &'a str,
     file_bytes: u64,
     device: String,
+    precision: &'static str,
     batch: u32,
     prompt_tokens: u32,
     max_tokens: u32,
@@ -64,6 +65,8 @@ impl Plan {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
         let opened = Opened::new(&self.model)?;
         let run = ModelRun::new(&self.footing, global, terminal)?;
+        let device = run.footing.device()?;
+        let opened = run.placed(opened)?;
         // Part of what the process will hold, and checked here so that a plan can be relied on.
         let texts = match self.model.join("tokenizer.json").exists() {
             true => Some(Texts::open(&self.model, opened.blueprint.vocab)?),
@@ -71,8 +74,7 @@ impl Plan {
         };
         let work = self.work(&opened);
         let plan = opened.plan_here(&work, run.budget());
-        let device = run.footing.device()?;
-        let expected = Rate::estimate(&plan, &opened.binding, device.burn());
+        let expected = Rate::estimate(&plan, &opened.binding, opened.format(), device.burn());
         drop(texts);
         if global.json {
             terminal.json(&Document {
@@ -80,6 +82,7 @@ impl Plan {
                 family: opened.blueprint.family,
                 file_bytes: opened.file_bytes,
                 device: device.name().to_string(),
+                precision: run.footing.precision()?.compute.as_str(),
                 batch: self.batch,
                 prompt_tokens: self.prompt_tokens,
                 max_tokens: self.max_tokens,

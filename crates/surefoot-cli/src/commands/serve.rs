@@ -21,6 +21,7 @@ use surefoot_serve::metrics::Metrics;
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
+use crate::model_run;
 use crate::terminal::Terminal;
 
 /// Where a key can be given without leaving it in a file or on the command line.
@@ -157,13 +158,14 @@ impl Serve {
         if self.footing.isolate {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
-        crate::model_run::prepare(&self.footing)?;
+        model_run::with_one_arena()?;
         // Taken before the model is loaded: a port that is in use is found out at once.
         let listener = listen(address)?;
         let journal = global.journal_builder()?.build();
         let metrics = Arc::new(Metrics::default());
         let quiet = engine::quiet(journal.clone(), Arc::clone(&metrics));
-        let footing = Arc::new(self.footing.footing(quiet)?.build()?);
+        let precision = model_run::precision(self.footing.precision);
+        let footing = Arc::new(self.footing.footing(quiet)?.precision(precision).build()?);
         let opened = Opened::new(&self.model)?;
         let texts = match self.model.join("tokenizer.json").exists() {
             true => Some(Texts::open(&self.model, opened.blueprint.vocab)?),

@@ -1,6 +1,7 @@
 //! `surefoot train`: trains what a configuration describes, and keeps at it when things fail.
 
 mod options;
+mod record;
 mod show;
 
 use std::ffi::OsString;
@@ -12,8 +13,9 @@ use serde::Serialize;
 use surefoot::Footing;
 use surefoot::device::memory::Bytes;
 use surefoot::device::supervisor;
-use surefoot::journal::Journal;
+use surefoot::journal::{Event, Journal};
 use surefoot::recover::Policy;
+use surefoot_report::live::Server;
 use surefoot_train::checkpoint::{self, CheckpointError, Shelf, fresh_folder, latest_folder};
 use surefoot_train::config::Config;
 use surefoot_train::data::{self, DataError, DataSet};
@@ -29,6 +31,7 @@ use crate::child::supervise_with;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use options::Options;
+use record::Record;
 use show::Show;
 
 /// Set by Ctrl-C: the run ends after the step that is under way.
@@ -49,6 +52,7 @@ Examples:
   surefoot train configs/digits.yaml --resume         go on where the last run stopped
   surefoot train --eval runs/digits/step-00000345.safetensors
   surefoot train configs/digits.yaml --find-batch     the largest and the fastest batch here
+  surefoot train configs/digits.yaml --watch          see it live in a browser
   surefoot train configs/digits.yaml --isolate        survive crashes of the driver too
   surefoot train configs/digits.yaml --drill out_of_memory:step=5
                                                       see recovery work")]
@@ -65,6 +69,9 @@ pub(crate) struct Train {
     /// Find the largest batch that fits and the fastest one, instead of training
     #[arg(long)]
     find_batch: bool,
+    /// Show the run live on a page of this machine: on this port, or any that is free
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with_all = ["eval", "find_batch"])]
+    watch: Option<u16>,
     #[command(flatten)]
     options: Options,
     /// Continue in this folder if there is a checkpoint in it: what --isolate gives its child
@@ -102,14 +109,32 @@ impl Train {
         }
         let data = data::open(&origin.config.data, origin.config.seed).map_err(bad_data)?;
         let watch = Watch::default();
-        let journal = journal(global, &watch)?;
+        let live = self.live(terminal)?;
+        let journal = journal(global, &watch, live.as_ref())?;
         let footing = self.footing(&origin.config, journal.clone())?;
         if self.find_batch {
             return find_batch(&origin.config, &footing, &data, global, terminal);
         }
         let exit = self.train(origin, &folder, &footing, &data, watch, global, terminal);
         flush(&journal, terminal);
+        if let Some(live) = live {
+            live.end();
+        }
         exit
+    }
+
+    /// The page that `--watch` asks for.
+    fn live(&self, terminal: &Terminal) -> Result<Option<Server>, Failure> {
+        let Some(port) = self.watch else { return Ok(None) };
+        let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
+        let server =
+            Server::start(format!("Training {}", name.display()), port).map_err(|error| {
+                Failure::usage("the run can't be watched")
+                    .caused_by(&error)
+                    .hint("take another port with --watch=PORT, or any free one with --watch")
+            })?;
+        terminal.note(&format!("watch it at {}", server.url()));
+        Ok(Some(server))
     }
 
     fn read_config(&self) -> Result<Origin, Failure> {
@@ -198,6 +223,7 @@ impl Train {
         let resume = self.checkpoint(&shelf, terminal)?;
         listen_for_ctrl_c()?;
         let mut show = Show::new(terminal, global, footing);
+        let mut record = Record::new(footing, config.memory);
         let run = Run {
             footing,
             config: &config,
@@ -207,7 +233,10 @@ impl Train {
             watch,
             stop: &STOP,
         };
-        let ended = run.train(model, resume.as_deref(), |news| show.tell(news));
+        let ended = run.train(model, resume.as_deref(), |news| {
+            record.tell(news);
+            show.tell(news);
+        });
         show.end();
         let report = ended.map_err(|error| bad_run(error, self.config.as_deref()))?;
         show.report(&report, &config)?;
@@ -220,7 +249,7 @@ impl Train {
         flags.extend(self.options.flags()?);
         let config = Config::parse(&story.config, &flags).map_err(bad_config)?;
         let data = data::open(&config.data, config.seed).map_err(bad_data)?;
-        let journal = journal(global, &Watch::default())?;
+        let journal = journal(global, &Watch::default(), None)?;
         let footing = self.footing(&config, journal.clone())?;
         let device = footing.device().map_err(Failure::from)?;
         let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
@@ -313,8 +342,15 @@ fn find_batch(
     Ok(Exit::Done)
 }
 
-fn journal(global: &Global, watch: &Watch) -> Result<Journal, Failure> {
-    Ok(global.journal_builder()?.listener(watch.listener()).build())
+fn journal(global: &Global, watch: &Watch, live: Option<&Server>) -> Result<Journal, Failure> {
+    let (hear, show) = (watch.listener(), live.map(Server::listener));
+    let listener = move |event: &Event| {
+        hear(event);
+        if let Some(show) = &show {
+            show(event);
+        }
+    };
+    Ok(global.journal_builder()?.listener(listener).build())
 }
 
 /// The first Ctrl-C ends the run with a checkpoint, the second at once.

@@ -20,11 +20,20 @@ const HEADS: usize = 12;
 const KV_HEADS: usize = 4;
 const VOCAB: usize = 4096;
 
-/// Writes a model whose weights take about `bytes` as f32; returns how many they take.
+impl Dtype {
+    fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::Bf16 => 2,
+        }
+    }
+}
+
+/// Writes a model whose matrices take about `bytes` in their file; returns how many they take.
 pub(crate) fn llama(folder: &Path, bytes: u64, dtype: Dtype) -> u64 {
     let of_block =
         HIDDEN * HIDDEN * 2 + HIDDEN * HIDDEN / HEADS * KV_HEADS * 2 + 3 * HIDDEN * INNER;
-    let layers = (bytes as usize / 4 - VOCAB * HIDDEN).div_ceil(of_block);
+    let layers = (bytes as usize / dtype.size() - VOCAB * HIDDEN).div_ceil(of_block);
     let config = format!(
         r#"{{"model_type": "llama", "hidden_size": {HIDDEN}, "intermediate_size": {INNER},
         "num_hidden_layers": {layers}, "num_attention_heads": {HEADS},
@@ -54,19 +63,19 @@ pub(crate) fn llama(folder: &Path, bytes: u64, dtype: Dtype) -> u64 {
         }
     }
     write(&folder.join("model.safetensors"), &tensors, dtype);
-    ((layers * of_block + VOCAB * HIDDEN) * 4) as u64
+    ((layers * of_block + VOCAB * HIDDEN) * dtype.size()) as u64
 }
 
 fn write(path: &Path, tensors: &[(String, Vec<usize>)], dtype: Dtype) {
-    let (name, size) = match dtype {
-        Dtype::F32 => ("F32", 4),
-        Dtype::Bf16 => ("BF16", 2),
+    let name = match dtype {
+        Dtype::F32 => "F32",
+        Dtype::Bf16 => "BF16",
     };
     let mut at = 0;
     let entries: Vec<String> = tensors
         .iter()
         .map(|(tensor, shape)| {
-            let end = at + shape.iter().product::<usize>() * size;
+            let end = at + shape.iter().product::<usize>() * dtype.size();
             let entry = format!(
                 r#""{tensor}": {{"dtype": "{name}", "shape": {shape:?}, "data_offsets": [{at}, {end}]}}"#
             );

@@ -1,7 +1,5 @@
 //! The activations that configuration files name.
 
-use burn::tensor::{Tensor, activation};
-
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
@@ -40,26 +38,5 @@ impl Activation {
                 return Err(settings.problem(key, format!("is '{other}', which is not supported")));
             }
         })
-    }
-
-    /// Applies it.
-    pub fn apply<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
-        match self {
-            Self::Gelu => activation::gelu(x),
-            Self::GeluTanh => {
-                // x³ by multiplication: a power of a negative number is NaN on some devices.
-                let cube = x.clone() * x.clone() * x.clone();
-                let inner = (x.clone() + cube * 0.044715) * (2.0 / std::f64::consts::PI).sqrt();
-                x * (inner.tanh() + 1.0) * 0.5
-            }
-            Self::QuickGelu => activation::sigmoid(x.clone() * 1.702) * x,
-            Self::Silu => activation::silu(x),
-            Self::Relu => activation::relu(x),
-            Self::ReluSquared => {
-                let x = activation::relu(x);
-                x.clone() * x
-            }
-            Self::Tanh => x.tanh(),
-        }
     }
 }

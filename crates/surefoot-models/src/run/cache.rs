@@ -31,6 +31,12 @@ impl Cache {
         self.filled - self.start
     }
 
+    /// Whether there is something for this block: a block that fails while it adds its keys and
+    /// values loses what was there.
+    pub(crate) fn has(&self, layer: usize) -> bool {
+        self.layers[layer].is_some()
+    }
+
     /// Adds the keys and values of this pass and returns all that are known.
     pub(crate) fn extend(
         &mut self,
@@ -43,6 +49,11 @@ impl Cache {
         let place = [0..batch, 0..heads, self.filled..end, 0..dim];
         // Taken out, so that the tensors are written in place and not copied.
         let Some((keys, values)) = self.layers[layer].take() else { return (k, v) };
+        // A block that runs elsewhere takes its part of the cache along.
+        let (keys, values) = match keys.device() == k.device() {
+            true => (keys, values),
+            false => (keys.to_device(&k.device()), values.to_device(&k.device())),
+        };
         let keys = keys.slice_assign(place.clone(), k);
         let values = values.slice_assign(place, v);
         self.layers[layer] = Some((keys.clone(), values.clone()));

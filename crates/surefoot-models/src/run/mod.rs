@@ -1,9 +1,12 @@
 //! Running a model: one pass over a batch, block by block.
 
+mod activation;
 pub(crate) mod attention;
 pub mod batch;
 pub(crate) mod block;
 pub(crate) mod cache;
 pub mod model;
 pub(crate) mod norm;
+pub mod observe;
 pub(crate) mod rotary;
+pub(crate) mod segments;

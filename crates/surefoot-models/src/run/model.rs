@@ -1,20 +1,27 @@
 //! A model that is ready to run.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use surefoot::Footing;
+use surefoot::device::DeviceName;
 
 use super::attention::{LastMask, Sight};
 use super::batch::Batch;
 use super::block::{BlockRunner, Pass};
 use super::cache::Cache;
 use super::norm::Norm;
+use super::observe::{Boundary, Observer};
 use super::rotary::Rotation;
+use super::segments::Segments;
 use crate::arch;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
+use crate::folder::header::Dtype;
 use crate::folder::settings::Settings;
 use crate::stream::meter::Meter;
 use crate::stream::needs::Work;
@@ -23,6 +30,7 @@ use crate::stream::process;
 use crate::stream::store::{Session, Store};
 use crate::weights::binding::Binding;
 use crate::weights::convert;
+use crate::weights::format::Format;
 
 /// Which logits a pass should give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +95,7 @@ pub struct Opened {
     pub folder: PathBuf,
     /// The bytes of all tensors in the files.
     pub file_bytes: u64,
+    format: Format,
 }
 
 impl Opened {
@@ -97,7 +106,20 @@ impl Opened {
         let blueprint = arch::describe(&settings)?;
         let checkpoint = Checkpoint::open(&folder)?;
         let binding = Binding::new(&blueprint, &checkpoint)?;
-        Ok(Self { blueprint, binding, settings, folder, file_bytes: checkpoint.bytes() })
+        let format = Format::new(&Device::flex(), Dtype::F32);
+        Ok(Self { blueprint, binding, settings, folder, file_bytes: checkpoint.bytes(), format })
+    }
+
+    /// Plans and loads for products in `compute` on `device`, not for fp32 on the processor.
+    #[must_use]
+    pub fn on(mut self, device: &Device, compute: Dtype) -> Self {
+        self.format = Format::new(device, compute);
+        self
+    }
+
+    /// The form in which weights will be in memory.
+    pub fn format(&self) -> &Format {
+        &self.format
     }
 
     /// Whether the model gives logits.
@@ -119,7 +141,7 @@ impl Opened {
 
     /// Plans `work` in `budget` bytes for the whole process.
     pub fn plan(&self, work: &Work, budget: Option<u64>) -> Plan {
-        Plan::new(&self.blueprint, &self.binding, work, budget)
+        Plan::new(&self.blueprint, &self.binding, &self.format, work, budget)
     }
 
     /// Plans `work` in `budget` bytes, or in what the machine can give if that is less: a model
@@ -132,7 +154,7 @@ impl Opened {
 
     /// Plans `work` so that a `share` of the matrices stays, from 0 to 1, whatever it needs.
     pub fn plan_with_share(&self, work: &Work, share: f64) -> Plan {
-        Plan::with_share(&self.blueprint, &self.binding, work, share)
+        Plan::with_share(&self.blueprint, &self.binding, &self.format, work, share)
     }
 
     /// Loads what stays in memory by `plan`, which must be of this model.
@@ -143,7 +165,7 @@ impl Opened {
         meter: Arc<Meter>,
     ) -> Result<Model, ModelError> {
         let residency = &plan.residency;
-        let Self { blueprint, binding, .. } = self;
+        let Self { blueprint, binding, format, .. } = self;
         let blocks = binding
             .blocks
             .iter()
@@ -157,9 +179,11 @@ impl Opened {
         Ok(Model {
             embedding_norm: norm(&binding.embedding_norm)?,
             final_norm: norm(&binding.final_norm)?,
-            store: Store::load(&binding.matrices, residency, device, meter)?,
+            store: Store::load(&binding.matrices, residency, device, format.compute, meter)?,
             blocks,
             device: device.clone(),
+            segments: None,
+            format: Format::new(device, format.compute),
             blueprint,
             binding,
         })
@@ -172,9 +196,11 @@ pub struct Model {
     binding: Binding,
     pub(crate) store: Store,
     embedding_norm: Option<Norm>,
-    blocks: Vec<BlockRunner>,
+    pub(crate) blocks: Vec<BlockRunner>,
     final_norm: Option<Norm>,
     pub(crate) device: Device,
+    format: Format,
+    segments: Option<Segments>,
 }
 
 impl Model {
@@ -190,6 +216,31 @@ impl Model {
         opened.load(&plan, device, Arc::default())
     }
 
+    /// Lets a block or the head that its device, `home` of `footing`, can't run go to the CPU
+    /// alone. `careful` confirms each block's result before the next begins: slower, but an error
+    /// that a GPU would show later is then the block's that made it.
+    #[must_use]
+    pub fn guarded(mut self, footing: Arc<Footing>, home: DeviceName, careful: bool) -> Self {
+        let blocks = self.blocks.len();
+        self.segments =
+            (home != DeviceName::CPU).then(|| Segments::new(footing, home, careful, blocks));
+        self
+    }
+
+    /// The parts of a guarded model that ran on the CPU: `block 3`, `head`.
+    pub fn on_cpu(&self) -> Vec<String> {
+        self.segments.as_ref().map_or_else(Vec::new, Segments::on_cpu)
+    }
+
+    /// A block's norms and biases on another device.
+    pub(crate) fn block_on(
+        &self,
+        number: usize,
+        device: &Device,
+    ) -> Result<BlockRunner, ModelError> {
+        BlockRunner::load(number, &self.blueprint, &self.binding.blocks[number], device)
+    }
+
     /// What the model is made of.
     pub fn blueprint(&self) -> &Blueprint {
         &self.blueprint
@@ -200,9 +251,22 @@ impl Model {
         self.binding.head.is_some()
     }
 
+    /// The dtype of products with weights.
+    pub fn compute(&self) -> Dtype {
+        self.format.compute
+    }
+
     /// Counts of what loading and running cost.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.store.meter
+    }
+
+    /// Brings in all that streams, `passes` times, and computes nothing with it: what a pass can't
+    /// do without. Gives the seconds of one.
+    pub fn read_through(&self, passes: usize) -> Result<f64, ModelError> {
+        let begun = Instant::now();
+        self.store.read_through(passes)?;
+        Ok(begun.elapsed().as_secs_f64() / passes.max(1) as f64)
     }
 
     /// Runs one batch without a cache.
@@ -216,8 +280,21 @@ impl Model {
         batch: &Batch,
         want: Want,
         session: &mut Session<'_>,
-        mut cache: Option<&mut Cache>,
+        cache: Option<&mut Cache>,
     ) -> Result<Output, ModelError> {
+        self.pass_observed(batch, want, session, cache, None)
+    }
+
+    /// [`Self::pass`], with someone who looks on.
+    pub(crate) fn pass_observed(
+        &self,
+        batch: &Batch,
+        want: Want,
+        session: &mut Session<'_>,
+        mut cache: Option<&mut Cache>,
+        mut observer: Option<&mut Observer<'_>>,
+    ) -> Result<Output, ModelError> {
+        session.begin_pass();
         let past = cache.as_ref().map_or(0, |cache| cache.past());
         self.check_positions(batch, past)?;
         let positions: Vec<usize> = batch
@@ -226,11 +303,11 @@ impl Model {
             .flat_map(|&pad| (0..batch.width).map(move |at| (past + at).saturating_sub(pad)))
             .collect();
         let same = batch.pads.iter().all(|pad| *pad == batch.pads[0]);
-        let pass = Pass {
+        let on = |device: &Device| Pass {
             blueprint: &self.blueprint,
             rotation: self.blueprint.rope.as_ref().map(|rope| {
                 let rows = if same { 1 } else { batch.len() };
-                Rotation::new(rope, &positions[..rows * batch.width], rows, &self.device)
+                Rotation::new(rope, &positions[..rows * batch.width], rows, device)
             }),
             sight: Sight {
                 past,
@@ -241,13 +318,22 @@ impl Model {
             batch: batch.len(),
             width: batch.width,
         };
+        let pass = on(&self.device);
         let mut output = Output::default();
         let mut x = self.first_state(&batch.ids, &positions)?;
+        x = self.show(x, Boundary::Embeddings, &mut observer)?;
         for (number, block) in self.blocks.iter().enumerate() {
             if want.hidden {
                 output.hidden.push(self.read(x.clone(), || format!("block {number}"))?);
             }
-            x = block.run(x, &pass, session, cache.as_deref_mut())?;
+            x = match &self.segments {
+                None => block.run(x, &pass, session, cache.as_deref_mut())?,
+                Some(segments) => {
+                    segments.block(self, number, x, &pass, &on, session, cache.as_deref_mut())?
+                }
+            };
+            x = self.format.between_blocks(x);
+            x = self.show(x, Boundary::Block(number), &mut observer)?;
             self.store.meter.block();
         }
         if let Some(cache) = cache {
@@ -262,6 +348,7 @@ impl Model {
         }
         if let Some(norm) = &self.final_norm {
             x = norm.apply(x);
+            x = self.show(x, Boundary::Norm, &mut observer)?;
         }
         if want.hidden || want.last_hidden {
             let last = self.read(x.clone(), || "the last block".to_owned())?;
@@ -271,7 +358,13 @@ impl Model {
             output.last_hidden = want.last_hidden.then_some(last);
         }
         if want.logits != Logits::None {
-            output.logits = Some(self.logits(x, session)?);
+            output.logits = Some(match &self.segments {
+                None => self.logits(x, session)?,
+                Some(segments) => {
+                    let session = RefCell::new(session);
+                    segments.head(x, |x| self.logits(x, &mut session.borrow_mut()))?
+                }
+            });
         }
         self.store.meter.pass(batch.ids.len());
         Ok(output)
@@ -333,7 +426,7 @@ impl Model {
         Ok(Rows { cols: vocab, numbers })
     }
 
-    fn read(&self, x: Tensor<2>, at: impl Fn() -> String) -> Result<Rows, ModelError> {
+    pub(crate) fn read(&self, x: Tensor<2>, at: impl Fn() -> String) -> Result<Rows, ModelError> {
         let cols = x.dims()[1];
         let numbers = x
             .try_into_vec_as::<f32>()

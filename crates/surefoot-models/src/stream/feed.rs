@@ -6,22 +6,46 @@
 //! piece while it waits for the next, so the two can't wait for each other.
 
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 
 use super::meter::Meter;
 use crate::error::ModelError;
+use crate::folder::header::Dtype;
+use crate::weights::format::Format;
 use crate::weights::gate::Gate;
 use crate::weights::piece::Piece;
+use crate::weights::weight::Passing;
 
-type Delivery = Result<(usize, Range<usize>, Tensor<2>), ModelError>;
+type Delivery = Result<(usize, Range<usize>, Passing), ModelError>;
 
 /// How many pieces ahead of the one being read the disk is told of.
 const AHEAD: usize = 3;
+
+/// Where the pieces of a block go; the last one is the head's.
+pub(crate) type Places = Arc<[Place]>;
+
+/// The device that a block runs on.
+#[derive(Debug)]
+pub(crate) struct Place(Mutex<Device>);
+
+impl Place {
+    pub(crate) fn new(device: &Device) -> Self {
+        Self(Mutex::new(device.clone()))
+    }
+
+    pub(crate) fn get(&self) -> Device {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set(&self, device: &Device) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = device.clone();
+    }
+}
 
 /// A running prefetcher. Dropping it stops the thread.
 pub(crate) struct Feed {
@@ -36,7 +60,8 @@ impl Feed {
         pieces: Arc<[Piece]>,
         passes: usize,
         window: u64,
-        device: Device,
+        places: Places,
+        compute: Dtype,
         meter: Arc<Meter>,
     ) -> Self {
         let gate = Gate::new(window);
@@ -44,17 +69,22 @@ impl Feed {
         let thread = {
             let (gate, meter) = (Arc::clone(&gate), Arc::clone(&meter));
             std::thread::spawn(move || {
+                for first in pieces.iter().skip(1).take(AHEAD - 1) {
+                    first.announce();
+                }
                 let order = (0..passes).flat_map(|_| 0..pieces.len());
                 for at in order {
                     let piece = &pieces[at];
-                    for next in 1..=AHEAD.min(pieces.len() - 1) {
-                        pieces[(at + next) % pieces.len()].announce();
-                    }
-                    let Some(permit) = gate.enter(piece.f32_bytes()) else { return };
-                    let delivery = piece.load(&device, Some(permit)).map(|(tensor, cost)| {
-                        meter.loaded(piece, cost);
-                        (piece.matrix, piece.rows.clone(), tensor)
-                    });
+                    pieces[(at + AHEAD) % pieces.len()].announce();
+                    let place = &places[piece.block.unwrap_or(places.len() - 1)];
+                    let device = place.get();
+                    let bytes = piece.kept_bytes(&Format::new(&device, compute));
+                    let Some(permit) = gate.enter(bytes) else { return };
+                    let delivery =
+                        piece.load(&device, compute, Some(permit)).map(|(weight, cost)| {
+                            meter.loaded(piece, cost);
+                            (piece.matrix, piece.rows.clone(), weight)
+                        });
                     if sender.send(delivery).is_err() {
                         return;
                     }
@@ -69,12 +99,12 @@ impl Feed {
         &mut self,
         matrix: usize,
         rows: &Range<usize>,
-    ) -> Result<Tensor<2>, ModelError> {
+    ) -> Result<Passing, ModelError> {
         let start = Instant::now();
         let delivery = self.deliveries.as_ref().and_then(|deliveries| deliveries.recv().ok());
         self.meter.waited(start.elapsed());
         match delivery {
-            Some(Ok((number, part, tensor))) if number == matrix && part == *rows => Ok(tensor),
+            Some(Ok((number, part, weight))) if number == matrix && part == *rows => Ok(weight),
             Some(Ok((number, ..))) => Err(ModelError::Device {
                 at: format!("matrix {matrix}"),
                 message: format!("matrix {number} was delivered instead"),

@@ -14,6 +14,7 @@ use super::needs::{Needs, Work};
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 use crate::weights::binding::{Binding, Matrix};
+use crate::weights::format::Format;
 
 /// Pieces that stream are at most this large, and no smaller than [`SMALL_PIECE`] or a row.
 const LARGE_PIECE: u64 = 32 << 20;
@@ -43,10 +44,11 @@ impl Residency {
     }
 
     /// Cuts all matrices into pieces of about `piece` bytes and lets `room` bytes of them stay.
-    fn within(matrices: &[Matrix], piece: u64, room: u64) -> Self {
-        let mut cuts: Vec<Vec<Cut>> = matrices.iter().map(|matrix| cut(matrix, piece)).collect();
-        let sizes: Vec<u64> = matrices.iter().map(|matrix| matrix.cols() as u64 * 4).collect();
-        let total = total(matrices);
+    fn within(matrices: &[Matrix], format: &Format, piece: u64, room: u64) -> Self {
+        let sizes: Vec<u64> = matrices.iter().map(|matrix| format.row_bytes(matrix)).collect();
+        let mut cuts: Vec<Vec<Cut>> =
+            matrices.iter().zip(&sizes).map(|(matrix, row)| cut(matrix, *row, piece)).collect();
+        let total = total(matrices, format);
         let (mut seen, mut kept) = (0_u64, 0_u64);
         // First evenly: a piece stays if what stays so far lags behind its share.
         for (cuts, row) in cuts.iter_mut().zip(&sizes) {
@@ -77,9 +79,8 @@ impl Residency {
     }
 }
 
-fn cut(matrix: &Matrix, piece: u64) -> Vec<Cut> {
+fn cut(matrix: &Matrix, row: u64, piece: u64) -> Vec<Cut> {
     let rows = matrix.rows();
-    let row = matrix.cols() as u64 * 4;
     let most = usize::try_from((piece / row.max(1)).max(1)).unwrap_or(usize::MAX).min(rows.max(1));
     // Equal cuts: a short rest would cost as much as a whole one.
     let step = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
@@ -157,46 +158,60 @@ pub struct Plan {
 
 impl Plan {
     /// Plans `work` for a model in `budget` bytes.
-    pub fn new(blueprint: &Blueprint, binding: &Binding, work: &Work, budget: Option<u64>) -> Self {
+    pub fn new(
+        blueprint: &Blueprint,
+        binding: &Binding,
+        format: &Format,
+        work: &Work,
+        budget: Option<u64>,
+    ) -> Self {
         let matrices = &binding.matrices;
         let needs = Needs::new(blueprint, binding, work);
-        let smallest = smallest_piece(matrices);
+        let smallest = smallest_piece(matrices, format);
         let spare = budget.map_or(u64::MAX, |budget| budget.saturating_sub(needs.total()));
-        let residency = if spare >= total(matrices) {
+        let residency = if spare >= total(matrices, format) {
             Residency::all(matrices)
         } else {
             let piece = (spare / 12).clamp(smallest, LARGE_PIECE.max(smallest));
-            Residency::within(matrices, piece, spare.saturating_sub(IN_FLIGHT * piece))
+            Residency::within(matrices, format, piece, spare.saturating_sub(IN_FLIGHT * piece))
         };
-        Self::of(blueprint, binding, needs, budget, residency)
+        Self::of(blueprint, binding, format, needs, budget, residency)
     }
 
     /// Plans `work` so that a `share` of the matrices stays, from 0 to 1, whatever it needs.
-    pub fn with_share(blueprint: &Blueprint, binding: &Binding, work: &Work, share: f64) -> Self {
+    pub fn with_share(
+        blueprint: &Blueprint,
+        binding: &Binding,
+        format: &Format,
+        work: &Work,
+        share: f64,
+    ) -> Self {
         let matrices = &binding.matrices;
         let needs = Needs::new(blueprint, binding, work);
-        let room = (total(matrices) as f64 * share) as u64;
+        let room = (total(matrices, format) as f64 * share) as u64;
         let residency = if share >= 1.0 {
             Residency::all(matrices)
         } else {
-            let piece = (room / 12).clamp(smallest_piece(matrices), LARGE_PIECE);
-            Residency::within(matrices, piece, room)
+            let piece = (room / 12).clamp(smallest_piece(matrices, format), LARGE_PIECE);
+            Residency::within(matrices, format, piece, room)
         };
-        Self::of(blueprint, binding, needs, None, residency)
+        Self::of(blueprint, binding, format, needs, None, residency)
     }
 
     fn of(
         blueprint: &Blueprint,
         binding: &Binding,
+        format: &Format,
         needs: Needs,
         budget: Option<u64>,
         residency: Residency,
     ) -> Self {
         let matrices = &binding.matrices;
-        let (all, fixed) = (total(matrices), needs.total());
+        let (all, fixed) = (total(matrices, format), needs.total());
         let all_resident_bytes = fixed + all;
-        let least_bytes = all_resident_bytes.min(fixed + IN_FLIGHT * smallest_piece(matrices));
-        let parts = parts(blueprint, matrices, &residency);
+        let least_bytes =
+            all_resident_bytes.min(fixed + IN_FLIGHT * smallest_piece(matrices, format));
+        let parts = parts(blueprint, matrices, format, &residency);
         let resident_bytes = parts.iter().map(|part| part.resident_bytes).sum();
         let window_bytes = residency.window.min(all - resident_bytes);
         Self {
@@ -226,13 +241,13 @@ impl Plan {
     }
 }
 
-fn total(matrices: &[Matrix]) -> u64 {
-    matrices.iter().map(Matrix::f32_bytes).sum()
+fn total(matrices: &[Matrix], format: &Format) -> u64 {
+    matrices.iter().map(|matrix| format.bytes(matrix)).sum()
 }
 
-fn smallest_piece(matrices: &[Matrix]) -> u64 {
-    let row = matrices.iter().map(|matrix| matrix.cols() as u64 * 4).max().unwrap_or(0);
-    let largest = matrices.iter().map(Matrix::f32_bytes).max().unwrap_or(0);
+fn smallest_piece(matrices: &[Matrix], format: &Format) -> u64 {
+    let row = matrices.iter().map(|matrix| format.row_bytes(matrix)).max().unwrap_or(0);
+    let largest = matrices.iter().map(|matrix| format.bytes(matrix)).max().unwrap_or(0);
     SMALL_PIECE.max(row).min(largest)
 }
 
@@ -244,13 +259,18 @@ fn placement(resident: u64, all: u64) -> Placement {
     }
 }
 
-fn parts(blueprint: &Blueprint, matrices: &[Matrix], residency: &Residency) -> Vec<PartPlan> {
+fn parts(
+    blueprint: &Blueprint,
+    matrices: &[Matrix],
+    format: &Format,
+    residency: &Residency,
+) -> Vec<PartPlan> {
     let mut sums = vec![(0_u64, 0_u64); blueprint.blocks.len() + 1];
     for (matrix, cuts) in matrices.iter().zip(&residency.cuts) {
         let (bytes, resident) = &mut sums[matrix.block.unwrap_or(blueprint.blocks.len())];
         let rows: usize = cuts.iter().filter(|cut| cut.resident).map(|cut| cut.rows.len()).sum();
-        *bytes += matrix.f32_bytes();
-        *resident += rows as u64 * matrix.cols() as u64 * 4;
+        *bytes += format.bytes(matrix);
+        *resident += rows as u64 * format.row_bytes(matrix);
     }
     sums.into_iter()
         .enumerate()

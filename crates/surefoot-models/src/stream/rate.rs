@@ -2,19 +2,24 @@
 
 use std::time::Instant;
 
-use burn::tensor::{Device, Distribution, Tensor};
+use burn::tensor::{Device, Distribution, FloatDType, Tensor};
 use serde::Serialize;
 
 use super::plan::Plan;
+use crate::arch::blueprint::Layout;
+use crate::folder::header::Dtype;
 use crate::weights::binding::Binding;
 use crate::weights::convert;
+use crate::weights::format::{Format, is_host};
+use crate::weights::half_rows::HalfRows;
+use crate::weights::weight::Weight;
 
 /// What was measured, and what follows for the plan.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Rate {
     /// Bytes a second from the model's files; those that are in the page cache come faster.
     pub read_bytes_per_second: f64,
-    /// Bytes a second from the files' dtype to f32; nothing to convert is infinitely fast.
+    /// Bytes a second from the files' dtype to the one in memory; none where they are the same.
     pub convert_bytes_per_second: Option<f64>,
     /// Bytes of weights a second that a single token's pass goes through.
     pub decode_bytes_per_second: f64,
@@ -31,10 +36,11 @@ const SAMPLE: usize = 16 << 20;
 
 impl Rate {
     /// Measures and estimates.
-    pub fn estimate(plan: &Plan, binding: &Binding, device: &Device) -> Self {
-        let all: u64 = binding.matrices.iter().map(|matrix| matrix.f32_bytes()).sum();
-        let (read, convert) = sample(binding);
-        let decode = sample_decode(device);
+    pub fn estimate(plan: &Plan, binding: &Binding, format: &Format, device: &Device) -> Self {
+        let all: u64 = binding.matrices.iter().map(|matrix| format.bytes(matrix)).sum();
+        let (read, convert) = sample(binding, format);
+        let kept = binding.matrices.first().map_or(Dtype::F32, |first| format.kept(first.dtype));
+        let decode = sample_decode(device, kept);
         let streamed = plan.streamed_file_bytes as f64;
         let reading = streamed / read;
         let converting = convert.map_or(0.0, |convert| streamed / convert);
@@ -57,7 +63,7 @@ impl Rate {
 }
 
 /// Reads and converts the start of the largest matrix.
-fn sample(binding: &Binding) -> (f64, Option<f64>) {
+fn sample(binding: &Binding, format: &Format) -> (f64, Option<f64>) {
     let Some(matrix) = binding.matrices.iter().max_by_key(|matrix| matrix.file_bytes()) else {
         return (f64::INFINITY, None);
     };
@@ -68,27 +74,42 @@ fn sample(binding: &Binding) -> (f64, Option<f64>) {
         return (f64::INFINITY, None);
     }
     let read = source.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-    let convert = (size != 4).then(|| {
-        let mut target = vec![0_u8; source.len() / size * 4];
+    let kept = format.kept(matrix.dtype);
+    let convert = (kept != matrix.dtype).then(|| {
+        let mut target = vec![0_u8; source.len() / size * kept.size()];
         let begun = Instant::now();
-        convert::to_f32(matrix.dtype, &source, &mut target);
+        convert::convert(matrix.dtype, &source, kept, &mut target);
         source.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9)
     });
     (read, convert)
 }
 
 /// The speed of a matrix times a vector that no cache holds.
-fn sample_decode(device: &Device) -> f64 {
+fn sample_decode(device: &Device, kept: Dtype) -> f64 {
     let (rows, cols) = (4096, 2048);
-    let matrix: Tensor<2> = Tensor::random([rows, cols], Distribution::Default, device);
     let vector: Tensor<2> = Tensor::random([cols, 1], Distribution::Default, device);
+    let (weight, vector) = match kept {
+        Dtype::F32 => {
+            let matrix = Tensor::random([rows, cols], Distribution::Default, device);
+            (Weight::Tensor(matrix), vector)
+        }
+        half if is_host(device) => {
+            let memory = vec![0x3c; rows * cols * half.size()].into();
+            (Weight::Half(HalfRows::new(memory, half, rows, cols)), vector)
+        }
+        half => {
+            let dtype = if half == Dtype::F16 { FloatDType::F16 } else { FloatDType::BF16 };
+            let matrix: Tensor<2> = Tensor::random([rows, cols], Distribution::Default, device);
+            (Weight::Tensor(matrix.cast(dtype)), vector.cast(dtype))
+        }
+    };
     let mut best = f64::INFINITY;
     for _ in 0..4 {
         let begun = Instant::now();
-        let product = matrix.clone().matmul(vector.clone());
+        let product = weight.times(Layout::OutIn, vector.clone());
         // Reading makes sure that it was computed.
         let _ = product.try_into_data();
         best = best.min(begun.elapsed().as_secs_f64());
     }
-    (rows * cols * 4) as f64 / best.max(1e-9)
+    (rows * cols * kept.size()) as f64 / best.max(1e-9)
 }

@@ -1,28 +1,32 @@
 //! The matrices of a model at run time: those that stay, and those that pass through.
+//!
+//! Weights follow their block: a product on another device than the weights are on brings them
+//! there from their file, and those that stay then stay there.
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{Device, Tensor};
-use rayon::prelude::*;
 
-use super::feed::Feed;
+use super::feed::{Feed, Place, Places};
 use super::meter::Meter;
 use super::plan::Residency;
 use crate::arch::blueprint::Layout;
 use crate::error::ModelError;
+use crate::folder::header::Dtype;
 use crate::weights::binding::Matrix;
+use crate::weights::format::Format;
 use crate::weights::piece::Piece;
+use crate::weights::weight::{Passing, Weight};
 
-/// A piece, and its tensor if it stays.
-#[expect(clippy::large_enum_variant, reason = "a handful a matrix; a box would cost every product")]
+/// A piece: held, or the number of its turn among those that pass through.
 enum Slot {
-    Held(Tensor<2>),
-    Passing,
+    Held(Mutex<Weight>),
+    Passing(usize),
 }
 
 struct Part {
-    rows: Range<usize>,
+    piece: Piece,
     slot: Slot,
 }
 
@@ -38,7 +42,8 @@ pub(crate) struct Store {
     /// The pieces that pass through, in the same order.
     passing: Arc<[Piece]>,
     window: u64,
-    device: Device,
+    places: Places,
+    pub(crate) compute: Dtype,
     pub(crate) meter: Arc<Meter>,
 }
 
@@ -48,6 +53,7 @@ impl Store {
         matrices: &[Matrix],
         residency: &Residency,
         device: &Device,
+        compute: Dtype,
         meter: Arc<Meter>,
     ) -> Result<Self, ModelError> {
         let mut kept = Vec::with_capacity(matrices.len());
@@ -57,23 +63,25 @@ impl Store {
             for cut in cuts {
                 let piece = Piece::new(number, matrix, cut.rows.clone());
                 let slot = if cut.resident {
-                    let (tensor, cost) = piece.load(device, None)?;
+                    let (loaded, cost) = piece.load(device, compute, None)?;
                     meter.loaded(&piece, cost);
-                    Slot::Held(tensor)
+                    Slot::Held(Mutex::new(loaded.weight))
                 } else {
-                    passing.push(piece);
-                    Slot::Passing
+                    passing.push(piece.clone());
+                    Slot::Passing(passing.len() - 1)
                 };
-                parts.push(Part { rows: cut.rows.clone(), slot });
+                parts.push(Part { piece, slot });
             }
             let name = matrix.stored.name.clone();
             kept.push(Kept { name, layout: matrix.layout, parts });
         }
+        let blocks = matrices.iter().filter_map(|matrix| matrix.block).max().map_or(0, |b| b + 1);
         Ok(Self {
             matrices: kept,
             passing: passing.into(),
             window: residency.window,
-            device: device.clone(),
+            places: (0..=blocks).map(|_| Place::new(device)).collect(),
+            compute,
             meter,
         })
     }
@@ -85,21 +93,49 @@ impl Store {
                 Arc::clone(&self.passing),
                 passes,
                 self.window,
-                self.device.clone(),
+                Arc::clone(&self.places),
+                self.compute,
                 Arc::clone(&self.meter),
             )
         });
-        Session { store: self, feed }
+        Session { store: self, feed, turn: 0 }
+    }
+
+    /// Brings in all that passes through, `passes` times, and lets it go.
+    pub(crate) fn read_through(&self, passes: usize) -> Result<(), ModelError> {
+        let mut session = self.open(passes);
+        for _ in 0..passes {
+            session.begin_pass();
+            for (turn, piece) in self.passing.iter().enumerate() {
+                session.take(piece.matrix, &piece.rows, turn)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Brings a piece in out of its turn.
+    fn fetch(&self, piece: &Piece, device: &Device) -> Result<Weight, ModelError> {
+        let (loaded, cost) = piece.load(device, self.compute, None)?;
+        self.meter.loaded(piece, cost);
+        Ok(loaded.weight)
     }
 }
 
-/// The matrices during some passes. They must be applied in order.
+/// The matrices during some passes. They must be applied in order; those of a block may be
+/// applied again if the block has to be run again.
 pub(crate) struct Session<'a> {
     store: &'a Store,
     feed: Option<Feed>,
+    /// How many of the pieces that pass through were taken in this pass.
+    turn: usize,
 }
 
 impl Session<'_> {
+    /// The next matrix is the first one again.
+    pub(crate) fn begin_pass(&mut self) {
+        self.turn = 0;
+    }
+
     /// `[inputs, columns]` → `[outputs, columns]`.
     pub(crate) fn apply(&mut self, matrix: usize, x: Tensor<2>) -> Result<Tensor<2>, ModelError> {
         let mut outputs = Vec::new();
@@ -136,46 +172,101 @@ impl Session<'_> {
         mut each: impl FnMut(Layout, &Range<usize>, Tensor<2>) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         let kept = &self.store.matrices[matrix];
-        for part in &kept.parts {
-            let weight = match (&part.slot, &mut self.feed) {
-                (Slot::Held(tensor), _) => tensor.clone(),
-                (Slot::Passing, Some(feed)) => feed.next(matrix, &part.rows)?,
-                (Slot::Passing, None) => {
-                    return Err(ModelError::request(format!("'{}' is not being fed", kept.name)));
+        let device = x.device();
+        let format = Format::new(&device, self.store.compute);
+        let x = format.operand(x);
+        for Part { piece, slot } in &kept.parts {
+            let x = match kept.layout {
+                Layout::OutIn => x.clone(),
+                Layout::InOut => x.clone().narrow(0, piece.rows.start, piece.rows.len()),
+            };
+            let y = match slot {
+                Slot::Held(weight) => {
+                    let mut held = weight.lock().unwrap_or_else(PoisonError::into_inner);
+                    if held.device() != device {
+                        *held = self.store.fetch(piece, &device)?;
+                    }
+                    let weight = held.clone();
+                    drop(held);
+                    weight.times(kept.layout, x)
+                }
+                Slot::Passing(turn) if *turn < self.turn => {
+                    self.store.fetch(piece, &device)?.times(kept.layout, x)
+                }
+                Slot::Passing(turn) => {
+                    let mut passing = self.take(matrix, &piece.rows, *turn)?;
+                    if passing.weight.device() != device {
+                        // Next time it comes to where it is used.
+                        let places = &self.store.places;
+                        places[piece.block.unwrap_or(places.len() - 1)].set(&device);
+                        passing.weight = self.store.fetch(piece, &device)?;
+                    }
+                    passing.weight.times(kept.layout, x)
                 }
             };
-            let y = match kept.layout {
-                Layout::OutIn => product(weight, x.clone()),
-                Layout::InOut => {
-                    let x = x.clone().narrow(0, part.rows.start, part.rows.len());
-                    weight.transpose().matmul(x)
-                }
-            };
-            each(kept.layout, &part.rows, y)?;
+            each(kept.layout, &piece.rows, format.result(y))?;
         }
         Ok(())
     }
+
+    /// Takes the next piece from the feed.
+    fn take(
+        &mut self,
+        matrix: usize,
+        rows: &Range<usize>,
+        turn: usize,
+    ) -> Result<Passing, ModelError> {
+        let feed = self.feed.as_mut().ok_or_else(|| {
+            let name = &self.store.matrices[matrix].name;
+            ModelError::request(format!("'{name}' is not being fed"))
+        })?;
+        let passing = feed.next(matrix, rows)?;
+        self.turn = turn + 1;
+        Ok(passing)
+    }
 }
 
-/// Below this a product is over before other threads have begun.
-const WORTH_SPLITTING: usize = 1 << 18;
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
 
-/// `[outputs, inputs]` × `[inputs, columns]`. Burn's CPU backend multiplies with a single column
-/// on one thread, though that is most of decoding: the rows are shared out instead.
-fn product(weight: Tensor<2>, x: Tensor<2>) -> Tensor<2> {
-    let [rows, inputs] = weight.dims();
-    let threads = rayon::current_num_threads();
-    let alone = x.dims()[1] > 1 || rows * inputs < WORTH_SPLITTING || rows < threads;
-    if alone || threads == 1 || weight.device() != Device::flex() {
-        return weight.matmul(x);
+    use burn::tensor::TensorData;
+
+    use super::*;
+    use crate::Opened;
+    use crate::generate::tokens;
+    use crate::stream::needs::Work;
+
+    /// A block that fails half-way is run again from its start, but the feed has gone on.
+    #[test]
+    fn matrices_that_already_passed_can_be_applied_again() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama-tiny");
+        let opened = Opened::new(&folder).unwrap();
+        let work = Work { batch: 1, prompt: 4, new_tokens: 0, want: tokens::WANT };
+        let load = |share| {
+            let plan = opened.plan_with_share(&work, share);
+            let (matrices, flex) = (&opened.binding.matrices, Device::flex());
+            Store::load(matrices, &plan.residency, &flex, Dtype::F32, Arc::default()).unwrap()
+        };
+        let (resident, streamed) = (load(1.0), load(0.0));
+        let (mut plain, mut session) = (resident.open(1), streamed.open(2));
+        let mut same = |session: &mut Session<'_>, matrix: usize| {
+            let inputs = opened.binding.matrices[matrix].cols();
+            let numbers: Vec<f32> = (0..inputs).map(|at| at as f32 * 0.01 - 0.3).collect();
+            let x = Tensor::<2>::from_data(TensorData::new(numbers, [inputs, 1]), &Device::flex());
+            let expected = plain.apply(matrix, x.clone()).unwrap().into_data();
+            assert_eq!(session.apply(matrix, x).unwrap().into_data(), expected, "{matrix}");
+        };
+        for _ in 0..2 {
+            session.begin_pass();
+            for matrix in 0..3 {
+                same(&mut session, matrix);
+            }
+            for matrix in 0..opened.binding.matrices.len() {
+                same(&mut session, matrix);
+            }
+            // Even the last one.
+            same(&mut session, opened.binding.matrices.len() - 1);
+        }
     }
-    let share = rows.div_ceil(threads);
-    let parts: Vec<Tensor<2>> = (0..rows.div_ceil(share))
-        .into_par_iter()
-        .map(|part| {
-            let from = part * share;
-            weight.clone().narrow(0, from, share.min(rows - from)).matmul(x.clone())
-        })
-        .collect();
-    Tensor::cat(parts, 0)
 }

@@ -28,11 +28,6 @@ impl Matrix {
         self.stored.shape[1]
     }
 
-    /// Its bytes in memory, where it is f32.
-    pub fn f32_bytes(&self) -> u64 {
-        self.rows() as u64 * self.cols() as u64 * 4
-    }
-
     /// Its bytes in the file.
     pub fn file_bytes(&self) -> u64 {
         self.stored.range.len() as u64

@@ -6,6 +6,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use memmap2::MmapMut;
 
+use crate::folder::mapped::MappedRange;
+
 /// Counts bytes that are in flight.
 #[derive(Debug)]
 pub(crate) struct Gate {
@@ -20,6 +22,8 @@ struct State {
     closed: bool,
     /// Memory of pieces that left, for those to come: new pages cost more than converting does.
     spare: Vec<MmapMut>,
+    /// Parts of files that left and are still mapped.
+    left: Vec<MappedRange>,
 }
 
 impl Gate {
@@ -35,7 +39,17 @@ impl Gate {
     /// Waits for room. A piece larger than the gate passes alone. Nothing once it is closed.
     pub(crate) fn enter(self: &Arc<Self>, bytes: u64) -> Option<Permit> {
         let mut state = self.state();
-        while !state.closed && state.used > 0 && state.used + bytes > self.limit {
+        loop {
+            if !state.left.is_empty() {
+                let left = std::mem::take(&mut state.left);
+                drop(state);
+                drop(left);
+                state = self.state();
+                continue;
+            }
+            if state.closed || state.used == 0 || state.used + bytes <= self.limit {
+                break;
+            }
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.closed {
@@ -53,14 +67,12 @@ impl Gate {
         drop(state);
         self.changed.notify_all();
     }
-}
 
-impl Permit {
     /// Memory of at least `size` bytes, used before or new. One that fits badly is let go, so
     /// that all there is stays near what is in flight.
     pub(crate) fn memory(&self, size: usize) -> io::Result<MmapMut> {
         let used = {
-            let mut state = self.gate.state();
+            let mut state = self.state();
             let used = state
                 .spare
                 .iter()
@@ -76,10 +88,23 @@ impl Permit {
 
     /// Keeps memory for another piece.
     pub(crate) fn keep(&self, memory: MmapMut) {
-        let mut state = self.gate.state();
+        let mut state = self.state();
         if !state.closed {
             state.spare.push(memory);
         }
+    }
+}
+
+impl Permit {
+    /// The gate it is for.
+    pub(crate) fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
+    }
+
+    /// Gives the room back and leaves it to the next who enters to unmap `memory`: the system
+    /// lets nobody unmap while another maps, and who computes should not wait for that.
+    pub(crate) fn leave(self, memory: MappedRange) {
+        self.gate.state().left.push(memory);
     }
 }
 

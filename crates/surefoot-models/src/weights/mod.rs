@@ -2,5 +2,8 @@
 
 pub mod binding;
 pub(crate) mod convert;
+pub mod format;
 pub(crate) mod gate;
+pub(crate) mod half_rows;
 pub(crate) mod piece;
+pub(crate) mod weight;

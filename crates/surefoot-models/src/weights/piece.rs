@@ -1,10 +1,12 @@
-//! A piece: some rows of a matrix in its file, and how they become a tensor.
+//! A piece: some rows of a matrix in its file, and how they come to a device.
 //!
-//! An f32 piece on the CPU is not copied: the tensor's memory is the mapped file. Any other is
-//! converted into memory that is mapped for it and goes back to the system with it. Either way
-//! a [`Permit`] is held as long as the memory is.
+//! What is kept as its file has it is not copied on the processor: its memory is the mapped file.
+//! Anything else is converted into memory that is mapped for it. Either way a [`Permit`] is held
+//! as long as the memory is; a device's memory doesn't know of permits, so there the permit
+//! goes with the weight.
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
@@ -12,7 +14,10 @@ use memmap2::MmapMut;
 
 use super::binding::Matrix;
 use super::convert;
-use super::gate::Permit;
+use super::format::{Format, is_host};
+use super::gate::{Gate, Permit};
+use super::half_rows::HalfRows;
+use super::weight::{Passing, Weight};
 use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
 use crate::folder::header::Dtype;
@@ -25,6 +30,7 @@ const STEP: usize = 512 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Piece {
     pub(crate) matrix: usize,
+    pub(crate) block: Option<usize>,
     pub(crate) rows: Range<usize>,
     pub(crate) cols: usize,
     stored: Stored,
@@ -42,6 +48,7 @@ impl Piece {
     pub(crate) fn new(number: usize, matrix: &Matrix, rows: Range<usize>) -> Self {
         Self {
             matrix: number,
+            block: matrix.block,
             rows,
             cols: matrix.cols(),
             stored: matrix.stored.clone(),
@@ -49,8 +56,9 @@ impl Piece {
         }
     }
 
-    pub(crate) fn f32_bytes(&self) -> u64 {
-        (self.rows.len() * self.cols * 4) as u64
+    /// Its bytes in memory.
+    pub(crate) fn kept_bytes(&self, format: &Format) -> u64 {
+        (self.rows.len() * self.cols * format.kept(self.dtype).size()) as u64
     }
 
     pub(crate) fn file_bytes(&self) -> u64 {
@@ -68,51 +76,72 @@ impl Piece {
         self.stored.file.announce(&self.file_range());
     }
 
-    /// Reads the piece onto `device` as f32.
+    /// Reads the piece onto `device`, to be multiplied with in `compute`.
     pub(crate) fn load(
         &self,
         device: &Device,
+        compute: Dtype,
         permit: Option<Permit>,
-    ) -> Result<(Tensor<2>, Cost), ModelError> {
+    ) -> Result<(Passing, Cost), ModelError> {
         let range = self.file_range();
-        let shape = [self.rows.len(), self.cols];
+        let kept = Format::new(device, compute).kept(self.dtype);
+        let on_host = is_host(device);
+        let (with_memory, with_weight) = if on_host { (permit, None) } else { (None, permit) };
         // A page begins at a multiple of four, so the offset alone decides.
-        let in_place = self.dtype == Dtype::F32
+        let in_place = kept == self.dtype
             && cfg!(target_endian = "little")
-            && range.start.is_multiple_of(align_of::<f32>());
+            && (kept != Dtype::F32 || range.start.is_multiple_of(align_of::<f32>()));
         let (shared, cost) = if in_place {
             let start = Instant::now();
             let memory = self.stored.file.map(&range)?;
             let cost = Cost { reading: start.elapsed(), converting: Duration::ZERO };
-            (bytes::Bytes::from_owner(Held { memory, _permit: permit }), cost)
+            (bytes::Bytes::from_owner(Held { memory: Some(memory), permit: with_memory }), cost)
         } else {
-            let size = range.len() / self.dtype.size() * 4;
-            let memory = match &permit {
-                Some(permit) => permit.memory(size),
+            let size = range.len() / self.dtype.size() * kept.size();
+            let gate = with_memory.as_ref().or(with_weight.as_ref()).map(Permit::gate);
+            let memory = match &gate {
+                Some(gate) => gate.memory(size),
                 None => MmapMut::map_anon(size),
             };
             let mut memory = memory.map_err(|error| {
                 self.stored.problem(format!("finds no memory for {size} bytes: {error}"))
             })?;
-            let cost = self.convert(range, &mut memory[..size])?;
-            (bytes::Bytes::from_owner(Converted { memory: Some(memory), size, permit }), cost)
+            let cost = self.convert(range, kept, &mut memory[..size])?;
+            let converted = Converted { memory: Some(memory), size, gate, _permit: with_memory };
+            (bytes::Bytes::from_owner(converted), cost)
         };
-        let bytes = Bytes::from_shared(shared, AllocationProperty::Other);
-        let data = TensorData::from_bytes(bytes, shape, DType::F32);
-        Ok((Tensor::from_data(data, (device, DType::F32)), cost))
+        let (rows, cols) = (self.rows.len(), self.cols);
+        let weight = if on_host && kept != Dtype::F32 {
+            Weight::Half(HalfRows::new(shared, kept, rows, cols))
+        } else {
+            let dtype = match kept {
+                Dtype::F32 => DType::F32,
+                Dtype::F16 => DType::F16,
+                Dtype::Bf16 => DType::BF16,
+            };
+            let bytes = Bytes::from_shared(shared, AllocationProperty::Other);
+            let data = TensorData::from_bytes(bytes, [rows, cols], dtype);
+            Weight::Tensor(Tensor::from_data(data, (device, dtype)))
+        };
+        Ok((Passing { weight, _permit: with_weight }, cost))
     }
 
-    fn convert(&self, range: Range<usize>, memory: &mut [u8]) -> Result<Cost, ModelError> {
+    fn convert(
+        &self,
+        range: Range<usize>,
+        kept: Dtype,
+        memory: &mut [u8],
+    ) -> Result<Cost, ModelError> {
         let size = self.dtype.size();
         let mut source = vec![0; STEP.min(range.len())];
         let mut cost = Cost::default();
         let mut at = range.start as u64;
-        for target in memory.chunks_mut(STEP / size * 4) {
-            let source = &mut source[..target.len() / 4 * size];
+        for target in memory.chunks_mut(STEP / size * kept.size()) {
+            let source = &mut source[..target.len() / kept.size() * size];
             let start = Instant::now();
             self.stored.file.read_at(at, source)?;
             let read = Instant::now();
-            convert::to_f32(self.dtype, source, target);
+            convert::convert(self.dtype, source, kept, target);
             cost.reading += read - start;
             cost.converting += read.elapsed();
             at += source.len() as u64;
@@ -121,23 +150,32 @@ impl Piece {
     }
 }
 
-/// A part of a file that a tensor reads in place.
+/// A part of a file that is used in place.
 struct Held {
-    memory: MappedRange,
-    _permit: Option<Permit>,
+    memory: Option<MappedRange>,
+    permit: Option<Permit>,
 }
 
 impl AsRef<[u8]> for Held {
     fn as_ref(&self) -> &[u8] {
-        self.memory.as_ref()
+        self.memory.as_ref().map_or(&[], AsRef::as_ref)
     }
 }
 
-/// Numbers that were converted. Their memory may be larger than they are.
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let (Some(permit), Some(memory)) = (self.permit.take(), self.memory.take()) {
+            permit.leave(memory);
+        }
+    }
+}
+
+/// Numbers that were converted. Their memory may be larger than they are, and is used again.
 struct Converted {
     memory: Option<MmapMut>,
     size: usize,
-    permit: Option<Permit>,
+    gate: Option<Arc<Gate>>,
+    _permit: Option<Permit>,
 }
 
 impl AsRef<[u8]> for Converted {
@@ -148,8 +186,8 @@ impl AsRef<[u8]> for Converted {
 
 impl Drop for Converted {
     fn drop(&mut self) {
-        if let (Some(permit), Some(memory)) = (&self.permit, self.memory.take()) {
-            permit.keep(memory);
+        if let (Some(gate), Some(memory)) = (&self.gate, self.memory.take()) {
+            gate.keep(memory);
         }
     }
 }

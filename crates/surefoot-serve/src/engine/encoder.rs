@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::bucket;
 use super::error::EngineError;
+use super::pace::Pace;
 use super::pulse::Pulse;
 use super::resident::{NotLoaded, Resident, device_error};
 use super::shape::Shape;
@@ -33,6 +34,7 @@ pub struct Encoder {
     resident: Arc<Resident>,
     pooling: Pooling,
     shape: Shape,
+    pace: Pace,
     metrics: Arc<Metrics>,
     pulse: Arc<Pulse>,
 }
@@ -54,7 +56,8 @@ impl Encoder {
         metrics: Arc<Metrics>,
         pulse: Arc<Pulse>,
     ) -> Self {
-        Self { queue: BatchQueue::new(shape.queue), resident, pooling, shape, metrics, pulse }
+        let (queue, pace) = (BatchQueue::new(shape.queue), Pace::new(shape.pass_tokens));
+        Self { queue, resident, pooling, shape, pace, metrics, pulse }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -106,7 +109,6 @@ impl Encoder {
                 }
                 Next::Batch(mut batch) => {
                     self.metrics.queued("embed", batch.requests.iter().map(Request::arrived));
-                    let most = (self.shape.pass_tokens / batch.key).max(1);
                     let mut texts: Vec<Text> = Vec::with_capacity(batch.requests.len());
                     for request in batch.requests.drain(..) {
                         if request.item.told.is_closed() {
@@ -116,8 +118,9 @@ impl Encoder {
                         }
                     }
                     while !texts.is_empty() {
-                        let rest = texts.split_off(most.min(texts.len()));
-                        self.embed(texts, batch.key);
+                        let most = (self.pace.limit() / batch.key).clamp(1, texts.len());
+                        let rest = texts.split_off(most);
+                        self.embed(texts, batch.key, true);
                         texts = rest;
                     }
                 }
@@ -126,14 +129,16 @@ impl Encoder {
         }
     }
 
-    /// Embeds `texts` and answers them, in halves if they fail together.
-    fn embed(&self, mut texts: Vec<Text>, width: usize) {
+    /// Embeds `texts` and answers them, in halves if they fail together. One that a device fails
+    /// is given one more try: what failed it may have been a batch before it.
+    fn embed(&self, mut texts: Vec<Text>, width: usize, again: bool) {
         let begun = Instant::now();
         let tokens: Vec<Vec<u32>> =
             texts.iter_mut().map(|text| std::mem::take(&mut text.tokens)).collect();
         let error = match self.guarded(&tokens, width) {
             Ok(Done(Ok(vectors))) => {
                 self.metrics.batch("embed", texts.len(), begun.elapsed());
+                self.pace.passed(texts.len() * width, begun.elapsed());
                 self.metrics.embedded_tokens(tokens.iter().map(Vec::len).sum());
                 for (text, vector) in texts.into_iter().zip(vectors) {
                     let finite = vector.iter().all(|number| number.is_finite());
@@ -147,7 +152,8 @@ impl Encoder {
             Ok(Done(Err(error))) => EngineError::from(error),
             Err(fault) => EngineError::from(fault),
         };
-        if texts.len() == 1 {
+        let again = again && matches!(error, EngineError::Fault(_));
+        if texts.len() == 1 && !again {
             for text in texts {
                 self.answer(text, Err(error.clone()));
             }
@@ -156,9 +162,12 @@ impl Encoder {
         for (text, tokens) in texts.iter_mut().zip(tokens) {
             text.tokens = tokens;
         }
+        if texts.len() == 1 {
+            return self.embed(texts, width, false);
+        }
         let half = texts.split_off(texts.len() / 2);
-        self.embed(texts, width);
-        self.embed(half, width);
+        self.embed(texts, width, true);
+        self.embed(half, width, true);
     }
 
     fn guarded(&self, tokens: &[Vec<u32>], width: usize) -> Result<Done, Fault> {

@@ -104,7 +104,7 @@ impl Resident {
     }
 
     fn load_in(&self, place: Place, step: &Step<'_>) -> Result<Arc<Loaded>, NotLoaded> {
-        let opened = Opened::new(&self.folder)?;
+        let opened = Opened::new(&self.folder)?.on(step.device(), step.compute().into());
         let plan = if place.streaming {
             opened.plan_with_share(&self.shape.work(), 0.0)
         } else {

@@ -156,12 +156,11 @@ impl Answer {
                         here
                     })
                     .collect();
+                // Tokens that are spelt alike share a key: the likeliest, which comes last, stays.
                 let tops: Vec<Map<String, Value>> = tokens
                     .iter()
-                    .map(|spelt| {
-                        spelt.top.iter().map(|(token, logprob)| (token.clone(), json!(logprob)))
-                    })
-                    .map(Iterator::collect)
+                    .map(|spelt| spelt.top.iter().rev())
+                    .map(|top| top.map(|(token, p)| (token.clone(), json!(p))).collect())
                     .collect();
                 json!({
                     "tokens": tokens.iter().map(|spelt| &spelt.token).collect::<Vec<_>>(),

@@ -8,7 +8,8 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::error::ApiError;
 use super::fields::{Fields, inputs, mistyped};
@@ -65,17 +66,43 @@ pub(super) async fn embeddings(
     let mut data = Vec::with_capacity(heard.len());
     for (index, heard) in heard.into_iter().enumerate() {
         let vector = heard.await.unwrap_or(Err(EngineError::Closed))?;
-        let embedding =
-            if packed { Value::String(base64(&little_endian(&vector))) } else { json!(vector) };
-        data.push(json!({"object": "embedding", "index": index, "embedding": embedding}));
+        let embedding = match packed {
+            true => Vector::Packed(base64(&little_endian(&vector))),
+            false => Vector::Plain(vector),
+        };
+        data.push(Embedding { object: "embedding", index, embedding });
     }
-    Ok(Json(json!({
-        "object": "list",
-        "data": data,
-        "model": app.settings.name,
-        "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
-    }))
-    .into_response())
+    let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
+    let model = &app.settings.name;
+    Ok(Json(Embeddings { object: "list", data, model, usage }).into_response())
+}
+
+#[derive(Serialize)]
+struct Embeddings<'a> {
+    object: &'static str,
+    data: Vec<Embedding>,
+    model: &'a str,
+    usage: Usage,
+}
+
+#[derive(Serialize)]
+struct Embedding {
+    object: &'static str,
+    index: usize,
+    embedding: Vector,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Vector {
+    Plain(Vec<f32>),
+    Packed(String),
+}
+
+#[derive(Serialize)]
+struct Usage {
+    prompt_tokens: usize,
+    total_tokens: usize,
 }
 
 fn little_endian(vector: &[f32]) -> Vec<u8> {

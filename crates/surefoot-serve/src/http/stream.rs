@@ -111,13 +111,14 @@ pub(super) async fn answer(app: Arc<App>, ask: Ask) -> Result<Response, ApiError
     };
     let heard = app.engine.generate(generations, app.deadline())?;
     if ask.answering.stream {
+        let path = match ask.form {
+            Form::Text => "/v1/completions",
+            Form::Chat => "/v1/chat/completions",
+        };
         let (events, stream) = channel(BUFFERED);
         tokio::spawn(async move {
             stream_all(ask, answer, texts, heard, &events).await;
-            app.metrics.took(
-                if events.is_closed() { "abandoned stream" } else { "stream" },
-                begun.elapsed(),
-            );
+            app.metrics.took(path, begun.elapsed());
         });
         let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
         return Ok(Sse::new(ReceiverStream::new(stream)).keep_alive(keep_alive).into_response());

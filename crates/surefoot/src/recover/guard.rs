@@ -219,8 +219,7 @@ impl<'f> Task<'f> {
         work: impl Fn(&Step<'_>, P) -> Result<T, BoxError>,
     ) -> Result<T, Fault> {
         self.rungs.push(Rung::CpuSegment);
-        let start = self.footing.usable_from(0).ok_or_else(|| self.footing.nothing_left())?;
-        let home = self.footing.ready(start)?;
+        let home = self.footing.ready(self.first_device()?)?;
         let key = SegmentKey::new(&self.name, home.device.name(), &inputs);
         self.climb(1, Some(key), |step| {
             let result = work(step, step.place(inputs.clone())?)?;
@@ -231,6 +230,14 @@ impl<'f> Task<'f> {
         })
     }
 
+    /// Where in the chain the work starts.
+    fn first_device(&self) -> Result<usize, Fault> {
+        self.start
+            .and_then(|name| self.footing.usable_named(name))
+            .or_else(|| self.footing.usable_from(0))
+            .ok_or_else(|| self.footing.nothing_left())
+    }
+
     fn climb<T: Confirm>(
         &self,
         samples: usize,
@@ -239,11 +246,7 @@ impl<'f> Task<'f> {
     ) -> Result<T, Fault> {
         let footing = self.footing;
         let operation: &str = &self.name;
-        let mut at = self
-            .start
-            .and_then(|name| footing.usable_named(name))
-            .or_else(|| footing.usable_from(0))
-            .ok_or_else(|| footing.nothing_left())?;
+        let mut at = self.first_device()?;
         let mut ready = match footing.ready(at) {
             Ok(ready) => ready,
             Err(fault) => return Err(fault.during(operation.to_owned())),
@@ -299,8 +302,9 @@ impl<'f> Task<'f> {
                     Event::new(EventKind::Fault, self.name.clone()).device(on.label.clone());
                 event.fault(fault.kind, fault.chain.join(": "))
             });
-            let next =
-                footing.policy.allows(Rung::NextDevice).then(|| self.next_device(at)).flatten();
+            // A segment's result belongs beside those of the others: it doesn't leave alone.
+            let leaves = segment.is_none() && footing.policy.allows(Rung::NextDevice);
+            let next = leaves.then(|| self.next_device(at)).flatten();
             let other = self.other_precision(on, compute, fault.kind);
             let can = Abilities {
                 rungs: self.rungs.clone(),

@@ -153,6 +153,7 @@ mod tests {
                 Rung::Split,
                 Rung::Checkpoint,
                 Rung::Stream,
+                Rung::CpuSegment,
                 Rung::NextDevice,
                 Rung::Reclaim,
             ]

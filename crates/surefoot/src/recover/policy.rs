@@ -95,7 +95,9 @@ impl Default for Policy {
 fn default_ladder(kind: FaultKind) -> Vec<Rung> {
     use Rung::{Checkpoint, CpuSegment, NextDevice, Precision, Reclaim, Split, Stream};
     match kind {
-        FaultKind::OutOfMemory => vec![Reclaim, Split, Checkpoint, Stream, NextDevice],
+        FaultKind::OutOfMemory => {
+            vec![Reclaim, Split, Checkpoint, Stream, CpuSegment, NextDevice]
+        }
         // Placing the inputs anew repairs what had strayed; more tries would not.
         FaultKind::DeviceMismatch | FaultKind::DtypeMismatch => vec![Reclaim],
         FaultKind::PlaceholderStorage => vec![Reclaim, NextDevice],

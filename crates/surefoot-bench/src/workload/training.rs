@@ -1,0 +1,228 @@
+//! One step of training as `surefoot train` does it: forward, backward, update, the loss read.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use burn::module::Module;
+use surefoot::device::{OpenDevice, Selector};
+use surefoot::place::{Dtype, Precision};
+use surefoot::recover::Policy;
+use surefoot::{Fault, FaultKind, Footing};
+use surefoot_train::batch::HostBatch;
+use surefoot_train::config::{Config, ConfigError, ModelConfig};
+use surefoot_train::data::{self, DataError, Form, Sample};
+use surefoot_train::loader::Recipe;
+use surefoot_train::model::Builtin;
+use surefoot_train::optimizer::Rule;
+use surefoot_train::parameters::{self, Shape};
+use surefoot_train::state::State;
+use surefoot_train::step::{StepOrder, StepSettings, step};
+
+use super::{Amount, Job};
+
+const RULE: Rule = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+
+/// The user's own training: what one step of a configuration does.
+pub struct Own {
+    /// What it is called: the file.
+    pub name: String,
+    model: ModelConfig,
+    form: Form,
+    batch: HostBatch,
+    rule: Rule,
+    clip_norm: Option<f64>,
+    seed: u64,
+}
+
+/// Why a configuration can't be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum OwnError {
+    /// The configuration is wrong.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// Its data is.
+    #[error("{0}")]
+    Data(#[from] DataError),
+    /// A sample of it is.
+    #[error("{0}")]
+    Sample(#[from] Fault),
+}
+
+impl Own {
+    /// Reads a configuration and the samples of its first step.
+    pub fn read(path: &Path) -> Result<Self, OwnError> {
+        let config = Config::read(path, &[])?;
+        let data = data::open(&config.data, config.seed)?;
+        let recipe = Recipe {
+            source: data.train.clone(),
+            transform: data.transform.clone(),
+            on_bad_sample: config.data.on_bad_sample,
+            seed: Some(config.seed),
+        };
+        let samples = (config.batch_size * config.accumulate).min(data.train.len());
+        let batch = recipe.make(&(0..samples).collect::<Vec<_>>(), 0)?;
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Ok(Self {
+            name,
+            form: data.form(),
+            model: config.model,
+            batch,
+            rule: config.optimizer.rule,
+            clip_norm: config.clip_norm,
+            seed: config.seed,
+        })
+    }
+}
+
+/// A step of training, ready to run.
+pub(super) struct TrainingStep {
+    footing: Footing,
+    settings: StepSettings,
+    state: State<Builtin>,
+    shapes: Vec<Shape>,
+    batch: HostBatch,
+    form: Form,
+    what: String,
+}
+
+impl TrainingStep {
+    fn new(
+        own: &Own,
+        what: impl FnOnce(usize) -> String,
+        device: &OpenDevice,
+        precision: Dtype,
+    ) -> Result<Self, Fault> {
+        let footing = Footing::builder()
+            .devices(Selector::only(device.name()))
+            .precision(match precision {
+                Dtype::F16 => Precision::Fp16,
+                Dtype::BF16 => Precision::Bf16,
+                _ => Precision::Fp32,
+            })
+            // A step that had to be mended would be another step.
+            .policy(Policy::fail())
+            .build()?;
+        let model = Builtin::new(&own.model, own.form, own.seed, device.burn());
+        let shapes = parameters::shapes(&model);
+        let numbers = shapes.iter().map(|shape| shape.dims.iter().product::<usize>()).sum();
+        let plain = model.valid();
+        Ok(Self {
+            footing,
+            settings: StepSettings {
+                rule: own.rule,
+                clip_norm: own.clip_norm,
+                micro_batch: own.batch.samples(),
+            },
+            state: State::new(plain, device.name()),
+            shapes,
+            batch: own.batch.clone(),
+            form: own.form,
+            what: what(numbers),
+        })
+    }
+
+    /// Operations of the products of one step: forward once, backward twice as much.
+    fn flops(&self) -> f64 {
+        let (height, width) = match self.form {
+            Form::Dense { height, width, .. } => (height, width),
+            Form::Text { .. } => (1, 1),
+        };
+        let of = |shape: &Shape| {
+            let numbers = shape.dims.iter().product::<usize>() as f64;
+            match shape.dims.len() {
+                2 if shape.name.contains("embed") => 0.0,
+                2 => 2.0 * numbers * self.batch.items() as f64,
+                4 => {
+                    // Each stage after the first halves the image.
+                    let stage = shape.name.split('.').find_map(|part| part.parse::<u32>().ok());
+                    let halved =
+                        |side: usize| (side as f64 / 2f64.powi(stage.unwrap_or(0) as i32)).ceil();
+                    2.0 * numbers * halved(height) * halved(width) * self.batch.samples() as f64
+                }
+                _ => 0.0,
+            }
+        };
+        3.0 * self.shapes.iter().map(of).sum::<f64>()
+    }
+}
+
+impl Job for TrainingStep {
+    fn run(&mut self, repeats: u32) -> Result<(), Fault> {
+        let order = StepOrder { lr: 1e-4, checkpointing: false, name_bad: false };
+        for _ in 0..repeats.max(1) {
+            let done =
+                step(&self.footing, &self.settings, order, &self.state, &self.shapes, &self.batch)?;
+            if !done.finite && done.compute == Dtype::F32 {
+                return Err(Fault::new(FaultKind::Numeric, "step", "the loss is not finite"));
+            }
+            self.state = done.state;
+        }
+        Ok(())
+    }
+
+    fn amount(&self) -> Amount {
+        let (count, unit) = match self.form {
+            Form::Dense { .. } => (self.batch.samples(), "samples/s"),
+            Form::Text { .. } => (self.batch.items(), "tokens/s"),
+        };
+        Amount { count: count as f64, unit, flops: Some(self.flops()), bytes: None }
+    }
+
+    fn what(&self) -> String {
+        self.what.clone()
+    }
+}
+
+/// Noise with labels: what the numbers are doesn't change how long a step takes.
+fn noise(form: Form, samples: usize) -> Result<HostBatch, Fault> {
+    let mut batch = HostBatch::new(form, samples);
+    let mut state = 1u64;
+    for at in 0..samples {
+        let values = (0..form.size())
+            .map(|_| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
+            })
+            .collect();
+        batch
+            .push(Sample::Dense { values, label: at % 10 })
+            .map_err(|why| Fault::new(FaultKind::DataLoading, "noise", why))?;
+    }
+    Ok(batch)
+}
+
+fn made(model: ModelConfig, form: Form, samples: usize) -> Result<Own, Fault> {
+    Ok(Own {
+        name: String::new(),
+        model,
+        form,
+        batch: noise(form, samples)?,
+        rule: RULE,
+        clip_norm: None,
+        seed: 1,
+    })
+}
+
+pub(super) fn mlp(device: &OpenDevice, precision: Dtype) -> Result<TrainingStep, Fault> {
+    let form = Form::Dense { channels: 1, height: 28, width: 28, classes: 10 };
+    let own = made(ModelConfig::Mlp { hidden: vec![512, 256] }, form, 256)?;
+    let what = |_| "784-512-256-10, 256 samples, AdamW".to_owned();
+    TrainingStep::new(&own, what, device, precision)
+}
+
+pub(super) fn cnn(device: &OpenDevice, precision: Dtype) -> Result<TrainingStep, Fault> {
+    let form = Form::Dense { channels: 3, height: 32, width: 32, classes: 10 };
+    let own = made(ModelConfig::Cnn { width: 16, stages: 3 }, form, 16)?;
+    let what = |_| "residual, 16 to 64 channels, 16 images of 32×32×3, AdamW".to_owned();
+    TrainingStep::new(&own, what, device, precision)
+}
+
+pub(super) fn own(
+    own: &Arc<Own>,
+    device: &OpenDevice,
+    precision: Dtype,
+) -> Result<TrainingStep, Fault> {
+    let samples = own.batch.samples();
+    let what = |numbers| format!("{numbers} parameters, {samples} samples a step");
+    TrainingStep::new(own, what, device, precision)
+}

@@ -1,0 +1,286 @@
+//! `surefoot compare`: is this the same model?
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use serde::Serialize;
+use surefoot_models::Opened;
+use surefoot_models::generate::text::Texts;
+use surefoot_verify::compare::Comparison;
+use surefoot_verify::decision::{Rule, Verdict};
+use surefoot_verify::endpoint::{self, Tokenizer, Weakness};
+use surefoot_verify::fingerprint::Fingerprint;
+use surefoot_verify::noise::Class;
+use surefoot_verify::transcript::{Candidate, Transcript};
+use surefoot_verify::{report, seal};
+
+use crate::args::Global;
+use crate::exit::{Exit, Failure};
+use crate::fingerprinting::{ChallengeArgs, DefaultKey, Maker, SignArgs, exit_of};
+use crate::footing_args::FootingArgs;
+use crate::terminal::{Table, Terminal};
+
+/// The environment variable with an endpoint's key.
+const API_KEY: &str = "OPENAI_API_KEY";
+
+/// Compare a model with a reference: SAME, DIFFERENT or UNDECIDED
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Each side is a model folder or a fingerprint; the second can also be the base URL of an
+OpenAI-compatible endpoint, which shows far less of its model. Two folders are asked challenges
+that nobody could know before.
+
+SAME: at every site the models deviate by less than the noise of the reference allows. DIFFERENT:
+at some site by more; the first one is named. Each is wrong with a probability of at most --beta
+and --alpha. Where weights are stored in the same dtype and run in the same precision only the
+order of sums is allowed for, else rounding to bf16 as well.
+
+Exit code 0 for SAME, 1 for DIFFERENT, 4 for UNDECIDED, 2 if the two can't be compared.
+
+Examples:
+  surefoot compare models/llama models/llama-copy
+  surefoot compare llama.json models/download --html report.html
+  surefoot compare models/llama http://localhost:8000/v1 --out transcript.json")]
+pub(crate) struct Compare {
+    /// The reference: a model folder or a fingerprint
+    reference: String,
+    /// What is compared with it: a model folder, a fingerprint or an endpoint's URL
+    candidate: String,
+    /// The largest probability of a false DIFFERENT
+    #[arg(long, value_name = "RATE", default_value_t = 0.01)]
+    alpha: f64,
+    /// The largest probability of a false SAME
+    #[arg(long, value_name = "RATE", default_value_t = 0.01)]
+    beta: f64,
+    /// The mean excess from which models are different: 0 is the tolerance, 1 is twice as much
+    #[arg(long, value_name = "EXCESS", default_value_t = 0.3)]
+    delta: f64,
+    /// Write the transcript to this file
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Write a report to this file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// The model that the endpoint is asked for, if it is not the first it names
+    #[arg(long, value_name = "NAME")]
+    endpoint_model: Option<String>,
+    #[command(flatten)]
+    sign: SignArgs,
+    #[command(flatten)]
+    challenges: ChallengeArgs,
+    #[command(flatten)]
+    footing: FootingArgs,
+}
+
+/// A side of a comparison.
+enum Side {
+    Folder(PathBuf),
+    Fingerprint(Box<Fingerprint>),
+    Endpoint(String),
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    reference: &'a str,
+    candidate: &'a str,
+    commitment: &'a str,
+    rule: &'a Rule,
+    comparison: &'a Comparison,
+    weakness: Option<&'a Weakness>,
+}
+
+impl Compare {
+    pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        if self.footing.isolate {
+            return crate::child::supervise(terminal, global.open_journal()?);
+        }
+        let rule =
+            Rule { alpha: self.alpha, beta: self.beta, delta: self.delta, ..Rule::default() };
+        rule.check()?;
+        let (reference, candidate) = (Side::open(&self.reference)?, Side::open(&self.candidate)?);
+        let key = self.sign.key(terminal)?;
+        let transcript = self.transcript(reference, candidate, rule, global, terminal)?;
+        if let Some(out) = &self.out {
+            seal::write(out, &transcript.seal(key.as_ref())?)?;
+        }
+        if let Some(html) = &self.html {
+            seal::write(html, report::html(&transcript).as_bytes())?;
+        }
+        let weakness = match &transcript.candidate {
+            Candidate::Endpoint(_, weakness) => Some(weakness),
+            Candidate::Model(_) => None,
+        };
+        if global.json {
+            terminal.json(&Document {
+                reference: &self.reference,
+                candidate: &self.candidate,
+                commitment: &transcript.reference.commitment,
+                rule: &transcript.rule,
+                comparison: &transcript.comparison,
+                weakness,
+            })?;
+        } else {
+            terminal.result(&told(&transcript.comparison, &rule, weakness))?;
+        }
+        Ok(exit_of(transcript.comparison.decision.verdict))
+    }
+
+    fn transcript(
+        &self,
+        reference: Side,
+        candidate: Side,
+        rule: Rule,
+        global: &Global,
+        terminal: &Terminal,
+    ) -> Result<Transcript, Failure> {
+        // Models are run only where there is a folder; two files need no device.
+        let maker = || Maker::new(&self.footing, global, terminal);
+        let tokenizer = match &reference {
+            Side::Folder(folder) => TextTokenizer::open(folder),
+            _ => None,
+        };
+        let reference = match (reference, &candidate) {
+            (Side::Fingerprint(fingerprint), _) => *fingerprint,
+            (Side::Folder(folder), candidate) => {
+                let maker = maker()?;
+                let (set, policy) = match candidate {
+                    Side::Fingerprint(other) => (other.challenges.clone(), other.policy),
+                    _ => {
+                        let set = self.challenges.set(&folder, DefaultKey::Fresh)?;
+                        (set, self.challenges.policy()?)
+                    }
+                };
+                maker.announce(&set);
+                maker.reference(&folder, &set, policy, &self.challenges)?
+            }
+            (Side::Endpoint(url), _) => {
+                return Err(Failure::usage(format!("{url} can't be the reference"))
+                    .because("an endpoint shows too little to measure its noise")
+                    .hint("name the model folder or the fingerprint first, the endpoint second"));
+            }
+        };
+        Ok(match candidate {
+            Side::Fingerprint(candidate) => Transcript::of_models(reference, *candidate, rule)?,
+            Side::Folder(folder) => {
+                let candidate = maker()?.candidate(
+                    &folder,
+                    &reference.challenges,
+                    surefoot_verify::fingerprint::Policy {
+                        sites: surefoot_verify::site::Choice::All,
+                        ..reference.policy
+                    },
+                )?;
+                Transcript::of_models(reference, candidate, rule)?
+            }
+            Side::Endpoint(url) => {
+                terminal.note(&format!("asking {url}"));
+                let key = std::env::var(API_KEY).ok();
+                let tokenizer = tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn Tokenizer);
+                let answers = endpoint::ask(
+                    &url,
+                    self.endpoint_model.as_deref(),
+                    key.as_deref(),
+                    &reference,
+                    tokenizer,
+                )?;
+                Transcript::of_endpoint(reference, answers, rule)?
+            }
+        })
+    }
+}
+
+impl Side {
+    fn open(text: &str) -> Result<Self, Failure> {
+        if text.starts_with("http://") || text.starts_with("https://") {
+            return Ok(Self::Endpoint(text.to_owned()));
+        }
+        let path = Path::new(text);
+        if path.is_file() {
+            Ok(Self::Fingerprint(Box::new(Fingerprint::read(path)?)))
+        } else {
+            // Opened for its refusal: a folder that is none, or none of a model.
+            Opened::new(path)?;
+            Ok(Self::Folder(path.to_owned()))
+        }
+    }
+}
+
+/// The reference's tokenizer, for endpoints that speak only text.
+struct TextTokenizer(Texts);
+
+impl TextTokenizer {
+    fn open(folder: &Path) -> Option<Self> {
+        let vocab = Opened::new(folder).ok()?.blueprint.vocab;
+        Texts::open(folder, vocab).ok().map(Self)
+    }
+}
+
+impl Tokenizer for TextTokenizer {
+    fn text(&self, ids: &[u32]) -> Option<String> {
+        let text = self.0.decode(ids).ok()?;
+        (self.0.encode(&text).ok()? == ids).then_some(text)
+    }
+
+    fn token(&self, id: u32) -> Option<String> {
+        self.0.decode(&[id]).ok()
+    }
+}
+
+/// An e-value as people read it.
+pub(crate) fn shown(ln_e: f64) -> String {
+    let ten = ln_e / std::f64::consts::LN_10;
+    if ten.abs() < 4.0 { format!("{:.3}", ln_e.exp()) } else { format!("10^{ten:.1}") }
+}
+
+fn told(comparison: &Comparison, rule: &Rule, weakness: Option<&Weakness>) -> String {
+    let decision = &comparison.decision;
+    let mut text = format!(
+        "{} after {} of {} challenges\n",
+        decision.verdict,
+        decision.challenges_used,
+        decision.curve.len()
+    );
+    if let Some(site) = decision.first_diverging {
+        let _ = writeln!(text, "first diverging site: {site}");
+    }
+    let _ = writeln!(
+        text,
+        "evidence against the same: {} (needs {:.0}); against different: {} (needs {:.0})",
+        shown(decision.evidence.ln_e_different),
+        1.0 / rule.alpha,
+        shown(decision.evidence.ln_e_same),
+        1.0 / rule.beta
+    );
+    let allowed = match comparison.class {
+        Class::Arithmetic => "other orders of summation only: same dtypes, same precision",
+        Class::Rounding => "other orders of summation, and rounding to bf16",
+    };
+    let _ = writeln!(text, "allowed for: {allowed}");
+    if let Some(weak) = weakness {
+        let _ = writeln!(
+            text,
+            "weak evidence: {} numbers of {} challenges, where a model folder shows {} of each; \
+             nothing inside the model was seen{}",
+            weak.numbers,
+            weak.challenges,
+            weak.of_numbers,
+            if decision.verdict == Verdict::Same {
+                ", SAME means: as far as its answers show"
+            } else {
+                ""
+            }
+        );
+    }
+    let mut table = Table::new(["site", "deviation", "tolerance", "bits", "excess"]);
+    for site in &comparison.sites {
+        table.row([
+            site.site.to_string(),
+            format!("{:.2e}", site.apart.fine),
+            format!("{:.2e}", site.tolerance),
+            format!("{:.2} %", site.apart.hamming * 100.0),
+            format!("{:.2}", site.excess),
+        ]);
+    }
+    format!("{text}\n{table}")
+}

@@ -1,0 +1,105 @@
+//! `surefoot fingerprint`: what a model makes of its challenges, in a file.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use serde::Serialize;
+use surefoot_verify::fingerprint::{Fingerprint, KeptSite};
+use surefoot_verify::seal;
+
+use crate::args::Global;
+use crate::exit::{Exit, Failure};
+use crate::fingerprinting::{ChallengeArgs, DefaultKey, Maker, SignArgs};
+use crate::footing_args::FootingArgs;
+use crate::terminal::{Table, Terminal};
+
+/// Run a model on a set of challenges and keep compact sketches of what it did
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The model is run in one pass, streamed if it doesn't fit --memory, then a few times more in other
+ways to learn how far it deviates from itself. The file holds no weights and no texts. Compare it
+with `surefoot compare`, look it up with `surefoot identify`, check it with `surefoot verify`.
+
+Challenges follow from a key and a run id. The usual key is public, so that everyone's
+fingerprints can be compared; take a key of your own if a model could be prepared for it.
+
+Examples:
+  surefoot fingerprint models/llama --out llama.json
+  surefoot fingerprint models/llama --memory 2GiB --sites auto --out llama.json
+  surefoot fingerprint models/llama --key-file secret --run-id audit-7 --out llama.json
+  surefoot fingerprint models/llama --prompts questions.txt --new-key my.key --out llama.json")]
+pub(crate) struct FingerprintCommand {
+    /// The model folder: config.json, tokenizer.json and safetensors weights
+    model: PathBuf,
+    /// The file to write
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    #[command(flatten)]
+    sign: SignArgs,
+    #[command(flatten)]
+    challenges: ChallengeArgs,
+    #[command(flatten)]
+    footing: FootingArgs,
+}
+
+#[derive(Serialize)]
+struct Document<'a> {
+    out: String,
+    model: &'a str,
+    commitment: &'a str,
+    root: &'a str,
+    challenges: usize,
+    sites: &'a [KeptSite],
+    noise: Vec<&'a str>,
+    seconds: f64,
+}
+
+impl FingerprintCommand {
+    pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        if self.footing.isolate {
+            return crate::child::supervise(terminal, global.open_journal()?);
+        }
+        let begun = Instant::now();
+        let policy = self.challenges.policy()?;
+        let set = self.challenges.set(&self.model, DefaultKey::Public)?;
+        let maker = Maker::new(&self.footing, global, terminal)?;
+        maker.announce(&set);
+        let key = self.sign.key(terminal)?;
+        let fingerprint = maker.reference(&self.model, &set, policy, &self.challenges)?;
+        seal::write(&self.out, &fingerprint.seal(key.as_ref())?)?;
+        let document = Document {
+            out: self.out.display().to_string(),
+            model: &fingerprint.model.name,
+            commitment: &fingerprint.commitment,
+            root: &fingerprint.root,
+            challenges: fingerprint.sketches.len(),
+            sites: &fingerprint.sites,
+            noise: fingerprint.noise.ways.iter().map(|way| way.name.as_str()).collect(),
+            seconds: begun.elapsed().as_secs_f64(),
+        };
+        if global.json {
+            terminal.json(&document)?;
+        } else {
+            terminal.result(&told(&document, &fingerprint))?;
+        }
+        Ok(Exit::Done)
+    }
+}
+
+fn told(document: &Document<'_>, fingerprint: &Fingerprint) -> String {
+    let mut table = Table::new(["site", "changes by"]);
+    for kept in &fingerprint.sites {
+        let change = format!("{:.1} %", f64::from(kept.change) / 100.0);
+        table.row([kept.site.to_string(), change]);
+    }
+    format!(
+        "{}: {} at {} sites, {} challenges, {:.1} s\nroot {}\n\n{table}",
+        document.out,
+        document.model,
+        fingerprint.sites.len(),
+        document.challenges,
+        document.seconds,
+        document.root
+    )
+}

@@ -1,0 +1,229 @@
+//! `surefoot verify`: does a fingerprint or a transcript hold?
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use serde::Serialize;
+use surefoot_models::Opened;
+use surefoot_verify::compare::Comparison;
+use surefoot_verify::decision::{Rule, Verdict};
+use surefoot_verify::fingerprint::{Fingerprint, Inclusion};
+use surefoot_verify::identity::Identity;
+use surefoot_verify::seal::{self, Seal};
+use surefoot_verify::site::Site;
+use surefoot_verify::transcript::{Candidate, Transcript};
+use surefoot_verify::{VerifyError, recheck};
+
+use crate::args::Global;
+use crate::exit::{Exit, Failure};
+use crate::fingerprinting::{Maker, exit_of};
+use crate::footing_args::FootingArgs;
+use crate::terminal::Terminal;
+
+/// Check a fingerprint or the transcript of a comparison
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Computes everything again that the file's own contents give: digest and signature, challenges,
+sketches' root, verdict. A damaged file is exit code 2. With --model, challenges drawn at random
+are run again on that folder and compared with what the file says: exit code 0, 1 or 4 as for
+`surefoot compare`. For a transcript that is the side whose files the folder has, else the
+candidate.
+
+Examples:
+  surefoot verify transcript.json
+  surefoot verify llama.json --model models/llama --sample 24
+  surefoot verify llama.json --leaf \"3:block 5\" --json
+  surefoot verify transcript.json --signed-by 5f2a…")]
+pub(crate) struct Verify {
+    /// The fingerprint or transcript
+    transcript: PathBuf,
+    /// Run a sample of the challenges again on this model folder
+    #[arg(long, value_name = "FOLDER")]
+    model: Option<PathBuf>,
+    /// How many challenges are run again
+    #[arg(long, value_name = "COUNT", default_value_t = 20)]
+    sample: usize,
+    /// Show that a sketch belongs to the root: CHALLENGE:SITE
+    #[arg(long, value_name = "LEAF")]
+    leaf: Vec<Leaf>,
+    /// Demand the signature of this public key
+    #[arg(long, value_name = "KEY")]
+    signed_by: Option<String>,
+    #[command(flatten)]
+    footing: FootingArgs,
+}
+
+#[derive(Clone, Debug)]
+struct Leaf {
+    challenge: usize,
+    site: Site,
+}
+
+impl FromStr for Leaf {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (challenge, site) =
+            text.split_once(':').ok_or("a leaf is CHALLENGE:SITE, as in \"3:block 5\"")?;
+        let challenge =
+            challenge.parse().map_err(|_| format!("'{challenge}' is no challenge's number"))?;
+        Ok(Self { challenge, site: site.parse()? })
+    }
+}
+
+/// The two kinds of files.
+enum Contents {
+    Fingerprint(Box<Fingerprint>),
+    Comparison(Box<Transcript>),
+}
+
+#[derive(Serialize)]
+struct Document {
+    file: String,
+    kind: &'static str,
+    root: String,
+    signed_by: Option<String>,
+    verdict: Option<Verdict>,
+    leaves: Vec<Inclusion>,
+    rerun: Option<Rerun>,
+}
+
+#[derive(Serialize)]
+struct Rerun {
+    side: &'static str,
+    same_files: bool,
+    challenges: Vec<usize>,
+    comparison: Comparison,
+}
+
+impl Verify {
+    pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        if self.footing.isolate {
+            return crate::child::supervise(terminal, global.open_journal()?);
+        }
+        let (opened, seal) = self.open()?;
+        if let Some(key) = &self.signed_by
+            && seal.public_key.as_ref() != Some(key)
+        {
+            let who = seal.public_key.map_or_else(
+                || "it is not signed".to_owned(),
+                |other| format!("it is signed by {other}"),
+            );
+            terminal
+                .result(&format!("{}: NOT signed by {key}: {who}\n", self.transcript.display()))?;
+            return Ok(Exit::No);
+        }
+        let reference = match &opened {
+            Contents::Fingerprint(fingerprint) => fingerprint,
+            Contents::Comparison(transcript) => &transcript.reference,
+        };
+        let leaves = self
+            .leaf
+            .iter()
+            .map(|leaf| reference.prove(leaf.challenge, leaf.site))
+            .collect::<Result<Vec<_>, _>>()?;
+        let rerun = match &self.model {
+            Some(_) => Some(self.rerun(&opened, global, terminal)?),
+            None => None,
+        };
+        let exit =
+            rerun.as_ref().map_or(Exit::Done, |rerun| exit_of(rerun.comparison.decision.verdict));
+        let document = Document {
+            file: self.transcript.display().to_string(),
+            kind: match &opened {
+                Contents::Fingerprint(_) => "fingerprint",
+                Contents::Comparison(_) => "comparison",
+            },
+            root: reference.root.clone(),
+            signed_by: seal.public_key,
+            verdict: match &opened {
+                Contents::Fingerprint(_) => None,
+                Contents::Comparison(it) => Some(it.comparison.decision.verdict),
+            },
+            leaves,
+            rerun,
+        };
+        if global.json {
+            terminal.json(&document)?;
+        } else {
+            terminal.result(&told(&document))?;
+        }
+        Ok(exit)
+    }
+
+    fn open(&self) -> Result<(Contents, Seal), Failure> {
+        let bytes = seal::read(&self.transcript)?;
+        let named = |error: VerifyError| error.of_file(&self.transcript);
+        // Which kind it is: the file's own word, checked when it is read.
+        let start = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
+        if start.contains(surefoot_verify::transcript::FORMAT) {
+            let (transcript, seal) = Transcript::open(&bytes).map_err(named)?;
+            Ok((Contents::Comparison(Box::new(transcript)), seal))
+        } else {
+            let (fingerprint, seal) = Fingerprint::open(&bytes).map_err(named)?;
+            Ok((Contents::Fingerprint(Box::new(fingerprint)), seal))
+        }
+    }
+
+    fn rerun(
+        &self,
+        opened: &Contents,
+        global: &Global,
+        terminal: &Terminal,
+    ) -> Result<Rerun, Failure> {
+        let Some(folder) = &self.model else { return Err(Failure::usage("--model is missing")) };
+        let files = Identity::read(&Opened::new(folder)?)?.files;
+        let (side, claimed, noise) = match opened {
+            Contents::Fingerprint(it) => ("fingerprint", it.as_ref(), &it.noise),
+            Contents::Comparison(transcript) => match &transcript.candidate {
+                Candidate::Model(candidate) if files != transcript.reference.model.files => {
+                    ("candidate", candidate.as_ref(), &transcript.reference.noise)
+                }
+                _ => ("reference", &transcript.reference, &transcript.reference.noise),
+            },
+        };
+        let challenges = recheck::sample(claimed.sketches.len(), self.sample)?;
+        let asked = recheck::subset(&claimed.challenges, &challenges)?;
+        let maker = Maker::new(&self.footing, global, terminal)?;
+        let again = maker.candidate(folder, &asked, recheck::all_sites(claimed.policy))?;
+        let comparison = recheck::compare(claimed, noise, &challenges, &again, &Rule::default())?;
+        let same_files = files == claimed.model.files;
+        Ok(Rerun { side, same_files, challenges, comparison })
+    }
+}
+
+fn told(document: &Document) -> String {
+    let mut text = format!("{}: holds, root {}\n", document.file, document.root);
+    if let Some(verdict) = document.verdict {
+        text.push_str(&format!("its verdict, computed again: {verdict}\n"));
+    }
+    text.push_str(&match &document.signed_by {
+        Some(key) => format!("signed by {key}\n"),
+        None => "not signed: whoever had it could have made it anew\n".to_owned(),
+    });
+    for leaf in &document.leaves {
+        text.push_str(&format!(
+            "challenge {} at {} is leaf {} of {}, {} hashes below the root\n",
+            leaf.challenge,
+            leaf.site,
+            leaf.index,
+            leaf.leaves,
+            leaf.path.len()
+        ));
+    }
+    if let Some(rerun) = &document.rerun {
+        let decision = &rerun.comparison.decision;
+        text.push_str(&format!(
+            "{} challenges run again on the {}: {}; its files are {}\n",
+            rerun.challenges.len(),
+            rerun.side,
+            decision.verdict,
+            if rerun.same_files { "the very same" } else { "others" }
+        ));
+        if let Some(site) = decision.first_diverging {
+            text.push_str(&format!("first diverging site: {site}\n"));
+        }
+    }
+    text
+}

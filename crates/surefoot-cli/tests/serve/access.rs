@@ -1,0 +1,60 @@
+//! Who may ask.
+
+use serde_json::json;
+
+use crate::served::{Server, fixture, program};
+
+#[test]
+fn with_keys_only_their_bearers_may_ask() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "sk-first\nsk-second\n").unwrap();
+    let server = Server::start(&fixture("gpt2-tiny"), &["--api-key-file", file.to_str().unwrap()]);
+    let body = || json!({"prompt": "x"});
+    server.post("/v1/completions", body()).is_error(401, Some("invalid_api_key"));
+    server.get("/v1/models").is_error(401, Some("invalid_api_key"));
+    server.get("/metrics").is_error(401, None);
+    server.get("/health").good();
+    let server = server.with_key("sk-third");
+    server.post("/v1/completions", body()).is_error(401, Some("invalid_api_key"));
+    let server = server.with_key("sk-second");
+    server.post("/v1/completions", body()).good();
+}
+
+#[test]
+fn a_key_can_come_from_the_environment() {
+    let server = Server::start_with(&fixture("gpt2-tiny"), &[], |command| {
+        command.env("SUREFOOT_API_KEY", "sk-env");
+    });
+    server.get("/v1/models").is_error(401, None);
+    server.with_key("sk-env").get("/v1/models").good();
+}
+
+#[test]
+fn other_machines_need_a_key_unless_anyone_is_allowed() {
+    let model = fixture("gpt2-tiny");
+    let output = program()
+        .arg("serve")
+        .arg(&model)
+        .args(["--port", "0", "--host", "0.0.0.0"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("--api-key-file") && told.contains("--allow-anyone"), "{told}");
+    let open = Server::start(&model, &["--host", "0.0.0.0", "--allow-anyone"]);
+    assert!(open.url.starts_with("http://0.0.0.0:"));
+    open.get("/v1/models").good();
+    let keyed = Server::start_with(&model, &["--host", "0.0.0.0"], |command| {
+        command.env("SUREFOOT_API_KEY", "sk-env");
+    });
+    keyed.get("/v1/models").is_error(401, None);
+    let wrong = program()
+        .arg("serve")
+        .arg(&model)
+        .args(["--port", "0"])
+        .env("SUREFOOT_API_KEY", " ")
+        .output()
+        .unwrap();
+    assert_eq!(wrong.status.code(), Some(2), "an empty key is a mistake, not no key");
+}

@@ -1,0 +1,224 @@
+//! Completions and chats.
+
+use serde_json::{Value, json};
+
+use crate::served::{Server, fixture, generated};
+
+const PROMPTS: [&str; 6] = [
+    "The tensor",
+    "a",
+    "Once upon a time there was a device",
+    "The",
+    "What is the loss of a model that never learns anything at all?",
+    "tensor tensor",
+];
+
+#[test]
+fn many_at_once_get_the_tokens_that_generate_gives_to_each_alone() {
+    for name in ["gpt2-tiny", "llama-tiny", "neox-tiny", "qwen2-tiny"] {
+        let model = fixture(name);
+        let server = Server::start(&model, &[]);
+        std::thread::scope(|scope| {
+            for (number, prompt) in PROMPTS.iter().enumerate() {
+                let (server, model) = (&server, &model);
+                let tokens = 30 + number * 5;
+                scope.spawn(move || {
+                    let alone = generated(model, prompt, &["--max-tokens", &tokens.to_string()]);
+                    for _ in 0..4 {
+                        let body =
+                            json!({"prompt": prompt, "max_tokens": tokens, "temperature": 0});
+                        let answer = server.post("/v1/completions", body).good();
+                        let choice = &answer["choices"][0];
+                        assert_eq!(choice["text"], alone["text"], "{name}: {prompt}");
+                        let count = alone["tokens"].as_array().unwrap().len();
+                        assert_eq!(answer["usage"]["completion_tokens"], count);
+                        assert_eq!(answer["usage"]["prompt_tokens"], alone["prompt_tokens"]);
+                        let end = if alone["ending"] == "max_tokens" { "length" } else { "stop" };
+                        assert_eq!(choice["finish_reason"], end);
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn prompts_of_one_request_are_run_as_one_batch() {
+    let server = Server::start(&fixture("gpt2-tiny"), &[]);
+    let alone: Vec<String> = PROMPTS
+        .iter()
+        .flat_map(|prompt| server.complete(json!({"prompt": prompt, "temperature": 0})))
+        .collect();
+    let before = server.metric("surefoot_batch_size_count{engine=\"decode\"}");
+    assert_eq!(server.complete(json!({"prompt": PROMPTS, "temperature": 0})), alone);
+    let passes = server.metric("surefoot_batch_size_count{engine=\"decode\"}") - before;
+    assert!(passes < 40.0, "{passes} passes for six times sixteen tokens");
+}
+
+#[test]
+fn a_seed_gives_what_generate_gives_and_no_seed_something_else_each_time() {
+    let model = fixture("gpt2-tiny");
+    let server = Server::start(&model, &[]);
+    let body = json!({"prompt": "The", "max_tokens": 24, "temperature": 0.9, "top_p": 0.95, "top_k": 50, "seed": 11});
+    let options = [
+        "--max-tokens",
+        "24",
+        "--temperature",
+        "0.9",
+        "--top-p",
+        "0.95",
+        "--top-k",
+        "50",
+        "--seed",
+        "11",
+    ];
+    let alone = generated(&model, "The", &options);
+    assert_eq!(server.complete(body.clone()), [alone["text"].as_str().unwrap()]);
+    assert_eq!(server.complete(body), [alone["text"].as_str().unwrap()]);
+    let free = json!({"prompt": "The", "max_tokens": 24});
+    assert_ne!(server.complete(free.clone()), server.complete(free));
+}
+
+#[test]
+fn choices_differ_and_keep_their_numbers_whole_and_streamed() {
+    let server = Server::start(&fixture("gpt2-tiny"), &[]);
+    let body = json!({"prompt": ["The", "a"], "n": 3, "seed": 5, "max_tokens": 12});
+    let whole = server.complete(body.clone());
+    assert_eq!(whole.len(), 6);
+    assert_ne!(whole[0], whole[1]);
+    let mut streamed = vec![String::new(); 6];
+    for event in server.events("/v1/completions", body) {
+        assert_eq!(event["object"], "text_completion");
+        let choice = &event["choices"][0];
+        streamed[choice["index"].as_u64().unwrap() as usize] += choice["text"].as_str().unwrap();
+    }
+    assert_eq!(streamed, whole);
+}
+
+#[test]
+fn a_stop_text_ends_the_answer_and_is_not_part_of_it() {
+    let server = Server::start(&fixture("gpt2-tiny"), &[]);
+    let body = json!({"prompt": "The tensor", "max_tokens": 40, "temperature": 0});
+    let text = server.complete(body.clone()).remove(0);
+    let letters: Vec<char> = text.chars().collect();
+    let stop: String = letters[letters.len() / 2..][..2].iter().collect();
+    let mut stopping = body;
+    stopping["stop"] = json!([stop, "never"]);
+    let answer = server.post("/v1/completions", stopping.clone()).good();
+    assert_eq!(answer["choices"][0]["text"], text[..text.find(&stop).unwrap()]);
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+    let events = server.events("/v1/completions", stopping);
+    let streamed: String =
+        events.iter().map(|event| event["choices"][0]["text"].as_str().unwrap()).collect();
+    assert_eq!(streamed, text[..text.find(&stop).unwrap()]);
+    assert_eq!(events.last().unwrap()["choices"][0]["finish_reason"], "stop");
+}
+
+#[test]
+fn token_ids_are_prompts_too_and_echo_gives_the_prompt_back() {
+    let server = Server::start(&fixture("gpt2-tiny"), &[]);
+    let texts = server.complete(json!({"prompt": [[40, 41], [7]], "temperature": 0}));
+    assert_eq!(server.complete(json!({"prompt": [40, 41], "temperature": 0})), texts[..1]);
+    let plain = server.complete(json!({"prompt": "The", "temperature": 0})).remove(0);
+    let body = json!({"prompt": "The", "temperature": 0, "echo": true});
+    assert_eq!(server.complete(body.clone()), [format!("The{plain}")]);
+    let events = server.events("/v1/completions", body);
+    let streamed: String =
+        events.iter().map(|event| event["choices"][0]["text"].as_str().unwrap()).collect();
+    assert_eq!(streamed, format!("The{plain}"));
+}
+
+#[test]
+fn probabilities_are_given_where_they_are_asked_for() {
+    let server = Server::start(&fixture("gpt2-tiny"), &["--chat-template", "plain"]);
+    let body = json!({"prompt": "The", "max_tokens": 6, "temperature": 0, "logprobs": 3});
+    let choice = server.post("/v1/completions", body).good()["choices"][0].clone();
+    let rated = &choice["logprobs"];
+    let tokens: Vec<&str> =
+        rated["tokens"].as_array().unwrap().iter().map(|token| token.as_str().unwrap()).collect();
+    assert_eq!(tokens.len(), 6);
+    for (at, top) in rated["top_logprobs"].as_array().unwrap().iter().enumerate() {
+        let chosen = rated["token_logprobs"][at].as_f64().unwrap();
+        assert!(chosen < 0.0);
+        let most = top.as_object().unwrap().values().map(|p| p.as_f64().unwrap());
+        assert_eq!(most.fold(f64::NEG_INFINITY, f64::max), chosen, "greedy takes the likeliest");
+    }
+    let body = json!({
+        "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 6, "temperature": 0,
+        "logprobs": true, "top_logprobs": 2,
+    });
+    let chat = server.post("/v1/chat/completions", body.clone()).good()["choices"][0].clone();
+    let rated = chat["logprobs"]["content"].as_array().unwrap();
+    assert_eq!(rated.len(), 6);
+    assert_eq!(rated[0]["top_logprobs"].as_array().unwrap().len(), 2);
+    assert_eq!(rated[0]["top_logprobs"][0]["token"], rated[0]["token"]);
+    let streamed: Vec<Value> = server
+        .events("/v1/chat/completions", body)
+        .iter()
+        .filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array().cloned())
+        .flatten()
+        .collect();
+    assert_eq!(&streamed, rated);
+}
+
+#[test]
+fn a_chat_streams_as_clients_expect_it() {
+    let server = Server::start(&fixture("gpt2-tiny"), &["--chat-template", "plain"]);
+    let body = json!({
+        "messages": [{"role": "user", "content": "Hi"}], "temperature": 0,
+        "max_completion_tokens": 24,
+    });
+    let whole = server.post("/v1/chat/completions", body.clone()).good();
+    assert_eq!(whole["object"], "chat.completion");
+    assert_eq!(whole["choices"][0]["message"]["role"], "assistant");
+    let text = whole["choices"][0]["message"]["content"].as_str().unwrap();
+    let completed = server
+        .complete(json!({"prompt": "user: Hi\nassistant:", "temperature": 0, "max_tokens": 24}));
+    assert_eq!(completed, [text], "the prompt is what the template says");
+    let mut body = body;
+    body["stream_options"] = json!({"include_usage": true});
+    let events = server.events("/v1/chat/completions", body);
+    let (figures, choices) = events.split_last().unwrap();
+    assert_eq!(figures["choices"], json!([]));
+    assert_eq!(figures["usage"], whole["usage"]);
+    assert_eq!(choices[0]["choices"][0]["delta"]["role"], "assistant");
+    let mut streamed = String::new();
+    for event in choices {
+        assert_eq!(event["object"], "chat.completion.chunk");
+        assert_eq!(event["id"], events[0]["id"]);
+        assert_eq!(event["usage"], Value::Null);
+        streamed += event["choices"][0]["delta"]["content"].as_str().unwrap_or("");
+    }
+    assert_eq!(streamed, text);
+    let (last, before) = choices.split_last().unwrap();
+    assert_eq!(last["choices"][0]["finish_reason"], "length");
+    assert_eq!(last["choices"][0]["delta"], json!({}));
+    assert!(before.iter().all(|event| event["choices"][0]["finish_reason"].is_null()));
+    let plain = server
+        .events("/v1/chat/completions", json!({"messages": [{"role": "user", "content": "Hi"}]}));
+    assert!(plain.iter().all(|event| event.get("usage").is_none()));
+}
+
+#[test]
+fn a_models_own_template_writes_its_chats() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(fixture("gpt2-tiny").join(name), folder.path().join(name)).unwrap();
+    }
+    let template = "{% for m in messages %}<{{ m.role }}> {{ m.content.strip() }}\n{% endfor %}\
+                    {% if messages | length > 2 %}{{ raise_exception('too many') }}{% endif %}>";
+    let config = json!({"chat_template": template, "bos_token": "<s>"});
+    std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    let server = Server::start(folder.path(), &["--name", "mine"]);
+    let message = |text: &str| json!({"role": "user", "content": text});
+    let body = json!({"messages": [message(" Hi ")], "temperature": 0, "max_tokens": 8});
+    let chat = server.post("/v1/chat/completions", body).good();
+    assert_eq!(chat["model"], "mine");
+    let completed =
+        server.complete(json!({"prompt": "<user> Hi\n>", "temperature": 0, "max_tokens": 8}));
+    assert_eq!(chat["choices"][0]["message"]["content"], completed[0]);
+    let body = json!({"messages": [message("a"), message("b"), message("c")]});
+    let refused = server.post("/v1/chat/completions", body);
+    refused.is_error(400, None);
+    assert!(refused.body.contains("too many"), "{}", refused.body);
+}

@@ -1,0 +1,125 @@
+//! `/v1/embeddings`, and the small paths beside it.
+
+use std::io::Write;
+use std::process::Stdio;
+
+use serde_json::{Value, json};
+
+use crate::served::{Server, fixture, program};
+
+fn vectors(answer: &Value) -> Vec<Vec<f64>> {
+    let vector = |one: &Value| -> Vec<f64> {
+        one["embedding"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
+    };
+    answer["data"].as_array().unwrap().iter().map(vector).collect()
+}
+
+fn are_near(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5)
+}
+
+/// Texts of many lengths, so that several are stacked and padded.
+fn texts() -> Vec<String> {
+    (0..24).map(|number| "tensor device ".repeat(1 + number * 7 % 11)).collect()
+}
+
+#[test]
+fn texts_that_are_stacked_get_the_vectors_that_embed_gives() {
+    let model = fixture("llama-tiny");
+    let mut child = program()
+        .arg("embed")
+        .arg(&model)
+        .arg("-")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    write!(child.stdin.take().unwrap(), "{}", texts().join("\n")).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let expected: Vec<Vec<f64>> = String::from_utf8(output.stdout)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let server = Server::start(&model, &[]);
+    let answer = server.post("/v1/embeddings", json!({"input": texts()})).good();
+    let together = vectors(&answer);
+    assert_eq!(together.len(), expected.len());
+    for (number, (got, expected)) in together.iter().zip(&expected).enumerate() {
+        assert_eq!(answer["data"][number]["index"], number);
+        assert!(are_near(got, expected), "text {number}");
+    }
+    std::thread::scope(|scope| {
+        for (text, expected) in texts().into_iter().zip(&expected) {
+            let server = &server;
+            scope.spawn(move || {
+                let alone = server.post("/v1/embeddings", json!({"input": text})).good();
+                assert!(are_near(&vectors(&alone)[0], expected), "{text}");
+                assert_eq!(alone["usage"]["prompt_tokens"], alone["usage"]["total_tokens"]);
+            });
+        }
+    });
+    let passes = server.metric("surefoot_batch_size_count{engine=\"embed\"}");
+    assert!(passes < 48.0, "{passes} passes for 48 texts");
+}
+
+#[test]
+fn an_encoder_takes_token_ids_and_packs_its_numbers_if_asked() {
+    let server = Server::start(&fixture("bert-tiny"), &[]);
+    let input = json!([[2, 50, 60, 3], [2, 70, 3]]);
+    let plain = vectors(&server.post("/v1/embeddings", json!({"input": input})).good());
+    let one = json!({"input": [2, 50, 60, 3]});
+    assert!(are_near(&vectors(&server.post("/v1/embeddings", one).good())[0], &plain[0]));
+    let packed = json!({"input": input, "encoding_format": "base64"});
+    let packed = server.post("/v1/embeddings", packed).good();
+    for (vector, one) in plain.iter().zip(packed["data"].as_array().unwrap()) {
+        let bytes = unpacked(one["embedding"].as_str().unwrap());
+        let numbers: Vec<f64> = bytes
+            .chunks_exact(4)
+            .map(|four| f64::from(f32::from_le_bytes(four.try_into().unwrap())))
+            .collect();
+        assert!(are_near(&numbers, vector));
+        let length: f64 = numbers.iter().map(|number| number * number).sum();
+        assert!((length - 1.0).abs() < 1e-5);
+    }
+    server.post("/v1/completions", json!({"prompt": "x"})).is_error(400, Some("unsupported_model"));
+    server.post("/v1/embeddings", json!({"input": "text"})).is_error(400, None);
+}
+
+fn unpacked(text: &str) -> Vec<u8> {
+    const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let values: Vec<u32> =
+        text.trim_end_matches('=').chars().map(|c| LETTERS.find(c).unwrap() as u32).collect();
+    let mut bytes = Vec::new();
+    for four in values.chunks(4) {
+        let bits = four.iter().fold(0, |bits, value| bits << 6 | value) << (6 * (4 - four.len()));
+        bytes.extend_from_slice(&bits.to_be_bytes()[1..four.len()]);
+    }
+    bytes
+}
+
+#[test]
+fn the_model_the_health_and_the_metrics_are_told() {
+    let server = Server::start(&fixture("gpt2-tiny"), &["--name", "org/gpt2"]);
+    let models = server.get("/v1/models").good();
+    assert_eq!(models["object"], "list");
+    assert_eq!(models["data"][0]["id"], "org/gpt2");
+    assert_eq!(server.get("/v1/models/org/gpt2").good()["id"], "org/gpt2");
+    server.get("/v1/models/other").is_error(404, Some("model_not_found"));
+    let health = server.get("/health").good();
+    assert_eq!((health["status"].as_str(), health["device"].as_str()), (Some("ok"), Some("cpu")));
+    server.complete(json!({"prompt": "x"}));
+    let metrics = server.get("/metrics").body;
+    for name in [
+        "surefoot_queue_depth{engine=\"decode\"} 0",
+        "surefoot_batch_size_bucket{le=\"1.0\",engine=\"decode\"}",
+        "surefoot_http_request_seconds_count{path=\"/v1/completions\"} 1",
+        "surefoot_http_requests_total{path=\"/v1/completions\",status=\"200\"} 1",
+        "surefoot_first_token_seconds_count 1",
+        "surefoot_sequences_total{outcome=\"finished\"} 1",
+        "surefoot_memory_bytes{device=\"cpu\",when=\"now\"}",
+        "# EOF",
+    ] {
+        assert!(metrics.contains(name), "{name} is not in\n{metrics}");
+    }
+}

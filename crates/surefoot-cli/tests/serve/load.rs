@@ -1,0 +1,170 @@
+//! Many clients, clients that go away, and a server that is told to stop.
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use crate::served::{Server, fixture, read_events, slow_model};
+
+const LONG: usize = 1500;
+
+#[test]
+fn more_than_can_wait_are_told_to_come_back() {
+    let model = slow_model();
+    let server = Server::start(model.path(), &["--max-sequences", "1", "--queue", "1"]);
+    let long = || json!({"prompt": [5], "max_tokens": LONG, "stream": true});
+    let mut running = server.open("/v1/completions", long());
+    read_events(&mut running, 1);
+    let _waiting = server.open("/v1/completions", long());
+    server.wait_for("surefoot_queue_depth{engine=\"decode\"}", 1.0);
+    server.post("/v1/completions", json!({"prompt": [5]})).is_error(429, Some("queue_full"));
+    assert_eq!(server.metric("surefoot_sequences_total{outcome=\"refused\"}"), 1.0);
+    let many = json!({"prompt": [5], "n": 2});
+    server.post("/v1/completions", many).is_error(400, None);
+    // Those that were accepted go on.
+    read_events(&mut running, 3);
+}
+
+#[test]
+fn a_client_that_goes_away_frees_its_place() {
+    let model = slow_model();
+    let server = Server::start(model.path(), &["--max-sequences", "1"]);
+    let cancelled = "surefoot_sequences_total{outcome=\"cancelled\"}";
+    let accepted = "surefoot_sequences_total{outcome=\"accepted\"}";
+    let mut streaming =
+        server.open("/v1/completions", json!({"prompt": [5], "max_tokens": LONG, "stream": true}));
+    read_events(&mut streaming, 2);
+    // One that waits in the queue, and goes away there.
+    let queued =
+        server.open("/v1/completions", json!({"prompt": [5], "max_tokens": LONG, "stream": true}));
+    server.wait_for(accepted, 2.0);
+    drop(queued);
+    drop(streaming);
+    server.wait_for(cancelled, 2.0);
+    let whole = server.open("/v1/completions", json!({"prompt": [5], "max_tokens": LONG}));
+    server.wait_for(accepted, 3.0);
+    drop(whole);
+    server.wait_for(cancelled, 3.0);
+    let begun = Instant::now();
+    server.complete(json!({"prompt": [5], "max_tokens": 2}));
+    assert!(begun.elapsed() < Duration::from_secs(5), "the place was still taken");
+}
+
+#[test]
+fn a_short_request_joins_a_long_one_that_runs_and_is_done_first() {
+    let model = slow_model();
+    let server = Server::start(model.path(), &[]);
+    let mut long =
+        server.open("/v1/completions", json!({"prompt": [5], "max_tokens": LONG, "stream": true}));
+    read_events(&mut long, 2);
+    server.complete(json!({"prompt": [6], "max_tokens": 3}));
+    assert_eq!(server.metric("surefoot_sequences_total{outcome=\"finished\"}"), 1.0);
+    let both = server.metric("surefoot_batch_size_sum{engine=\"decode\"}")
+        - server.metric("surefoot_batch_size_count{engine=\"decode\"}");
+    assert!(both >= 1.0, "no step was taken by both");
+    read_events(&mut long, 1);
+}
+
+#[test]
+fn a_request_that_takes_too_long_is_given_up_alone() {
+    let model = slow_model();
+    let server = Server::start(model.path(), &["--timeout", "1", "--max-sequences", "1"]);
+    std::thread::scope(|scope| {
+        // The second one spends its time in the queue.
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let body = json!({"prompt": [5], "max_tokens": LONG, "temperature": 0});
+                server.post("/v1/completions", body).is_error(503, Some("timeout"));
+            });
+        }
+    });
+    server.complete(json!({"prompt": [5], "max_tokens": 2}));
+    assert_eq!(server.metric("surefoot_sequences_total{outcome=\"failed\"}"), 2.0);
+}
+
+#[test]
+fn a_signal_lets_what_was_accepted_finish() {
+    let model = slow_model();
+    for signal in ["TERM", "INT"] {
+        let mut server = Server::start(model.path(), &["--max-sequences", "2"]);
+        let body = json!({"prompt": [5], "max_tokens": 60, "stream": true});
+        let mut streams: Vec<_> =
+            (0..4).map(|_| server.open("/v1/completions", body.clone())).collect();
+        read_events(&mut streams[0], 2);
+        server.wait_for("surefoot_sequences_total{outcome=\"accepted\"}", 4.0);
+        server.signal(signal);
+        for stream in &mut streams {
+            let mut rest = String::new();
+            stream.read_to_string(&mut rest).unwrap();
+            assert!(rest.contains("data: [DONE]"), "{signal}: {rest}");
+            assert!(rest.contains("\"finish_reason\":\"length\""), "{rest}");
+        }
+        assert_eq!(server.wait().code(), Some(0), "{signal}");
+    }
+}
+
+#[test]
+fn a_second_ctrl_c_does_not_wait() {
+    let model = slow_model();
+    let mut server = Server::start(model.path(), &[]);
+    let mut long =
+        server.open("/v1/completions", json!({"prompt": [5], "max_tokens": LONG, "stream": true}));
+    read_events(&mut long, 2);
+    server.signal("INT");
+    std::thread::sleep(Duration::from_millis(300));
+    server.signal("INT");
+    assert_eq!(server.wait().code(), Some(130));
+}
+
+#[test]
+fn the_journal_sums_up_and_holds_no_line_for_every_pass() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("journal.jsonl");
+    let mut server =
+        Server::start(&fixture("gpt2-tiny"), &["--journal", journal.to_str().unwrap()]);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..25 {
+                    server.complete(json!({"prompt": "x", "max_tokens": 20}));
+                    server.post("/v1/embeddings", json!({"input": "y"})).good();
+                }
+            });
+        }
+    });
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    let text = std::fs::read_to_string(&journal).unwrap();
+    let lines: Vec<serde_json::Value> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let sum = |key: &str| -> u64 {
+        let notes = lines.iter().filter(|line| line["op"] == "serve");
+        notes.map(|note| note["context"][key].as_u64().unwrap()).sum()
+    };
+    assert_eq!((sum("accepted"), sum("finished"), sum("failed")), (200, 200, 0));
+    assert!(sum("tokens") > 2000 && sum("batches") > 20);
+    assert!(lines.len() < 100, "{} lines for 200 requests", lines.len());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn memory_is_a_promise_under_load() {
+    let model = slow_model();
+    let allowed: u64 = 128 << 20;
+    let server = Server::start(model.path(), &["--memory", "128MiB", "--context", "256"]);
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let server = &server;
+            scope.spawn(move || {
+                let prompt: Vec<u32> = (0..100 + number * 9).collect();
+                server.complete(json!({"prompt": prompt, "max_tokens": 12}));
+                server.post("/v1/embeddings", json!({"input": prompt})).good();
+            });
+        }
+    });
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let peak: u64 = peak.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024;
+    assert!(peak <= allowed, "{} MiB were used, {} allowed", peak >> 20, allowed >> 20);
+}

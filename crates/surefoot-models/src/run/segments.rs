@@ -1,0 +1,189 @@
+//! Blocks that their device can't run: each goes to the CPU alone, with its weights and its part
+//! of the cache, and its result comes back.
+//!
+//! A block is run plainly first. If that fails it becomes a segment of its own: the core tries it
+//! once more on its device and then on the CPU, tells the journal, and remembers. A GPU's errors
+//! may show only when a result is read, several blocks on, so a pass that is repeated after a
+//! fault should be `careful`: every block is then a segment whose result is confirmed before the
+//! next one begins, which finds the one to blame.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use burn::tensor::{Device, Tensor};
+use surefoot::device::DeviceName;
+use surefoot::fault::catch;
+use surefoot::place::{Place, Spot, Target};
+use surefoot::recover::{Confirm, Step};
+use surefoot::{BoxError, Fault, Footing};
+
+use super::block::{BlockRunner, Pass};
+use super::cache::Cache;
+use super::model::{Model, Rows};
+use crate::error::ModelError;
+use crate::stream::store::Session;
+
+/// What runs the parts of a model as segments.
+pub(crate) struct Segments {
+    footing: Arc<Footing>,
+    home: DeviceName,
+    careful: bool,
+    /// The blocks' norms and biases on the CPU, where they were needed there.
+    spare: Vec<OnceLock<BlockRunner>>,
+    /// Parts that ran on the CPU; the head is behind the last block.
+    moved: Mutex<BTreeSet<usize>>,
+}
+
+impl Segments {
+    pub(crate) fn new(
+        footing: Arc<Footing>,
+        home: DeviceName,
+        careful: bool,
+        blocks: usize,
+    ) -> Self {
+        let spare = (0..blocks).map(|_| OnceLock::new()).collect();
+        Self { footing, home, careful, spare, moved: Mutex::default() }
+    }
+
+    /// The parts that ran on the CPU.
+    pub(crate) fn on_cpu(&self) -> Vec<String> {
+        let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        moved.iter().map(|part| self.name(*part)).collect()
+    }
+
+    fn name(&self, part: usize) -> String {
+        if part < self.spare.len() { format!("block {part}") } else { "head".to_owned() }
+    }
+
+    /// Runs a block; `on` makes the pass for another device.
+    pub(crate) fn block<'p>(
+        &self,
+        model: &Model,
+        number: usize,
+        x: Tensor<2>,
+        pass: &Pass<'p>,
+        on: &dyn Fn(&Device) -> Pass<'p>,
+        session: &mut Session<'_>,
+        cache: Option<&mut Cache>,
+    ) -> Result<Tensor<2>, ModelError> {
+        let cached = cache.as_ref().is_some_and(|cache| cache.has(number));
+        let (session, cache) = (RefCell::new(session), RefCell::new(cache));
+        self.run(number, x, |device, x| {
+            let (mut session, mut cache) = (session.borrow_mut(), cache.borrow_mut());
+            if cached && !cache.as_ref().is_some_and(|cache| cache.has(number)) {
+                return Err(ModelError::Device {
+                    at: self.name(number),
+                    message: "its part of the cache was lost when it failed".to_owned(),
+                });
+            }
+            if *device == model.device {
+                return model.blocks[number].run(x, pass, &mut session, cache.as_deref_mut());
+            }
+            let block = match self.spare[number].get() {
+                Some(block) => block,
+                None => {
+                    let block = model.block_on(number, device)?;
+                    self.spare[number].get_or_init(|| block)
+                }
+            };
+            block.run(x, &on(device), &mut session, cache.as_deref_mut())
+        })
+    }
+
+    /// Runs the head.
+    pub(crate) fn head(
+        &self,
+        x: Tensor<2>,
+        work: impl Fn(Tensor<2>) -> Result<Rows, ModelError>,
+    ) -> Result<Rows, ModelError> {
+        self.run(self.spare.len(), x, |_, x| work(x))
+    }
+
+    /// Runs a part plainly, or as a segment if that fails.
+    fn run<T>(
+        &self,
+        part: usize,
+        x: Tensor<2>,
+        work: impl Fn(&Device, Tensor<2>) -> Result<T, ModelError>,
+    ) -> Result<T, ModelError>
+    where
+        Ran<T>: Confirm + Place,
+    {
+        let known = self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains(&part);
+        if !self.careful && !known {
+            match catch(|| work(&x.device(), x.clone())) {
+                Ok(Ok(y)) => return Ok(y),
+                Ok(Err(error)) if !error.is_device() => return Err(error),
+                // Told and answered when it fails again as a segment.
+                Ok(Err(_)) | Err(_) => {}
+            }
+        }
+        let mistake = RefCell::new(None);
+        let segment = |step: &Step<'_>, x: Tensor<2>| -> Result<Ran<T>, BoxError> {
+            match work(step.device(), x) {
+                Ok(value) => {
+                    if step.device_name() != self.home {
+                        self.moved.lock().unwrap_or_else(PoisonError::into_inner).insert(part);
+                    }
+                    Ok(Ran { value: Some(value), careful: self.careful })
+                }
+                Err(ModelError::Fault(fault)) => Err(fault),
+                Err(ModelError::Device { at, message }) => Err(format!("{at}: {message}").into()),
+                // The caller's mistake is no fault of the device.
+                Err(other) => {
+                    *mistake.borrow_mut() = Some(other);
+                    Ok(Ran { value: None, careful: false })
+                }
+            }
+        };
+        let task = self.footing.task(self.name(part)).starting_on(self.home);
+        let ran = task.run_segment(x, segment).map_err(|fault| ModelError::Fault(fault.into()))?;
+        match (ran.value, mistake.into_inner()) {
+            (Some(value), _) => Ok(value),
+            (None, Some(error)) => Err(error),
+            (None, None) => Err(ModelError::request("a segment gave nothing")),
+        }
+    }
+}
+
+/// What a segment gave; nothing if the caller made a mistake.
+#[derive(Clone)]
+struct Ran<T> {
+    value: Option<T>,
+    careful: bool,
+}
+
+impl Confirm for Ran<Tensor<2>> {
+    fn confirm(&self, operation: &str) -> Result<(), Fault> {
+        match &self.value {
+            Some(tensor) if self.careful => tensor.confirm(operation),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Place for Ran<Tensor<2>> {
+    fn survey(&self, visit: &mut dyn FnMut(Spot)) {
+        self.value.survey(visit);
+    }
+
+    fn place(self, target: &Target) -> Self {
+        Self { value: self.value.place(target), ..self }
+    }
+}
+
+/// On the host already.
+impl Confirm for Ran<Rows> {
+    fn confirm(&self, _operation: &str) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+impl Place for Ran<Rows> {
+    fn survey(&self, _visit: &mut dyn FnMut(Spot)) {}
+
+    fn place(self, _target: &Target) -> Self {
+        self
+    }
+}

@@ -1,0 +1,90 @@
+//! In which form weights are in memory, and what products with them are computed in.
+//!
+//! On the processor fp32 products take weights as their file has them: f32 in place, fp16 and
+//! bf16 in place too, turned into f32 a tile at a time by who multiplies. A model in half
+//! precision so needs no more memory than its file, and no tile leaves the core's cache.
+//!
+//! With `fp16` or `bf16`, weights are rounded to it and kept in it, both sides of every product
+//! with them are rounded to it, and sums, norms, attention and softmax stay in fp32. A device that
+//! computes in that dtype does so; the processor multiplies the rounded numbers in fp32, which
+//! is what matrix units do. With `bf16` the hidden state is rounded between blocks as well, as
+//! it is where a whole model runs in bf16; with `fp16`, whose range is too small for the
+//! hidden state of some models, it is not.
+
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+
+use super::binding::Matrix;
+use crate::folder::header::Dtype;
+
+/// How weights are kept for a device and a precision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// The dtype of products with weights.
+    pub compute: Dtype,
+    on_host: bool,
+}
+
+impl From<surefoot::place::Dtype> for Dtype {
+    /// Of products with weights, which are never in more than fp32.
+    fn from(compute: surefoot::place::Dtype) -> Self {
+        match compute {
+            surefoot::place::Dtype::F16 => Self::F16,
+            surefoot::place::Dtype::BF16 => Self::Bf16,
+            surefoot::place::Dtype::F32 | surefoot::place::Dtype::F64 => Self::F32,
+        }
+    }
+}
+
+impl Format {
+    /// Weights for products in `compute` on `device`.
+    pub fn new(device: &Device, compute: Dtype) -> Self {
+        Self { compute, on_host: is_host(device) }
+    }
+
+    /// The dtype in memory of what a file has in `stored`.
+    pub(crate) fn kept(&self, stored: Dtype) -> Dtype {
+        match self.compute {
+            Dtype::F32 if self.on_host => stored,
+            compute => compute,
+        }
+    }
+
+    /// The bytes of a row in memory.
+    pub(crate) fn row_bytes(&self, matrix: &Matrix) -> u64 {
+        matrix.cols() as u64 * self.kept(matrix.dtype).size() as u64
+    }
+
+    /// The bytes of a matrix in memory.
+    pub fn bytes(&self, matrix: &Matrix) -> u64 {
+        matrix.rows() as u64 * self.row_bytes(matrix)
+    }
+
+    /// The left side's partner in a product: rounded to the dtype of products, and in it where
+    /// the device computes in it.
+    pub(crate) fn operand(&self, x: Tensor<2>) -> Tensor<2> {
+        let half = match self.compute {
+            Dtype::F32 => return x,
+            Dtype::F16 => x.cast(FloatDType::F16),
+            Dtype::Bf16 => x.cast(FloatDType::BF16),
+        };
+        if self.on_host { half.cast(FloatDType::F32) } else { half }
+    }
+
+    /// The result of a product, in f32.
+    pub(crate) fn result(&self, y: Tensor<2>) -> Tensor<2> {
+        if y.dtype() == DType::F32 { y } else { y.cast(FloatDType::F32) }
+    }
+
+    /// The hidden state as the next block sees it.
+    pub(crate) fn between_blocks(&self, x: Tensor<2>) -> Tensor<2> {
+        match self.compute {
+            Dtype::Bf16 => x.cast(FloatDType::BF16).cast(FloatDType::F32),
+            Dtype::F32 | Dtype::F16 => x,
+        }
+    }
+}
+
+/// Whether tensors of `device` are plain memory of this process.
+pub(crate) fn is_host(device: &Device) -> bool {
+    *device == Device::flex() && cfg!(target_endian = "little")
+}

@@ -1,0 +1,23 @@
+// Training curves: the loss and accuracy over steps and epochs.
+
+/** points: { step, loss, accuracy, samples_per_second }; epochs: { step, train_loss, test_loss, … }. */
+function curveCharts(points, epochs) {
+  const line = (name, colour, list, field) => ({ name, colour, points: list.filter((point) => Number.isFinite(point[field])).map((point) => [point.step, point[field]]) });
+  const keep = (lines) => lines.filter((one) => one.points.length);
+  const loss = keep([line("train", "c7", points.length ? points : epochs, points.length ? "loss" : "train_loss"), line("test", "accent", epochs, "test_loss")]);
+  const accuracy = keep([line("train", "c7", points.length ? points : epochs, points.length ? "accuracy" : "train_accuracy"), line("test", "accent", epochs, "test_accuracy")]);
+  const speed = keep([line("samples/s", "c0", points.length ? points : epochs, "samples_per_second")]);
+  const charts = [];
+  if (loss.length) charts.push(lineChart("Loss", loss, { x: "step", formatX: (value) => count(value), formatTip: (value) => value.toFixed(4) }));
+  if (accuracy.length) charts.push(lineChart("Accuracy", accuracy, { x: "step", format: (value) => percent(value, 0), formatX: (value) => count(value), formatTip: (value) => percent(value, 2) }));
+  if (speed.length) charts.push(lineChart("Speed", speed, { x: "step", zero: true, aside: "samples a second", formatX: (value) => count(value) }));
+  return charts;
+}
+
+function epochTable(epochs) {
+  const number = (value, places) => (Number.isFinite(value) ? value.toFixed(places) : "–");
+  const share = (value) => (Number.isFinite(value) ? percent(value, 2) : "–");
+  return el("div.card.wide", null, el("table", null,
+    el("thead", null, el("tr", null, ["epoch", "steps", "train loss", "train accuracy", "test loss", "test accuracy", "samples/s", "memory", "device"].map((name, at) => el(at < 8 ? "th.num" : "th", null, name)))),
+    el("tbody", null, epochs.map((epoch) => el("tr", null, [count(epoch.epoch), count(epoch.step), number(epoch.train_loss, 4), share(epoch.train_accuracy), number(epoch.test_loss, 4), share(epoch.test_accuracy), count(epoch.samples_per_second || 0), bytes(epoch.memory ?? epoch.in_use)].map((text) => el("td.num", null, text)), el("td", null, epoch.device || ""))))));
+}

@@ -1,0 +1,382 @@
+//! What batching reaches, as ratios of one run:
+//!
+//! - 64 clients through the engine, of the best rate that any fixed batch reaches bare;
+//! - the p99 of single requests at half that rate, of the time of one such batch;
+//! - the same rate for sequences that are decoded.
+//!
+//! `cargo bench --workspace --bench batcher -- --device cpu|gpu [--seconds 2] [--rounds 3]`
+#![allow(clippy::unwrap_used, reason = "a bench that can't go on has failed")]
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use surefoot::Footing;
+use surefoot::journal::Journal;
+use surefoot_models::Model;
+use surefoot_models::embed::{self, Pooling};
+use surefoot_models::generate::sample::Sampling;
+use surefoot_models::generate::tokens::{self, Request};
+use surefoot_models::stream::needs::Work;
+use surefoot_serve::engine::{Engine, EngineSettings, Generation, Said, Wish};
+use surefoot_serve::metrics::Metrics;
+
+const CLIENTS: usize = 64;
+const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const TEXT: usize = 32;
+const PROMPT: usize = 16;
+const NEW_TOKENS: usize = 32;
+const VOCAB: usize = 1000;
+
+struct Options {
+    device: String,
+    seconds: f64,
+    rounds: usize,
+}
+
+fn options() -> Options {
+    let arguments: Vec<String> = std::env::args().collect();
+    let value = |name: &str| {
+        arguments.iter().position(|argument| argument == name).map(|at| arguments[at + 1].clone())
+    };
+    Options {
+        device: value("--device").unwrap_or_else(|| "cpu".to_owned()),
+        seconds: value("--seconds").map_or(2.0, |text| text.parse().unwrap()),
+        rounds: value("--rounds").map_or(3, |text| text.parse().unwrap()),
+    }
+}
+
+fn main() {
+    let options = options();
+    let footing = || {
+        let selector = options.device.parse().unwrap();
+        Arc::new(Footing::builder().devices(selector).build().unwrap())
+    };
+    println!("device {}, {CLIENTS} clients, {} rounds", options.device, options.rounds);
+    encode(&options, footing());
+    decode(&options, footing());
+}
+
+fn text(number: usize, length: usize) -> Vec<u32> {
+    (0..length).map(|at| ((at * 31 + number * 17 + 7) % VOCAB) as u32).collect()
+}
+
+fn engine(folder: &Path, footing: Arc<Footing>, batches_in_flight: usize) -> Engine {
+    let settings = EngineSettings {
+        wish: Wish {
+            sequences: CLIENTS,
+            context: None,
+            texts: CLIENTS,
+            text_tokens: None,
+            pass_tokens: 8192,
+            queue: 4096,
+            patience: Duration::from_millis(2),
+            batches_in_flight,
+        },
+        pooling: Pooling::Mean,
+        budget: None,
+        journal: Journal::off(),
+    };
+    Engine::start(folder, footing, settings, Arc::new(Metrics::default())).unwrap()
+}
+
+/// How many times a second `work` is done, times `each`.
+fn rate(seconds: f64, each: usize, mut work: impl FnMut()) -> f64 {
+    let begun = Instant::now();
+    let mut count = 0;
+    while begun.elapsed().as_secs_f64() < seconds {
+        work();
+        count += each;
+    }
+    count as f64 / begun.elapsed().as_secs_f64()
+}
+
+/// What `CLIENTS` threads get a second, each asking again as soon as it is answered; `work` gives
+/// how much one answer counts.
+fn clients(seconds: f64, work: impl Fn(usize) -> usize + Sync) -> f64 {
+    let (stop, counting, done) =
+        (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let (stop, counting, done, work) = (&stop, &counting, &done, &work);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let count = work(client);
+                    if counting.load(Ordering::Relaxed) {
+                        done.fetch_add(count, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+        // The first answers come while batches still grow.
+        std::thread::sleep(Duration::from_secs_f64(seconds / 4.0));
+        counting.store(true, Ordering::Relaxed);
+        let begun = Instant::now();
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+        stop.store(true, Ordering::Relaxed);
+        counting.store(false, Ordering::Relaxed);
+        done.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64()
+    })
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+fn encode(options: &Options, footing: Arc<Footing>) {
+    let folder = tempfile::tempdir().unwrap();
+    made::bert(folder.path());
+    let device = footing.device().unwrap();
+    let work = Work { batch: CLIENTS, prompt: TEXT, new_tokens: 0, want: embed::WANT };
+    let model = Model::open(folder.path(), &work, None, device.burn()).unwrap();
+    let batch = |size: usize| (0..size).map(|number| text(number, TEXT)).collect::<Vec<_>>();
+    let in_flight = if device.is_asynchronous() { 2 } else { 1 };
+    let engine = engine(folder.path(), footing, in_flight);
+    // Kernels are made and memory is taken before anything is measured.
+    for size in BATCHES {
+        model.embed(&batch(size), Pooling::Mean).unwrap();
+    }
+    let mut fixed = Fixed::default();
+    let mut rates = Vec::new();
+    for _ in 0..options.rounds {
+        fixed.measure(|size| {
+            let texts = batch(size);
+            rate(options.seconds / 2.0, size, || {
+                model.embed(&texts, Pooling::Mean).unwrap();
+            })
+        });
+        rates.push(clients(options.seconds, |client| {
+            let heard = engine.embed(vec![text(client, TEXT)], None).unwrap();
+            for heard in heard {
+                heard.blocking_recv().unwrap().unwrap();
+            }
+            1
+        }));
+    }
+    let (size, best) = fixed.best();
+    let served = median(rates);
+    let one_batch = size as f64 / best;
+    let p99: Vec<f64> = (0..options.rounds)
+        .map(|_| half_load(&engine, best / 2.0, options.seconds * 2.0))
+        .collect();
+    let p99 = median(p99);
+    println!(
+        "embed: {CLIENTS} clients {served:.0} texts/s, {:.0} % of the best fixed batch (85 % wanted)",
+        served / best * 100.0
+    );
+    println!(
+        "embed: p99 at half load {:.1} ms, {:.2} times one batch of {size} (3 allowed)",
+        p99 * 1e3,
+        p99 / one_batch
+    );
+}
+
+/// The rates of fixed batches, over all rounds.
+#[derive(Default)]
+struct Fixed([Vec<f64>; BATCHES.len()]);
+
+impl Fixed {
+    fn measure(&mut self, rate: impl Fn(usize) -> f64) {
+        for (rates, size) in self.0.iter_mut().zip(BATCHES) {
+            rates.push(rate(size));
+        }
+    }
+
+    /// The best rate, and the largest batch that is within 3 % of it: that is the batch which a
+    /// server without a batcher of its own would be set to.
+    fn best(&self) -> (usize, f64) {
+        let rates: Vec<f64> = self.0.iter().map(|rates| median(rates.clone())).collect();
+        let told: Vec<String> =
+            BATCHES.iter().zip(&rates).map(|(size, rate)| format!("{size}: {rate:.0}/s")).collect();
+        println!("fixed batches {}", told.join(", "));
+        let best = rates.iter().copied().fold(0.0, f64::max);
+        let near = rates.iter().rposition(|rate| *rate >= 0.97 * best).unwrap_or(0);
+        (BATCHES[near], best)
+    }
+}
+
+/// The p99 of requests that come by chance, `rate` a second, from when each should have come.
+fn half_load(engine: &Engine, rate: f64, seconds: f64) -> f64 {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let mut state = 7_u64;
+    let mut chance = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 11) as f64 / (1_u64 << 53) as f64).max(1e-12)
+    };
+    let begun = Instant::now();
+    let mut due = 0.0;
+    let mut answers = Vec::new();
+    while due < seconds {
+        due += -chance().ln() / rate;
+        let at = begun + Duration::from_secs_f64(due);
+        std::thread::sleep(at.saturating_duration_since(Instant::now()));
+        let heard = engine.embed(vec![text(answers.len(), TEXT)], None).unwrap().remove(0);
+        answers.push(runtime.spawn(async move {
+            heard.await.unwrap().unwrap();
+            at.elapsed().as_secs_f64()
+        }));
+    }
+    let mut times: Vec<f64> =
+        answers.into_iter().map(|answer| runtime.block_on(answer).unwrap()).collect();
+    times.sort_by(f64::total_cmp);
+    times[(times.len() * 99).div_ceil(100) - 1]
+}
+
+fn decode(options: &Options, footing: Arc<Footing>) {
+    let folder = tempfile::tempdir().unwrap();
+    made::gpt2(folder.path());
+    let device = footing.device().unwrap();
+    let work = Work { batch: CLIENTS, prompt: PROMPT, new_tokens: NEW_TOKENS, want: tokens::WANT };
+    let model = Model::open(folder.path(), &work, None, device.burn()).unwrap();
+    let request = |size: usize| Request {
+        prompts: (0..size).map(|number| text(number, PROMPT)).collect(),
+        max_tokens: NEW_TOKENS,
+        ends: Vec::new(),
+        sampling: Sampling::GREEDY,
+    };
+    let engine = engine(folder.path(), footing, 1);
+    let generate = |size: usize| {
+        model.generate(&request(size), |_, _| ControlFlow::Continue(())).unwrap();
+    };
+    for size in BATCHES {
+        generate(size);
+    }
+    let mut fixed = Fixed::default();
+    let mut rates = Vec::new();
+    for _ in 0..options.rounds {
+        fixed.measure(|size| rate(options.seconds / 2.0, size * NEW_TOKENS, || generate(size)));
+        rates.push(clients(options.seconds, |client| {
+            let generation = Generation {
+                prompt: text(client, PROMPT),
+                max_tokens: NEW_TOKENS,
+                sampling: Sampling::GREEDY,
+                logprobs: None,
+            };
+            let mut heard = engine.generate(vec![generation], None).unwrap().remove(0);
+            let mut count = 0;
+            loop {
+                match heard.blocking_recv().unwrap() {
+                    Said::Token { .. } => count += 1,
+                    Said::Ended(_) => return count,
+                    Said::Failed(error) => panic!("{error}"),
+                }
+            }
+        }));
+    }
+    let (size, best) = fixed.best();
+    let served = median(rates);
+    println!(
+        "decode: {CLIENTS} clients {served:.0} tokens/s, {:.0} % of the best fixed batch, {size} \
+         (85 % wanted)",
+        served / best * 100.0
+    );
+}
+
+/// Models with random weights.
+mod made {
+    use std::io::Write;
+    use std::path::Path;
+
+    use super::VOCAB;
+
+    const HIDDEN: usize = 256;
+    const INNER: usize = 1024;
+    const LAYERS: usize = 4;
+
+    pub(super) fn bert(folder: &Path) {
+        let config = format!(
+            r#"{{"model_type": "bert", "hidden_size": {HIDDEN}, "intermediate_size": {INNER},
+            "num_hidden_layers": {LAYERS}, "num_attention_heads": 8, "vocab_size": {VOCAB},
+            "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
+            "hidden_act": "gelu"}}"#
+        );
+        std::fs::write(folder.join("config.json"), config).unwrap();
+        let mut tensors = vec![
+            ("embeddings.word_embeddings.weight".to_owned(), vec![VOCAB, HIDDEN]),
+            ("embeddings.position_embeddings.weight".to_owned(), vec![512, HIDDEN]),
+            ("embeddings.token_type_embeddings.weight".to_owned(), vec![2, HIDDEN]),
+        ];
+        let mut vectors = vec![norm("embeddings.LayerNorm")];
+        for layer in 0..LAYERS {
+            let name = |part: &str| format!("encoder.layer.{layer}.{part}");
+            for (part, out, inputs) in [
+                ("attention.self.query", HIDDEN, HIDDEN),
+                ("attention.self.key", HIDDEN, HIDDEN),
+                ("attention.self.value", HIDDEN, HIDDEN),
+                ("attention.output.dense", HIDDEN, HIDDEN),
+                ("intermediate.dense", INNER, HIDDEN),
+                ("output.dense", HIDDEN, INNER),
+            ] {
+                tensors.push((name(&format!("{part}.weight")), vec![out, inputs]));
+                tensors.push((name(&format!("{part}.bias")), vec![out]));
+            }
+            vectors.push(norm(&name("attention.output.LayerNorm")));
+            vectors.push(norm(&name("output.LayerNorm")));
+        }
+        tensors.extend(vectors.into_iter().flatten());
+        write(&folder.join("model.safetensors"), &tensors);
+    }
+
+    pub(super) fn gpt2(folder: &Path) {
+        let config = format!(
+            r#"{{"model_type": "gpt2", "n_embd": {HIDDEN}, "n_head": 8, "n_layer": {LAYERS},
+            "n_positions": 256, "vocab_size": {VOCAB}, "layer_norm_epsilon": 1e-5,
+            "activation_function": "gelu_new", "tie_word_embeddings": true}}"#
+        );
+        std::fs::write(folder.join("config.json"), config).unwrap();
+        let mut tensors = vec![
+            ("transformer.wte.weight".to_owned(), vec![VOCAB, HIDDEN]),
+            ("transformer.wpe.weight".to_owned(), vec![256, HIDDEN]),
+        ];
+        tensors.extend(norm("transformer.ln_f"));
+        for layer in 0..LAYERS {
+            let name = |part: &str| format!("transformer.h.{layer}.{part}");
+            for (part, inputs, out) in [
+                ("attn.c_attn", HIDDEN, 3 * HIDDEN),
+                ("attn.c_proj", HIDDEN, HIDDEN),
+                ("mlp.c_fc", HIDDEN, INNER),
+                ("mlp.c_proj", INNER, HIDDEN),
+            ] {
+                tensors.push((name(&format!("{part}.weight")), vec![inputs, out]));
+                tensors.push((name(&format!("{part}.bias")), vec![out]));
+            }
+            tensors.extend(norm(&name("ln_1")));
+            tensors.extend(norm(&name("ln_2")));
+        }
+        write(&folder.join("model.safetensors"), &tensors);
+    }
+
+    fn norm(name: &str) -> [(String, Vec<usize>); 2] {
+        [(format!("{name}.weight"), vec![HIDDEN]), (format!("{name}.bias"), vec![HIDDEN])]
+    }
+
+    fn write(path: &Path, tensors: &[(String, Vec<usize>)]) {
+        let mut at = 0;
+        let entries: Vec<String> = tensors
+            .iter()
+            .map(|(name, shape)| {
+                let end = at + shape.iter().product::<usize>() * 4;
+                let entry = format!(
+                    r#""{name}": {{"dtype": "F32", "shape": {shape:?}, "data_offsets": [{at}, {end}]}}"#
+                );
+                at = end;
+                entry
+            })
+            .collect();
+        let header = format!("{{{}}}", entries.join(", "));
+        let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
+        file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
+        file.write_all(header.as_bytes()).unwrap();
+        let mut state = 1_u32;
+        for _ in 0..at / 4 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let number = (state >> 8) as f32 / (1 << 24) as f32 - 0.5;
+            file.write_all(&(number * 0.1).to_le_bytes()).unwrap();
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The ways in which a model is run again to learn its noise.
+//!
+//! The caller runs the passes: it has the device, the budget and the guard. Other orders of
+//! summation and bf16 are run twice with different disturbances, so that the spread of the noise
+//! is known as well.
+
+use surefoot_models::arch::blueprint::Blueprint;
+
+use crate::capture::{Captures, Disturbance};
+use crate::noise::{Class, Deviations, Noise, Way};
+
+/// How one pass is run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pass {
+    /// Challenges at once.
+    pub group: usize,
+    /// Stream all weights, whatever would fit.
+    pub streamed: bool,
+    /// Compute in bf16.
+    pub bf16: bool,
+    /// On the other device.
+    pub elsewhere: bool,
+    /// What is done to the state at every boundary.
+    pub disturbance: Disturbance,
+}
+
+impl Pass {
+    /// The plain pass: what fingerprints are made of.
+    pub fn plain(group: usize) -> Self {
+        let disturbance = Disturbance::None;
+        Self { group, streamed: false, bf16: false, elsewhere: false, disturbance }
+    }
+}
+
+/// A way of running: its name, what it changes, and its passes.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// Its name.
+    pub name: String,
+    /// What it changes.
+    pub class: Class,
+    /// Each is compared with the plain one.
+    pub passes: Vec<Pass>,
+}
+
+/// What can be varied.
+#[derive(Clone, Debug)]
+pub struct Variations {
+    /// Challenges that go through at once in the plain pass.
+    pub group: usize,
+    /// Whether the plain pass streams everything already.
+    pub is_streamed: bool,
+    /// Another device to try.
+    pub elsewhere: Option<String>,
+}
+
+/// The ways to run a model.
+pub fn trials(blueprint: &Blueprint, variations: &Variations) -> Vec<Trial> {
+    let plain = Pass::plain(variations.group);
+    let trial = |name: &str, class, passes: &[Pass]| Trial {
+        name: name.to_owned(),
+        class,
+        passes: passes.to_vec(),
+    };
+    // A sum of this many terms is uncertain by its root in units of the last of 24 bits.
+    let longest = blueprint.hidden.max(blueprint.inner()) as f32;
+    let share = longest.sqrt() / (1_u32 << 24) as f32;
+    let jitter = |seed| Pass { disturbance: Disturbance::Jitter { share, seed }, ..plain };
+    let mut trials =
+        vec![trial("another order of summation", Class::Arithmetic, &[jitter(1), jitter(2)])];
+    if variations.group > 1 {
+        let halves = Pass { group: variations.group.div_ceil(2), ..plain };
+        trials.push(trial("half as many at once", Class::Arithmetic, &[halves]));
+    }
+    if !variations.is_streamed {
+        let streamed = Pass { streamed: true, ..plain };
+        trials.push(trial("streamed", Class::Arithmetic, &[streamed]));
+    }
+    if let Some(device) = &variations.elsewhere {
+        let elsewhere = Pass { elsewhere: true, ..plain };
+        trials.push(trial(&format!("on {device}"), Class::Arithmetic, &[elsewhere]));
+    }
+    let bf16 = |seed| Pass { bf16: true, disturbance: Disturbance::Bf16 { seed }, ..plain };
+    trials.push(trial("bf16", Class::Rounding, &[bf16(0), bf16(1)]));
+    trials
+}
+
+/// Runs all trials and measures their noise.
+pub fn calibrate<E>(
+    plain: &Captures,
+    trials: &[Trial],
+    mut run: impl FnMut(&Trial, &Pass) -> Result<Captures, E>,
+) -> Result<Noise, E> {
+    let mut ways = Vec::with_capacity(trials.len());
+    for trial in trials {
+        let mut runs = Vec::with_capacity(trial.passes.len());
+        for pass in &trial.passes {
+            runs.push(Deviations::between(plain, &run(trial, pass)?));
+        }
+        ways.push(Way { name: trial.name.clone(), class: trial.class, runs });
+    }
+    Ok(Noise { ways })
+}

@@ -1,0 +1,345 @@
+//! Noise: how far the same weights deviate from themselves when they are run in other ways.
+//!
+//! Nothing here is a constant that someone chose. The reference is run again in other ways, on
+//! the same challenges, and what comes out is kept in its fingerprint:
+//!
+//! - *arithmetic* ways leave every number as it is stored: other batches, streamed or resident,
+//!   other devices. Where no other device is at hand, another order of summation stands in for it: every
+//!   number moves at every boundary by the share that a sum of the model's longest length is
+//!   uncertain by.
+//! - *rounding* ways also round to fewer digits: bf16.
+//!
+//! Two models that store their weights in the same dtypes and are run in the same precision differ
+//! only by arithmetic, a millionth or so, and are held to that; it is what makes one step of
+//! fine-tuning visible. Else rounding is allowed for.
+//!
+//! Tolerances are paired: the tolerance of a challenge at a site follows from the noise of that
+//! very challenge at that very site. It is larger by three times the spread of the noise, which
+//! is read from ways that were run twice.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+use crate::capture::{Captures, NextToken};
+use crate::error::VerifyError;
+use crate::hex;
+use crate::sketch::Apart;
+
+/// What numbers of 24 bits can't tell apart.
+const RESOLUTION: f64 = 1.0 / (1_u32 << 22) as f64;
+/// Tolerances are this many standard deviations above what was seen.
+const DEVIATIONS: f64 = 3.0;
+/// The likeliest tokens whose log-probabilities are compared.
+pub(crate) const COMPARED: usize = 5;
+
+/// What a way of running changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// The order of sums.
+    Arithmetic,
+    /// Also the digits of numbers.
+    Rounding,
+}
+
+/// The deviations of one run from the plain one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Deviations {
+    /// `[challenge][site]`: of the projections, and of the profile.
+    sites: Vec<Vec<[f32; 2]>>,
+    /// Of the log-probabilities of each challenge.
+    next: Vec<f32>,
+}
+
+/// A way of running, and what it did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Way {
+    /// Its name.
+    pub name: String,
+    /// What it changes.
+    pub class: Class,
+    /// Once for each time it was run.
+    pub runs: Vec<Deviations>,
+}
+
+/// The noise of a model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Noise {
+    /// The ways that were tried.
+    pub ways: Vec<Way>,
+}
+
+/// What deviations are measured against.
+#[derive(Clone, Debug)]
+pub struct Tolerances {
+    /// `[challenge][site]`, of the projections.
+    pub fine: Vec<Vec<f64>>,
+    /// `[site]`, of the profile.
+    pub profile: Vec<f64>,
+    /// Of log-probabilities.
+    pub next: f64,
+}
+
+impl Deviations {
+    /// How far `other` is from `plain`, which saw the same challenges and sites.
+    pub fn between(plain: &Captures, other: &Captures) -> Self {
+        let sites = plain.sketches.iter().zip(&other.sketches).map(|(plain, other)| {
+            let apart = plain.iter().zip(other).map(|(plain, other)| {
+                let Apart { fine, profile, .. } = plain.apart(other);
+                [fine as f32, profile.min(f64::from(f32::MAX)) as f32]
+            });
+            apart.collect()
+        });
+        let logprobs = |next: &[NextToken]| next.iter().map(|t| t.logprob).collect::<Vec<_>>();
+        let next = plain.next.iter().zip(&other.next).map(|(plain, other)| {
+            let (plain, other) = (logprobs(plain), logprobs(other));
+            logprobs_apart(plain.into_iter(), other.into_iter()).unwrap_or(0.0) as f32
+        });
+        Self { sites: sites.collect(), next: next.collect() }
+    }
+
+    fn fits(&self, challenges: usize, sites: usize) -> bool {
+        self.sites.len() == challenges
+            && self.sites.iter().all(|of_challenge| of_challenge.len() == sites)
+            && (self.next.is_empty() || self.next.len() == challenges)
+    }
+
+    fn select(&mut self, sites: &[usize]) {
+        for of_challenge in &mut self.sites {
+            *of_challenge = sites.iter().map(|site| of_challenge[*site]).collect();
+        }
+    }
+}
+
+/// The root mean square difference of log-probabilities, the likeliest first, where some of
+/// `other` may be left out: they are matched in order to those of `reference` that they are
+/// closest to. Nothing if there are none.
+pub(crate) fn logprobs_apart(
+    reference: impl Iterator<Item = f32>,
+    other: impl Iterator<Item = f32>,
+) -> Option<f64> {
+    let other: Vec<f64> = other.take(COMPARED).map(f64::from).collect();
+    // The least sum of squares with the first so many of `other` matched.
+    let mut least = vec![f64::INFINITY; other.len() + 1];
+    least[0] = 0.0;
+    for known in reference.map(f64::from) {
+        for at in (0..other.len()).rev() {
+            least[at + 1] = least[at + 1].min(least[at] + (other[at] - known).powi(2));
+        }
+    }
+    let sum = least[other.len()];
+    (!other.is_empty() && sum.is_finite()).then(|| (sum / other.len() as f64).sqrt())
+}
+
+impl Noise {
+    /// The tolerances of `class` for so many challenges and sites.
+    pub fn tolerances(
+        &self,
+        class: Class,
+        challenges: usize,
+        sites: usize,
+    ) -> Result<Tolerances, VerifyError> {
+        self.check(challenges, sites)?;
+        let ways: Vec<&Way> = self.ways.iter().filter(|way| way.class <= class).collect();
+        if !ways.iter().any(|way| way.class == class) {
+            return Err(VerifyError::incomparable(
+                "the fingerprint has no calibration for such a comparison: make it again",
+            ));
+        }
+        let margin = (DEVIATIONS * spread(&ways, class)).exp();
+        let runs = || ways.iter().flat_map(|way| &way.runs);
+        let most = |of: &dyn Fn(&Deviations) -> f64| runs().map(of).fold(RESOLUTION, f64::max);
+        let fine = (0..challenges)
+            .map(|challenge| {
+                (0..sites)
+                    .map(|site| margin * most(&|run| f64::from(run.sites[challenge][site][0])))
+                    .collect()
+            })
+            .collect();
+        let profile = (0..sites)
+            .map(|site| {
+                let of_run = |run: &Deviations| {
+                    root_mean_square(run.sites.iter().map(|of_site| f64::from(of_site[site][1])))
+                };
+                DEVIATIONS * most(&of_run)
+            })
+            .collect();
+        let next =
+            DEVIATIONS * most(&|run| root_mean_square(run.next.iter().map(|x| f64::from(*x))));
+        Ok(Tolerances { fine, profile, next })
+    }
+
+    /// Whether every run has all challenges and sites.
+    pub(crate) fn check(&self, challenges: usize, sites: usize) -> Result<(), VerifyError> {
+        let runs = || self.ways.iter().flat_map(|way| &way.runs);
+        if self.ways.iter().all(|way| !way.runs.is_empty())
+            && runs().all(|run| run.fits(challenges, sites))
+        {
+            Ok(())
+        } else {
+            Err(VerifyError::document("the calibration doesn't have all challenges and sites"))
+        }
+    }
+
+    /// Keeps only these challenges.
+    pub(crate) fn select_challenges(&mut self, chosen: &[usize]) {
+        for run in self.ways.iter_mut().flat_map(|way| &mut way.runs) {
+            run.sites = chosen.iter().map(|at| run.sites[*at].clone()).collect();
+            if !run.next.is_empty() {
+                run.next = chosen.iter().map(|at| run.next[*at]).collect();
+            }
+        }
+    }
+
+    /// Keeps only these sites.
+    pub(crate) fn select(&mut self, sites: &[usize]) {
+        for run in self.ways.iter_mut().flat_map(|way| &mut way.runs) {
+            run.select(sites);
+        }
+    }
+}
+
+/// The standard deviation of the logarithm of the noise, from ways of the class that were run
+/// more than once.
+fn spread(ways: &[&Way], class: Class) -> f64 {
+    let mut squares = Vec::new();
+    for way in ways.iter().filter(|way| way.class == class) {
+        for pair in way.runs.windows(2) {
+            for (first, second) in pair[0].sites.iter().zip(&pair[1].sites) {
+                for ([first, _], [second, _]) in first.iter().zip(second) {
+                    let (first, second) = (f64::from(*first), f64::from(*second));
+                    if first > RESOLUTION && second > RESOLUTION {
+                        squares.push((first / second).ln().powi(2) / 2.0);
+                    }
+                }
+            }
+        }
+    }
+    (squares.iter().sum::<f64>() / squares.len().max(1) as f64).sqrt()
+}
+
+fn root_mean_square(numbers: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = numbers.len().max(1) as f64;
+    (numbers.map(|x| x * x).sum::<f64>() / count).sqrt()
+}
+
+/// As texts: one for each challenge.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    sites: Vec<String>,
+    next: String,
+}
+
+impl Serialize for Deviations {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let text = |numbers: &mut dyn Iterator<Item = f32>| {
+            hex::encode(&numbers.flat_map(f32::to_le_bytes).collect::<Vec<u8>>())
+        };
+        let sites = self.sites.iter().map(|sites| text(&mut sites.iter().flatten().copied()));
+        let next = text(&mut self.next.iter().copied());
+        Written { sites: sites.collect(), next }.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Deviations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = Written::deserialize(deserializer)?;
+        let numbers = |text: &str| -> Result<Vec<f32>, D::Error> {
+            let bytes = hex::decode(text).map_err(D::Error::custom)?;
+            let (numbers, rest) = bytes.as_chunks::<4>();
+            let numbers: Vec<f32> = numbers.iter().map(|x| f32::from_le_bytes(*x)).collect();
+            if !rest.is_empty() || numbers.iter().any(|x| !x.is_finite() || *x < 0.0) {
+                return Err(D::Error::custom("a deviation is not a number from 0 on"));
+            }
+            Ok(numbers)
+        };
+        let of_site = |text: &String| {
+            let numbers = numbers(text)?;
+            let (pairs, rest) = numbers.as_chunks::<2>();
+            if rest.is_empty() {
+                Ok(pairs.to_vec())
+            } else {
+                Err(D::Error::custom("a deviation lacks its second number"))
+            }
+        };
+        Ok(Self {
+            sites: written.sites.iter().map(of_site).collect::<Result<_, _>>()?,
+            next: numbers(&written.next)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(fine: f32) -> Deviations {
+        let sites = (0..4).map(|c| vec![[fine * (1 + c) as f32, 1e-3]; 2]).collect();
+        Deviations { sites, next: vec![0.01; 4] }
+    }
+
+    fn noise() -> Noise {
+        let way = |name: &str, class, runs| Way { name: name.to_owned(), class, runs };
+        Noise {
+            ways: vec![
+                way("order", Class::Arithmetic, vec![run(1e-6), run(1.1e-6)]),
+                way("bf16", Class::Rounding, vec![run(4e-3), run(3e-3)]),
+            ],
+        }
+    }
+
+    #[test]
+    fn tolerances_follow_the_noise_of_their_own_challenge() {
+        let tolerances = noise().tolerances(Class::Arithmetic, 4, 2).unwrap();
+        let margin = (3.0 * (1.1_f64).ln() / 2_f64.sqrt()).exp();
+        assert!((tolerances.fine[0][0] / (1.1e-6 * margin) - 1.0).abs() < 1e-4);
+        assert!((tolerances.fine[3][1] / tolerances.fine[0][1] - 4.0).abs() < 1e-4);
+        assert!((tolerances.profile[0] - 3e-3).abs() < 1e-6);
+        assert!((tolerances.next - 0.03).abs() < 1e-6);
+    }
+
+    #[test]
+    fn rounding_is_allowed_for_only_where_it_is_asked_for() {
+        let noise = noise();
+        let arithmetic = noise.tolerances(Class::Arithmetic, 4, 2).unwrap();
+        let rounding = noise.tolerances(Class::Rounding, 4, 2).unwrap();
+        assert!(rounding.fine[0][0] > 1000.0 * arithmetic.fine[0][0]);
+        let mut without = noise;
+        without.ways.pop();
+        assert!(without.tolerances(Class::Rounding, 4, 2).is_err());
+    }
+
+    #[test]
+    fn a_calibration_that_lacks_a_site_is_refused() {
+        assert!(noise().tolerances(Class::Arithmetic, 4, 3).is_err());
+        assert!(noise().tolerances(Class::Arithmetic, 5, 2).is_err());
+        let mut noise = noise();
+        noise.ways[0].runs.clear();
+        assert!(noise.check(4, 2).is_err());
+    }
+
+    #[test]
+    fn deviations_come_back_from_text() {
+        let noise = noise();
+        let text = serde_json::to_string(&noise).unwrap();
+        assert_eq!(serde_json::from_str::<Noise>(&text).unwrap(), noise);
+        let negative = text.replacen("bd378635", "bd3786b5", 1);
+        assert_ne!(negative, text);
+        assert!(serde_json::from_str::<Noise>(&negative).is_err());
+    }
+
+    #[test]
+    fn log_probabilities_are_compared_in_order_and_may_lack_some() {
+        let apart = |other: &[f32]| {
+            let reference = [-0.5, -1.5, -3.0, -5.0];
+            logprobs_apart(reference.into_iter(), other.iter().copied())
+        };
+        assert_eq!(apart(&[-0.5, -1.5, -3.0]), Some(0.0));
+        assert_eq!(apart(&[-0.5, -3.0]), Some(0.0));
+        assert!((apart(&[-0.6, -1.4, -3.1]).unwrap() - 0.1).abs() < 1e-6);
+        assert!(apart(&[-3.0, -3.0]).unwrap() > 1.0);
+        assert_eq!(apart(&[]), None);
+    }
+}

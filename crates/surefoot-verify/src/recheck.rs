@@ -1,0 +1,66 @@
+//! Running some challenges of a fingerprint again, to see whether a model gives what it says.
+
+use crate::challenge::{ChallengeSet, fresh_key};
+use crate::compare::{self, Comparison};
+use crate::decision::Rule;
+use crate::error::VerifyError;
+use crate::fingerprint::{Fingerprint, Policy};
+use crate::noise::Noise;
+use crate::seed::Stream;
+use crate::site::Choice;
+
+/// `count` of `all` challenges, drawn by chance that nobody knows beforehand; in order.
+pub fn sample(all: usize, count: usize) -> Result<Vec<usize>, VerifyError> {
+    if count == 0 {
+        return Err(VerifyError::request("no challenge is to be run again: the sample is 0"));
+    }
+    let mut stream = Stream::new(&fresh_key()?, &[b"sample"]);
+    let mut left: Vec<usize> = (0..all).collect();
+    let mut chosen = Vec::new();
+    while chosen.len() < count && !left.is_empty() {
+        chosen.push(left.swap_remove(stream.below(left.len() as u64) as usize));
+    }
+    chosen.sort_unstable();
+    Ok(chosen)
+}
+
+/// Only these challenges.
+pub fn subset(set: &ChallengeSet, chosen: &[usize]) -> Result<ChallengeSet, VerifyError> {
+    ChallengeSet::prompts(chosen.iter().map(|at| set.sequences[*at].clone()).collect())
+}
+
+/// The same policy, with every site kept: a run can't know which were chosen.
+pub fn all_sites(policy: Policy) -> Policy {
+    Policy { sites: Choice::All, ..policy }
+}
+
+/// Compares what a fingerprint says of the `chosen` challenges with a run of them.
+pub fn compare(
+    claimed: &Fingerprint,
+    noise: &Noise,
+    chosen: &[usize],
+    again: &Fingerprint,
+    rule: &Rule,
+) -> Result<Comparison, VerifyError> {
+    compare::check_tokenizers(claimed, again)?;
+    let mut noise = noise.clone();
+    noise.select_challenges(chosen);
+    let sketches: Vec<_> = chosen.iter().map(|at| claimed.sketches[*at].clone()).collect();
+    compare::compare_sketches(claimed, &sketches, &noise, again, rule)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_has_no_challenge_twice_and_no_more_than_there_are() {
+        let some = sample(32, 12).unwrap();
+        assert_eq!(some.len(), 12);
+        assert!(some.is_sorted_by(|a, b| a < b) && some[11] < 32);
+        assert_eq!(sample(5, 12).unwrap(), [0, 1, 2, 3, 4]);
+        assert!(sample(5, 0).is_err());
+        // By chance: the same twice would be one in hundreds of millions.
+        assert_ne!(sample(1000, 12).unwrap(), sample(1000, 12).unwrap());
+    }
+}

@@ -20,7 +20,7 @@ use surefoot_train::checkpoint::{self, CheckpointError, Shelf, fresh_folder, lat
 use surefoot_train::config::Config;
 use surefoot_train::data::{self, DataError, DataSet};
 use surefoot_train::evaluate::evaluate;
-use surefoot_train::loader::Recipe;
+use surefoot_train::loader::{Loading, Recipe};
 use surefoot_train::model::Builtin;
 use surefoot_train::state::State;
 use surefoot_train::step::StepSettings;
@@ -262,10 +262,10 @@ impl Train {
             on_bad_sample: config.data.on_bad_sample,
             seed: None,
         };
-        let workers = config.workers.unwrap_or(0);
-        let result =
-            evaluate(&footing, &state, &recipe, config.batch_size, workers, config.prefetch)
-                .map_err(Failure::from)?;
+        let unified = device.info.unified_memory;
+        let loading = Loading::choose(config.loading, &recipe, config.batch_size, unified);
+        let result = evaluate(&footing, &state, &recipe, config.batch_size, loading)
+            .map_err(Failure::from)?;
         flush(&journal, terminal);
         let tested = Tested {
             test_accuracy: result.accuracy,
@@ -372,11 +372,9 @@ fn bad_config(error: ConfigError) -> Failure {
 }
 
 fn bad_data(error: DataError) -> Failure {
-    let failure = Failure::usage("the data can't be used").because(error.to_string());
-    match error.hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
+    let usual = "`data.path` says where it is; --set data.path=PATH gives another place";
+    let hint = error.hint.clone().unwrap_or_else(|| usual.to_owned());
+    Failure::usage("the data can't be used").because(error.to_string()).hint(hint)
 }
 
 fn bad_checkpoint(error: CheckpointError) -> Failure {

@@ -136,3 +136,58 @@ fn drift(lines: &[Line]) -> Option<String> {
         )
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::{measured, report};
+
+    fn run(times: &[(&str, f64)]) -> Report {
+        let jitter = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.015];
+        let result = |(name, time): &(&str, f64)| {
+            measured(name, DeviceName::CPU, Dtype::F32, &jitter.map(|j| j * time))
+        };
+        report(times.iter().map(result).collect())
+    }
+
+    #[test]
+    fn only_what_is_slower_beyond_noise_and_five_percent_is_a_regression() {
+        let old = run(&[("a", 10.0), ("b", 10.0), ("c", 10.0), ("gone", 1.0)]);
+        let new = run(&[("a", 10.3), ("b", 13.0), ("c", 5.0), ("new", 1.0)]);
+        let found = compare(&new, &old);
+        let changes: Vec<_> = found.lines.iter().map(|line| line.change).collect();
+        assert_eq!(changes, [Change::Same, Change::Slower, Change::Faster]);
+        assert_eq!(found.regressions().count(), 1);
+        assert_eq!(found.only_in_one, 2);
+        assert!(found.other_machine.is_empty() && found.note.is_none());
+    }
+
+    #[test]
+    fn noise_is_no_regression() {
+        let times = [8.0, 30.0, 9.0, 10.0, 45.0, 11.0, 20.0];
+        let noisy = report(vec![measured("a", DeviceName::CPU, Dtype::F32, &times)]);
+        let found = compare(&noisy, &run(&[("a", 10.0)]));
+        assert_eq!(found.lines[0].change, Change::TooNoisy);
+    }
+
+    #[test]
+    fn work_that_fails_now_is_broken_and_work_of_another_size_is_not_compared() {
+        let old = run(&[("a", 10.0), ("b", 10.0)]);
+        let mut new = run(&[("a", 10.0), ("b", 10.0)]);
+        new.results[0].status = crate::Status::Failed;
+        new.results[0].what = String::new();
+        new.results[1].what = "twice as large".into();
+        let found = compare(&new, &old);
+        assert_eq!(found.lines.len(), 1);
+        assert_eq!(found.lines[0].change, Change::Broken);
+        assert_eq!((found.regressions().count(), found.only_in_one), (1, 2));
+    }
+
+    #[test]
+    fn if_everything_is_slower_the_machine_is_named() {
+        let names = ["a", "b", "c", "d"];
+        let old = run(&names.map(|name| (name, 10.0)));
+        let new = run(&names.map(|name| (name, 13.0)));
+        assert!(compare(&new, &old).note.is_some_and(|note| note.contains("1.30×")));
+    }
+}

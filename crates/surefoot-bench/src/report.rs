@@ -180,3 +180,70 @@ impl Report {
         self.peaks.iter().find(|peak| (peak.device, peak.precision) == (device, precision))
     }
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::machine::Device;
+    use crate::statistics::{self, Pairing};
+    use surefoot::device::DeviceKind;
+
+    /// A result with these times in ms.
+    pub(crate) fn measured(
+        workload: &str,
+        device: DeviceName,
+        precision: Dtype,
+        times: &[f64],
+    ) -> Measured {
+        let times_ns: Vec<f64> = times.iter().map(|ms| ms * 1e6).collect();
+        let (low, high) = statistics::median_interval(&times_ns);
+        Measured {
+            workload: workload.to_owned(),
+            what: "one".to_owned(),
+            device,
+            precision,
+            status: Status::Measured,
+            why: None,
+            warm_up: WarmUp::default(),
+            repeats: 1,
+            median_ns: statistics::median(&times_ns),
+            interval: Interval { low, high },
+            p95_ns: statistics::quantile(&times_ns, 0.95),
+            throughput: Throughput::default(),
+            share_of_peak: None,
+            memory: 0,
+            speed_to_cpu: None,
+            times_ns,
+        }
+    }
+
+    /// A report on a machine with a CPU and a GPU.
+    pub(crate) fn report(mut results: Vec<Measured>) -> Report {
+        let cpu =
+            |result: &&Measured| (result.device, result.precision) == (DeviceName::CPU, Dtype::F32);
+        let reference = results.iter().find(cpu).map(|result| result.times_ns.clone());
+        for result in &mut results {
+            result.speed_to_cpu = reference.as_ref().map(|cpu| {
+                let (value, low, high) = statistics::ratio(cpu, &result.times_ns, Pairing::Rounds);
+                Ratio { value, low, high }
+            });
+        }
+        let device = |name, kind| Device { name, label: "x".into(), kind, driver: "y".into() };
+        let gpu = DeviceName { backend: surefoot::device::Backend::Gpu, index: 0 };
+        let devices =
+            vec![device(gpu, DeviceKind::DiscreteGpu), device(DeviceName::CPU, DeviceKind::Cpu)];
+        Report {
+            surefoot_bench: VERSION,
+            program: "surefoot".into(),
+            time: 0,
+            seconds: 1.0,
+            quick: false,
+            machine: Machine { os: "o".into(), arch: "a".into(), cores: 2, memory: 1, devices },
+            confidence: statistics::CONFIDENCE,
+            peaks: Vec::new(),
+            results,
+            verdicts: Vec::new(),
+            summary: String::new(),
+        }
+    }
+}

@@ -225,3 +225,68 @@ fn time(ns: f64) -> String {
         ns => format!("{:.2} s", ns / 1e9),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::{measured, report};
+
+    const GPU: DeviceName = DeviceName { backend: surefoot::device::Backend::Gpu, index: 0 };
+
+    fn text(results: Vec<Measured>) -> (String, String) {
+        let mut report = report(results);
+        report.verdicts = all(&report);
+        (report.verdicts[0].text.clone(), summary(&report))
+    }
+
+    #[test]
+    fn a_ratio_says_something_only_beyond_its_interval() {
+        let of = |low, high| judge(&Ratio { value: 1.0, low, high });
+        assert_eq!(of(1.2, 2.0), Says::Faster);
+        assert_eq!(of(0.3, 0.9), Says::Slower);
+        assert_eq!(of(0.98, 1.03), Says::Same);
+        assert_eq!(of(0.8, 1.4), Says::TooNoisy);
+        assert_eq!(of(1.01, 1.6), Says::TooNoisy);
+        assert_eq!(of(0.0, f64::INFINITY), Says::TooNoisy);
+    }
+
+    #[test]
+    fn a_faster_device_is_named_with_its_ratio_and_a_useless_precision_with_the_reason() {
+        let (text, summary) = text(vec![
+            measured("matmul", DeviceName::CPU, Dtype::F32, &[10.0; 9]),
+            measured("matmul", DeviceName::CPU, Dtype::F16, &[20.0; 9]),
+            measured("matmul", GPU, Dtype::F32, &[5.0; 9]),
+            measured("matmul", GPU, Dtype::F16, &[2.5; 9]),
+        ]);
+        assert!(text.starts_with("Fastest: gpu fp16"), "{text}");
+        assert!(text.contains("gpu fp32 is 2.0× cpu (2.0 to 2.0) for this."), "{text}");
+        assert!(text.contains("fp16 pays on gpu: 2.0× fp32"), "{text}");
+        let useless =
+            "fp16 isn't worth it on cpu, 0.50× fp32 (0.50 to 0.50), because the processor";
+        assert!(text.contains(useless), "{text}");
+        assert!(
+            summary.contains("--device gpu --precision fp16 is the fastest for 1 of 1"),
+            "{summary}"
+        );
+    }
+
+    #[test]
+    fn what_the_noise_hides_is_not_told() {
+        let noise = [8.0, 14.0, 9.0, 15.0, 7.0, 13.0, 10.0, 12.0, 11.0];
+        let other = [9.0, 8.0, 16.0, 7.0, 14.0, 9.5, 12.0, 8.5, 15.0];
+        let (text, summary) = text(vec![
+            measured("matmul", DeviceName::CPU, Dtype::F32, &noise),
+            measured("matmul", GPU, Dtype::F32, &other),
+        ]);
+        assert!(text.starts_with("Too noisy to say which is fastest."), "{text}");
+        assert!(text.contains("gpu fp32: too noisy to say"), "{text}");
+        assert!(summary.starts_with("Nothing could be told apart"), "{summary}");
+    }
+
+    #[test]
+    fn work_that_no_device_does_says_why() {
+        let mut copy = measured("copy", DeviceName::CPU, Dtype::F32, &[]);
+        (copy.status, copy.why) = (crate::Status::Skipped, Some("nothing is copied".into()));
+        assert_eq!(text(vec![copy]).0, "Not measured: nothing is copied.");
+    }
+}

@@ -10,6 +10,7 @@ use surefoot::journal::{Event, EventKind, Journal};
 use surefoot::place::Precision;
 use surefoot::recover::{Confirm, Rung, Step};
 use surefoot::{BoxError, Fault, Footing};
+use surefoot_models::folder::header::Dtype;
 use surefoot_models::stream::meter::{Meter, Reading};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::Plan;
@@ -58,6 +59,8 @@ const RECENT_EVENTS: usize = 256;
 pub(crate) struct Way {
     /// Stream all weights, whatever would fit.
     pub(crate) streamed: bool,
+    /// The dtype of products with weights.
+    pub(crate) compute: Option<Dtype>,
 }
 
 /// Under `ulimit -v`, starts this very command line anew with an allocator that doesn't reserve
@@ -197,7 +200,8 @@ impl<'a> ModelRun<'a> {
         task: &impl Fn(&Model, &Plan) -> Result<T, ModelError>,
     ) -> Result<T, ModelError> {
         let begun = Instant::now();
-        let opened = Opened::new(folder)?.on(step.device(), step.compute().into());
+        let compute = way.compute.unwrap_or_else(|| step.compute().into());
+        let opened = Opened::new(folder)?.on(step.device(), compute);
         let plan = if step.is_streaming() || way.streamed {
             opened.plan_with_share(work, 0.0)
         } else {

@@ -7,8 +7,11 @@ use std::process::Command as Shell;
 use assert_cmd::Command;
 use predicates::prelude::*;
 
-#[path = "made/mod.rs"]
+#[allow(dead_code, reason = "other tests need the rest of it")]
 mod made;
+#[allow(dead_code, reason = "other tests need the rest of it")]
+#[path = "serve/served.rs"]
+mod served;
 
 fn surefoot() -> Command {
     Command::cargo_bin("surefoot").expect("the program is built")
@@ -150,6 +153,48 @@ fn a_block_that_the_gpu_cannot_run_runs_on_the_cpu_and_that_is_said() {
     forward_on_gpu(&[]).success().stdout(predicate::str::contains(r#""on_cpu": []"#));
 }
 
+#[test]
+fn a_server_whose_gpu_is_lost_goes_on_elsewhere_with_what_it_has() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    let model = served::fixture("gpt2-tiny");
+    let expected: Vec<String> = ["The tensor", "a"]
+        .iter()
+        .map(|prompt| {
+            let alone =
+                served::generated(&model, prompt, &["--max-tokens", "60", "--device", "cpu"]);
+            alone["text"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let drill = "device_lost:op=embed,device=gpu,step=1,count=1";
+    let server = served::Server::start(&model, &["--device", "gpu", "--drill", drill]);
+    assert_eq!(server.get("/health").good()["device"], "gpu");
+    let vector = server.post("/v1/embeddings", serde_json::json!({"input": "a b"})).good();
+    std::thread::scope(|scope| {
+        for (prompt, expected) in ["The tensor", "a"].iter().zip(&expected) {
+            let server = &server;
+            scope.spawn(move || {
+                let body =
+                    serde_json::json!({"prompt": prompt, "max_tokens": 60, "temperature": 0});
+                assert_eq!(server.complete(body), [expected.as_str()]);
+            });
+        }
+        server.wait_for("surefoot_batch_size_count{engine=\"decode\"}", 2.0);
+        let moved = server.post("/v1/embeddings", serde_json::json!({"input": "a b"})).good();
+        let numbers = |answer: &serde_json::Value| -> Vec<f64> {
+            let embedding = answer["data"][0]["embedding"].as_array().unwrap().clone();
+            embedding.iter().map(|number| number.as_f64().unwrap()).collect()
+        };
+        for (a, b) in numbers(&vector).iter().zip(numbers(&moved)) {
+            assert!((a - b).abs() < 1e-4, "{a} on the GPU, {b} on the processor");
+        }
+    });
+    assert_eq!(server.get("/health").good()["device"], "cpu");
+    assert_eq!(server.metric("surefoot_faults_total{kind=\"device_lost\"}"), 1.0);
+    assert_eq!(server.metric("surefoot_sequences_total{outcome=\"failed\"}"), 0.0);
+}
+
 /// What a process holds in all: its own memory, and the GPU's pool where that is not part of it.
 fn held(document: &serde_json::Value, gpu: &surefoot::device::OpenDevice) -> u64 {
     let bytes = |key: &str| document[key].as_u64().unwrap_or(0);
@@ -193,4 +238,41 @@ fn a_budget_holds_on_the_gpu_with_weights_that_stream() {
         let planned = done["planned_peak_bytes"].as_u64().unwrap() - bytes("baseline_bytes");
         assert!(pool <= planned + (8 << 20), "{pool} of {planned} bytes, {share} %: {done}");
     }
+}
+
+/// The same weights on another device, with and without its noise in the calibration.
+#[test]
+fn a_model_on_the_gpu_is_the_one_on_the_cpu() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("llama.json");
+    let tokens = ["--tokens", "8", "--challenges", "20"];
+    surefoot()
+        .args(["fingerprint", "--device", "cpu", "--out"])
+        .arg(&file)
+        .arg(&model)
+        .args(tokens)
+        .assert()
+        .success();
+    let compare = |allowed: &str| {
+        let mut command = surefoot();
+        command.arg("compare").arg(&file).arg(&model).args(["--device", "gpu", "--no-fallback"]);
+        command.assert().code(0).stdout(
+            predicate::str::contains("SAME").and(predicate::str::contains(allowed.to_owned())),
+        );
+    };
+    compare("rounding to bf16");
+    surefoot()
+        .args(["fingerprint", "--device", "cpu", "--calibrate-on", "gpu", "--json", "--out"])
+        .arg(&file)
+        .arg(&model)
+        .args(tokens)
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("on gpu"));
+    compare("same precision");
 }

@@ -275,23 +275,19 @@ mod tests {
     #[test]
     fn callers_that_are_too_few_end_the_way_up_and_are_followed_when_more_come() {
         let mut climb = Climb::new(64);
-        let mut callers = 2;
         let mut now = Duration::ZERO;
-        for window in 0..4000 {
-            let lanes = climb.active();
-            now += Duration::from_millis(20);
-            climb.measured((lanes <= callers).then_some(lanes as f64), now);
-            match window {
-                500 => {
-                    assert!(climb.has_settled());
-                    assert_eq!(climb.active(), 2);
-                    callers = 16;
-                }
-                501..3999 => {}
-                _ if window > 500 => assert_eq!(climb.at, 7, "12 or 16 of the ladder"),
-                _ => {}
+        let mut serve = |climb: &mut Climb, callers: usize, windows: usize| {
+            for _ in 0..windows {
+                let lanes = climb.active();
+                now += Duration::from_millis(20);
+                climb.measured((lanes <= callers).then_some(lanes as f64), now);
             }
-        }
+        };
+        serve(&mut climb, 2, 500);
+        assert!(climb.has_settled());
+        assert_eq!(climb.ladder[climb.at], 2);
+        serve(&mut climb, 16, 3500);
+        assert_eq!(climb.ladder[climb.at], 16);
     }
 
     #[test]

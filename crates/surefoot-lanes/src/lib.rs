@@ -10,6 +10,7 @@
 
 mod batch_queue;
 mod climb;
+mod meter;
 mod once_map;
 mod patience;
 mod pool;
@@ -18,7 +19,8 @@ mod sync;
 
 pub use batch_queue::{Batch, BatchQueue, Next};
 pub use climb::Climb;
+pub use meter::Reading;
 pub use once_map::{Begun, OnceMap, Turn};
 pub use patience::Patience;
-pub use pool::{Lease, Pool, PoolStatistics, Reading};
+pub use pool::{Lease, Pool, PoolStatistics};
 pub use request::{Refused, Request, Ticket};

@@ -1,24 +1,38 @@
 //! Lanes that are leased to one caller at a time.
 //!
-//! Protocol: a lane is free, leased, or on its way to a waiter; whoever gives one back hands it to
-//! the caller that has waited longest, so a waiter is never overtaken and `waiters present ⇒ no
-//! lane to give` holds whenever the lock is free. The lock is held for the bookkeeping only, never
-//! while a lease is in use. At most `active` lanes are leased; when that number falls, leases in
-//! use run to their end.
+//! Protocol: a lane is free or leased. Whoever gives one back hands it to the caller that has waited
+//! longest, so nobody is overtaken and where someone waits no lane is free. The lock is held for
+//! the bookkeeping only, never while a lease is in use. At most `active` lanes are leased; when that
+//! number falls, leases in use run to their end.
+//!
+//! To hand over takes a few microseconds, in which two threads change places. Where leases are that
+//! short, a pool with a slice does it once a slice: as long as the head of the queue has been there
+//! for less than a slice, a lane that was leased for much less is left free, and who comes first
+//! takes it, mostly the caller that gave it back. The head is told once that this goes on; then it
+//! looks itself after a slice, takes a lane that is free, or asks for the next one (`asks`), which is
+//! then handed to it. If it finds one free, nobody came for it: then lanes are handed over again for
+//! a while, the longer the oftener that happens.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use crate::meter::{Meter, Reading};
 use crate::patience::Patience;
 use crate::sync::{
     Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, lock, now, wait, wait_until,
 };
 
+/// A lease is short if so many of it fit in a slice.
+const SHORT: u32 = 4;
+/// For how many leases lanes are handed over after one was left free in vain: at first, at most.
+const PENALTY: (u64, u64) = (256, 1 << 16);
+
 /// A number of lanes, leased exclusively, first come first served.
 #[derive(Debug)]
 pub struct Pool {
     lanes: usize,
+    slice: Duration,
     state: Mutex<State>,
 }
 
@@ -30,39 +44,28 @@ struct State {
     leased: usize,
     greatest_leased: usize,
     queue: VecDeque<Arc<Waiter>>,
+    head: Head,
+    /// Leases that are still to be handed over, and how many it will be the next time.
+    in_vain: u64,
+    penalty: u64,
     meter: Meter,
 }
 
-/// What is counted since the number of active lanes was set.
+/// Of the first in the queue.
 #[derive(Debug)]
-struct Meter {
-    started: Instant,
-    /// Since when all active lanes are leased, if they are.
-    full_since: Option<Instant>,
-    full: Duration,
-    full_releases: u64,
-    releases: u64,
-}
-
-/// What the lanes did since their active number was set or the meter was restarted.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reading {
-    /// How long ago that was.
-    pub elapsed: Duration,
-    /// How much of that time all active lanes were leased.
-    pub full: Duration,
-    /// How many leases ended while all active lanes were leased. Divided by `full`, that is the
-    /// rate that so many lanes give, whatever the demand.
-    pub full_releases: u64,
-    /// How many leases ended.
-    pub releases: u64,
+struct Head {
+    since: Instant,
+    /// It knows that lanes are left free, and looks after a slice.
+    looks: bool,
+    /// It gets the next lane.
+    asks: bool,
 }
 
 /// A caller in the queue. `lane` is written under the pool's lock, once.
 #[derive(Debug)]
 struct Waiter {
     lane: AtomicUsize,
-    handed_over: Condvar,
+    wake: Condvar,
 }
 
 const NO_LANE: usize = usize::MAX;
@@ -83,8 +86,14 @@ pub struct PoolStatistics {
 }
 
 impl Pool {
-    /// A pool of `lanes` lanes (at least one), all active.
+    /// A pool of `lanes` lanes (at least one), all active. Nobody overtakes.
     pub fn new(lanes: usize) -> Self {
+        Self::with_slice(lanes, Duration::ZERO)
+    }
+
+    /// A pool in which callers with short leases may overtake the one that has waited longest, for
+    /// a `slice` of time at most.
+    pub fn with_slice(lanes: usize, slice: Duration) -> Self {
         let lanes = lanes.max(1);
         let state = State {
             free: (0..lanes).map(Reverse).collect(),
@@ -92,67 +101,95 @@ impl Pool {
             leased: 0,
             greatest_leased: 0,
             queue: VecDeque::new(),
+            head: Head::new(),
+            in_vain: 0,
+            penalty: PENALTY.0,
             meter: Meter::new(false),
         };
-        Self { lanes, state: Mutex::new(state) }
-    }
-
-    /// A lane, if one is to be had in time.
-    pub fn lease_with(&self, patience: Patience) -> Option<Lease<'_>> {
-        match patience {
-            Patience::None => self.try_lease(),
-            Patience::Until(deadline) => self.lease_until(deadline),
-            Patience::Forever => Some(self.lease()),
-        }
+        Self { lanes, slice, state: Mutex::new(state) }
     }
 
     /// A lane if one is free now.
     pub fn try_lease(&self) -> Option<Lease<'_>> {
-        let lane = lock(&self.state).take()?;
-        Some(Lease { pool: self, lane })
+        lock(&self.state).take().map(|lane| self.lend(lane))
     }
 
     /// Waits its turn for a lane.
     pub fn lease(&self) -> Lease<'_> {
-        let mut state = lock(&self.state);
-        if let Some(lane) = state.take() {
-            return Lease { pool: self, lane };
-        }
-        let waiter = state.enqueue();
-        loop {
-            state = wait(&waiter.handed_over, state);
-            if let Some(lease) = self.handed_to(&waiter) {
-                return lease;
-            }
+        match self.lease_with(Patience::Forever) {
+            Some(lease) => lease,
+            None => unreachable!("patience without end does not run out"),
         }
     }
 
     /// Waits its turn for a lane, but not beyond `deadline`.
     pub fn lease_until(&self, deadline: Instant) -> Option<Lease<'_>> {
+        self.lease_with(Patience::Until(deadline))
+    }
+
+    /// A lane, if one is to be had in time.
+    pub fn lease_with(&self, patience: Patience) -> Option<Lease<'_>> {
         let mut state = lock(&self.state);
         if let Some(lane) = state.take() {
-            return Some(Lease { pool: self, lane });
+            return Some(self.lend(lane));
         }
+        let deadline = match patience {
+            Patience::None => return None,
+            Patience::Until(deadline) => Some(deadline),
+            Patience::Forever => None,
+        };
         let waiter = state.enqueue();
         loop {
-            let timed_out;
-            (state, timed_out) = wait_until(&waiter.handed_over, &self.state, state, deadline);
-            // A lane that came at the last moment is taken: it was taken off the queue for us.
-            if let Some(lease) = self.handed_to(&waiter) {
-                return Some(lease);
+            let looks = state.is_head(&waiter) && state.head.looks && !state.head.asks;
+            let look = looks.then(|| now() + self.slice);
+            let mut passed = None;
+            state = match look.into_iter().chain(deadline).min() {
+                None => wait(&waiter.wake, state),
+                Some(until) => {
+                    let (state, timed_out) = wait_until(&waiter.wake, &self.state, state, until);
+                    passed = timed_out.then_some(until);
+                    state
+                }
+            };
+            match waiter.lane.load(Ordering::Relaxed) {
+                NO_LANE => {}
+                // One that came at the last moment is taken: it is not in the queue any more.
+                lane => return Some(self.lend(lane)),
             }
-            if timed_out {
-                state.queue.retain(|other| !Arc::ptr_eq(other, &waiter));
+            if state.is_head(&waiter)
+                && let Some(lane) = state.take()
+            {
+                if passed.is_some() {
+                    state.was_in_vain();
+                }
+                self.leave_queue(state, &waiter);
+                return Some(self.lend(lane));
+            }
+            if passed.is_some() && passed == deadline {
+                self.leave_queue(state, &waiter);
                 return None;
+            }
+            if passed.is_some() && state.is_head(&waiter) {
+                state.head.asks = true;
             }
         }
     }
 
-    fn handed_to(&self, waiter: &Waiter) -> Option<Lease<'_>> {
-        match waiter.lane.load(Ordering::Relaxed) {
-            NO_LANE => None,
-            lane => Some(Lease { pool: self, lane }),
+    /// Takes `waiter` off the queue. What it leaves behind is the next one's.
+    fn leave_queue(&self, mut state: MutexGuard<'_, State>, waiter: &Arc<Waiter>) {
+        let was_head = state.is_head(waiter);
+        state.queue.retain(|other| !Arc::ptr_eq(other, waiter));
+        if was_head {
+            state.head = Head::new();
         }
+        let next = state.hand_over();
+        drop(state);
+        wake(next.as_deref());
+    }
+
+    fn lend(&self, lane: usize) -> Lease<'_> {
+        let since = (!self.slice.is_zero()).then(now);
+        Lease { pool: self, lane, since }
     }
 
     /// Changes how many lanes may be leased at once, between 1 and all of them. Waiters get what
@@ -163,7 +200,7 @@ impl Pool {
         let lucky: Vec<_> = std::iter::from_fn(|| state.hand_over()).collect();
         state.meter = Meter::new(state.is_full());
         drop(state);
-        lucky.iter().for_each(|waiter| waiter.handed_over.notify_one());
+        lucky.iter().for_each(|waiter| wake(Some(waiter)));
     }
 
     /// How many lanes may be leased at once.
@@ -184,7 +221,7 @@ impl Pool {
 
     /// What the pool is doing.
     pub fn statistics(&self) -> PoolStatistics {
-        let state: MutexGuard<'_, State> = lock(&self.state);
+        let state = lock(&self.state);
         PoolStatistics {
             lanes: self.lanes,
             active: state.active,
@@ -194,26 +231,34 @@ impl Pool {
         }
     }
 
-    fn give_back(&self, lane: usize) {
+    fn give_back(&self, lane: usize, since: Option<Instant>) {
         let mut state = lock(&self.state);
-        state.meter.releases += 1;
-        state.meter.full_releases += u64::from(state.is_full());
+        let full = state.is_full();
+        state.meter.ended(full);
         state.free.push(Reverse(lane));
         state.leased -= 1;
-        let next = state.hand_over();
-        if !state.is_full() {
-            state.meter.no_longer_full();
-        }
+        let next = match since {
+            Some(since) if !state.queue.is_empty() && state.leaves_free(since, self.slice) => {
+                let knew = std::mem::replace(&mut state.head.looks, true);
+                state.queue.front().filter(|_| !knew).cloned()
+            }
+            _ => state.hand_over(),
+        };
+        let full = state.is_full();
+        state.meter.full(full);
         drop(state);
-        if let Some(waiter) = next {
-            waiter.handed_over.notify_one();
-        }
+        wake(next.as_deref());
+    }
+}
+
+/// Once the lock is free, so that the one who wakes finds it so.
+fn wake(waiter: Option<&Waiter>) {
+    if let Some(waiter) = waiter {
+        waiter.wake.notify_one();
     }
 }
 
 impl State {
-    /// A lane for a caller that doesn't wait. Nobody is overtaken: where someone waits, there is
-    /// no lane to give.
     fn take(&mut self) -> Option<usize> {
         if self.is_full() {
             return None;
@@ -221,9 +266,7 @@ impl State {
         let Reverse(lane) = self.free.pop()?;
         self.leased += 1;
         self.greatest_leased = self.greatest_leased.max(self.leased);
-        if self.is_full() && self.meter.full_since.is_none() {
-            self.meter.full_since = Some(now());
-        }
+        self.meter.full(self.leased >= self.active);
         Some(lane)
     }
 
@@ -231,14 +274,20 @@ impl State {
         self.leased >= self.active
     }
 
+    fn is_head(&self, waiter: &Arc<Waiter>) -> bool {
+        self.queue.front().is_some_and(|head| Arc::ptr_eq(head, waiter))
+    }
+
     fn enqueue(&mut self) -> Arc<Waiter> {
-        let waiter =
-            Arc::new(Waiter { lane: AtomicUsize::new(NO_LANE), handed_over: Condvar::new() });
+        let waiter = Arc::new(Waiter { lane: AtomicUsize::new(NO_LANE), wake: Condvar::new() });
+        if self.queue.is_empty() {
+            self.head = Head::new();
+        }
         self.queue.push_back(Arc::clone(&waiter));
         waiter
     }
 
-    /// Gives a lane to the first waiter, who is to be notified once the lock is free.
+    /// Gives a lane to the first waiter, who is to be woken once the lock is free.
     fn hand_over(&mut self) -> Option<Arc<Waiter>> {
         if self.queue.is_empty() {
             return None;
@@ -246,37 +295,35 @@ impl State {
         let lane = self.take()?;
         let waiter = self.queue.pop_front()?;
         waiter.lane.store(lane, Ordering::Relaxed);
+        self.head = Head::new();
         Some(waiter)
+    }
+
+    /// Whether a lane that was leased at `since` is left for who comes first.
+    fn leaves_free(&mut self, since: Instant, slice: Duration) -> bool {
+        if self.in_vain > 0 {
+            self.in_vain -= 1;
+            return false;
+        }
+        let now = now();
+        let short = SHORT * now.saturating_duration_since(since) < slice;
+        let over = now.saturating_duration_since(self.head.since) >= slice;
+        if short && over {
+            // A whole slice in which those who came were quick enough.
+            self.penalty = (self.penalty / 2).max(PENALTY.0);
+        }
+        short && !over && !self.head.asks
+    }
+
+    fn was_in_vain(&mut self) {
+        self.in_vain = self.penalty;
+        self.penalty = (self.penalty * 2).min(PENALTY.1);
     }
 }
 
-impl Meter {
-    fn new(full: bool) -> Self {
-        let started = now();
-        Self {
-            started,
-            full_since: full.then_some(started),
-            full: Duration::ZERO,
-            full_releases: 0,
-            releases: 0,
-        }
-    }
-
-    fn no_longer_full(&mut self) {
-        if let Some(since) = self.full_since.take() {
-            self.full += now().saturating_duration_since(since);
-        }
-    }
-
-    fn read(&self) -> Reading {
-        let now = now();
-        let running = self.full_since.map(|since| now.saturating_duration_since(since));
-        Reading {
-            elapsed: now.saturating_duration_since(self.started),
-            full: self.full + running.unwrap_or_default(),
-            full_releases: self.full_releases,
-            releases: self.releases,
-        }
+impl Head {
+    fn new() -> Self {
+        Self { since: now(), looks: false, asks: false }
     }
 }
 
@@ -286,6 +333,8 @@ impl Meter {
 pub struct Lease<'p> {
     pool: &'p Pool,
     lane: usize,
+    /// Since when, where that matters.
+    since: Option<Instant>,
 }
 
 impl Lease<'_> {
@@ -297,6 +346,6 @@ impl Lease<'_> {
 
 impl Drop for Lease<'_> {
     fn drop(&mut self) {
-        self.pool.give_back(self.lane);
+        self.pool.give_back(self.lane, self.since);
     }
 }

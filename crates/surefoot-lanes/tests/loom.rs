@@ -5,6 +5,7 @@
 //! every interleaving would take too long the number of preemptions is bounded; most bugs need
 //! two.
 #![cfg(feature = "loom")]
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use std::time::{Duration, Instant};
 
@@ -30,10 +31,69 @@ fn all(mut bodies: Vec<Box<dyn FnOnce() + Send>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-#[test]
-fn a_lane_has_one_holder_and_every_caller_gets_one() {
-    model(Some(4), || {
-        let pool = Arc::new(Pool::new(1));
+/// Each model of the pool twice: lanes are handed over, and left free for a slice, in which leases
+/// that take no time are short.
+mod handed_over {
+    use std::time::Duration;
+
+    #[test]
+    fn a_lane_has_one_holder_and_every_caller_gets_one() {
+        super::a_lane_has_one_holder_and_every_caller_gets_one(Duration::ZERO);
+    }
+
+    #[test]
+    fn a_lane_handed_to_one_that_gives_up_is_not_lost() {
+        super::a_lane_handed_to_one_that_gives_up_is_not_lost(Duration::ZERO);
+    }
+
+    #[test]
+    fn lanes_that_become_active_reach_those_who_wait() {
+        super::lanes_that_become_active_reach_those_who_wait(Duration::ZERO);
+    }
+
+    #[test]
+    fn no_more_lanes_are_leased_than_are_active() {
+        super::no_more_lanes_are_leased_than_are_active(Duration::ZERO);
+    }
+
+    #[test]
+    fn lanes_that_are_given_back_reach_all_who_wait() {
+        super::lanes_that_are_given_back_reach_all_who_wait(Duration::ZERO);
+    }
+}
+
+mod left_free {
+    const SLICE: std::time::Duration = std::time::Duration::from_millis(1);
+
+    #[test]
+    fn a_lane_has_one_holder_and_every_caller_gets_one() {
+        super::a_lane_has_one_holder_and_every_caller_gets_one(SLICE);
+    }
+
+    #[test]
+    fn a_lane_handed_to_one_that_gives_up_is_not_lost() {
+        super::a_lane_handed_to_one_that_gives_up_is_not_lost(SLICE);
+    }
+
+    #[test]
+    fn lanes_that_become_active_reach_those_who_wait() {
+        super::lanes_that_become_active_reach_those_who_wait(SLICE);
+    }
+
+    #[test]
+    fn no_more_lanes_are_leased_than_are_active() {
+        super::no_more_lanes_are_leased_than_are_active(SLICE);
+    }
+
+    #[test]
+    fn lanes_that_are_given_back_reach_all_who_wait() {
+        super::lanes_that_are_given_back_reach_all_who_wait(SLICE);
+    }
+}
+
+fn a_lane_has_one_holder_and_every_caller_gets_one(slice: Duration) {
+    model(Some(4), move || {
+        let pool = Arc::new(Pool::with_slice(1, slice));
         let inside = Arc::new(AtomicUsize::new(0));
         let caller = || -> Box<dyn FnOnce() + Send> {
             let (pool, inside) = (Arc::clone(&pool), Arc::clone(&inside));
@@ -49,10 +109,9 @@ fn a_lane_has_one_holder_and_every_caller_gets_one() {
     });
 }
 
-#[test]
-fn a_lane_handed_to_one_that_gives_up_is_not_lost() {
-    model(Some(4), || {
-        let pool = Arc::new(Pool::new(1));
+fn a_lane_handed_to_one_that_gives_up_is_not_lost(slice: Duration) {
+    model(Some(4), move || {
+        let pool = Arc::new(Pool::with_slice(1, slice));
         let deadline = Instant::now();
         let patient = || -> Box<dyn FnOnce() + Send> {
             let pool = Arc::clone(&pool);
@@ -66,10 +125,9 @@ fn a_lane_handed_to_one_that_gives_up_is_not_lost() {
     });
 }
 
-#[test]
-fn lanes_that_become_active_reach_those_who_wait() {
-    model(Some(4), || {
-        let pool = Arc::new(Pool::new(2));
+fn lanes_that_become_active_reach_those_who_wait(slice: Duration) {
+    model(Some(4), move || {
+        let pool = Arc::new(Pool::with_slice(2, slice));
         pool.set_active(1);
         let held = pool.lease();
         let waiter = {
@@ -88,10 +146,9 @@ fn lanes_that_become_active_reach_those_who_wait() {
     });
 }
 
-#[test]
-fn no_more_lanes_are_leased_than_are_active() {
-    model(Some(4), || {
-        let pool = Arc::new(Pool::new(2));
+fn no_more_lanes_are_leased_than_are_active(slice: Duration) {
+    model(Some(4), move || {
+        let pool = Arc::new(Pool::with_slice(2, slice));
         let caller = || -> Box<dyn FnOnce() + Send> {
             let pool = Arc::clone(&pool);
             Box::new(move || drop(pool.lease()))
@@ -104,6 +161,22 @@ fn no_more_lanes_are_leased_than_are_active() {
         });
         all(vec![caller(), caller(), shrink]);
         assert_eq!((pool.active(), pool.statistics().leased), (1, 0));
+    });
+}
+
+fn lanes_that_are_given_back_reach_all_who_wait(slice: Duration) {
+    model(Some(4), move || {
+        let pool = Arc::new(Pool::with_slice(2, slice));
+        let (one, two) = (pool.lease(), pool.lease());
+        let waiter = |pool: Arc<Pool>| {
+            // It never gives its lane back, so that the other one can't live on it.
+            thread::spawn(move || std::mem::forget(pool.lease()))
+        };
+        let waiters = [waiter(Arc::clone(&pool)), waiter(Arc::clone(&pool))];
+        drop(one);
+        drop(two);
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+        assert_eq!(pool.statistics().leased, 2);
     });
 }
 

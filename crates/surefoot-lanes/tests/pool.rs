@@ -133,8 +133,13 @@ fn fewer_active_lanes_take_effect_as_leases_end_and_more_at_once() {
 
 #[test]
 fn many_short_lived_threads_share_few_lanes_and_no_two_share_one() {
+    share_few_lanes(Pool::new);
+    share_few_lanes(|lanes| Pool::with_slice(lanes, Duration::from_millis(1)));
+}
+
+fn share_few_lanes(make: impl Fn(usize) -> Pool) {
     const LANES: usize = 3;
-    let pool = Pool::new(LANES);
+    let pool = make(LANES);
     let held: [AtomicUsize; LANES] = Default::default();
     for _round in 0..20 {
         let barrier = Barrier::new(64);
@@ -184,4 +189,54 @@ fn the_meter_counts_what_ends_while_all_lanes_are_in_use() {
     assert!(reading.elapsed >= 2 * SOON);
     pool.restart_meter();
     assert_eq!(pool.reading().releases, 0);
+}
+
+#[test]
+fn short_leases_change_hands_once_a_slice_and_everyone_gets_a_share() {
+    const CALLERS: usize = 8;
+    let changes = |slice: Duration| {
+        let pool = Pool::with_slice(1, slice);
+        // Who had it last, how often it changed hands, and how often each one had it.
+        let seen = Mutex::new((CALLERS, 0u64, [0u64; CALLERS]));
+        let barrier = Barrier::new(CALLERS);
+        std::thread::scope(|scope| {
+            for caller in 0..CALLERS {
+                let (pool, seen, barrier) = (&pool, &seen, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    let until = Instant::now() + Duration::from_millis(300);
+                    while Instant::now() < until {
+                        let _lease = pool.lease();
+                        let busy = Instant::now() + Duration::from_micros(20);
+                        while Instant::now() < busy {}
+                        let mut seen = seen.lock().unwrap();
+                        seen.1 += u64::from(seen.0 != caller);
+                        seen.0 = caller;
+                        seen.2[caller] += 1;
+                    }
+                });
+            }
+        });
+        let (_, changes, leases) = seen.into_inner().unwrap();
+        assert!(leases.iter().all(|had| *had > 0), "{leases:?}");
+        changes as f64 / leases.iter().sum::<u64>() as f64
+    };
+    let (handed, sliced) = (changes(Duration::ZERO), changes(Duration::from_millis(1)));
+    assert!(sliced < handed / 3.0, "{sliced} of the leases changed hands, without slice {handed}");
+}
+
+#[test]
+fn a_lane_left_free_in_vain_is_taken_by_the_one_that_waits() {
+    let pool = Pool::with_slice(1, Duration::from_millis(1));
+    // Callers that come once: nobody comes back for a lane that was left free.
+    for _ in 0..4 {
+        let held = pool.lease();
+        std::thread::scope(|scope| {
+            let waiters: Vec<_> = (0..6).map(|_| scope.spawn(|| drop(pool.lease()))).collect();
+            until_waiting(&pool, 6);
+            drop(held);
+            waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+        });
+    }
+    assert_eq!((pool.statistics().leased, pool.statistics().waiting), (0, 0));
 }

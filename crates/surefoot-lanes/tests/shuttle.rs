@@ -3,6 +3,7 @@
 //!
 //! Shuttle fails a schedule that deadlocks, so "nobody waits for ever" is part of each of them.
 #![cfg(feature = "shuttle")]
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use std::time::{Duration, Instant};
 
@@ -26,10 +27,9 @@ fn all(bodies: impl IntoIterator<Item = Box<dyn FnOnce() + Send>>) {
     threads.into_iter().for_each(|thread| thread.join().unwrap());
 }
 
-#[test]
-fn eight_callers_of_every_kind_share_three_lanes_that_come_and_go() {
-    check(20_000, || {
-        let pool = Arc::new(Pool::new(3));
+fn share_three_lanes_that_come_and_go(slice: Duration) {
+    check(20_000, move || {
+        let pool = Arc::new(Pool::with_slice(3, slice));
         let held: Arc<[AtomicUsize; 3]> = Arc::default();
         let callers = (0..8).map(|caller| -> Box<dyn FnOnce() + Send> {
             let (pool, held) = (Arc::clone(&pool), Arc::clone(&held));
@@ -57,6 +57,16 @@ fn eight_callers_of_every_kind_share_three_lanes_that_come_and_go() {
         let (one, two) = (pool.try_lease(), pool.try_lease());
         assert!(one.is_some() && two.is_some() && pool.try_lease().is_none());
     });
+}
+
+#[test]
+fn eight_callers_share_three_lanes_that_are_handed_over() {
+    share_three_lanes_that_come_and_go(Duration::ZERO);
+}
+
+#[test]
+fn eight_callers_share_three_lanes_that_are_left_free() {
+    share_three_lanes_that_come_and_go(Duration::from_millis(1));
 }
 
 #[test]
@@ -104,7 +114,9 @@ fn requests_of_four_clients_come_out_once_whatever_happens_to_them() {
                             out.fetch_add(queue.cancel(&ticket).unwrap_or(0), SeqCst);
                         }
                         Ok(_) => {}
-                        Err(Refused::Full(one)) => drop(out.fetch_add(one, SeqCst)),
+                        Err(Refused::Full(one)) => {
+                            out.fetch_add(one, SeqCst);
+                        }
                         Err(Refused::Closed(_)) => panic!("it is open"),
                     }
                 }
@@ -127,7 +139,9 @@ fn requests_of_four_clients_come_out_once_whatever_happens_to_them() {
                                 out.fetch_add(queue.join(&batch.key, 1).len(), SeqCst);
                             }
                         }
-                        Next::Expired(late) => drop(out.fetch_add(late.len(), SeqCst)),
+                        Next::Expired(late) => {
+                            out.fetch_add(late.len(), SeqCst);
+                        }
                         Next::Closed => return,
                     }
                 }

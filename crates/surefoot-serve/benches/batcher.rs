@@ -139,44 +139,63 @@ fn encode(options: &Options, footing: Arc<Footing>) {
     for size in BATCHES {
         model.embed(&batch(size), Pooling::Mean).unwrap();
     }
-    let mut ratios = Vec::new();
-    let mut latencies = Vec::new();
-    for round in 0..options.rounds {
-        let mut best = (0, 0.0_f64);
-        for size in BATCHES {
+    let mut fixed = Fixed::default();
+    let mut rates = Vec::new();
+    for _ in 0..options.rounds {
+        fixed.measure(|size| {
             let texts = batch(size);
-            let rate = rate(options.seconds / 2.0, size, || {
+            rate(options.seconds / 2.0, size, || {
                 model.embed(&texts, Pooling::Mean).unwrap();
-            });
-            print!("  batch {size}: {rate:.0}/s");
-            if rate > best.1 {
-                best = (size, rate);
-            }
-        }
-        println!();
-        let served = clients(options.seconds, |client| {
+            })
+        });
+        rates.push(clients(options.seconds, |client| {
             let heard = engine.embed(vec![text(client, TEXT)], None).unwrap();
             for heard in heard {
                 heard.blocking_recv().unwrap().unwrap();
             }
             1
-        });
-        let one_batch = best.0 as f64 / best.1;
-        let p99 = half_load(&engine, best.1 / 2.0, options.seconds * 2.0);
-        println!(
-            "round {round}: best fixed batch {} with {:.0} texts/s; {CLIENTS} clients {served:.0} \
-             texts/s; one batch {:.1} ms; p99 at half load {:.1} ms",
-            best.0,
-            best.1,
-            one_batch * 1e3,
-            p99 * 1e3
-        );
-        ratios.push(served / best.1);
-        latencies.push(p99 / one_batch);
+        }));
     }
-    let (ratio, latency) = (median(ratios), median(latencies));
-    println!("embed: {:.0} % of the best fixed batch (85 % wanted)", ratio * 100.0);
-    println!("embed: p99 at half load {latency:.2} times one batch (3 allowed)");
+    let (size, best) = fixed.best();
+    let served = median(rates);
+    let one_batch = size as f64 / best;
+    let p99: Vec<f64> = (0..options.rounds)
+        .map(|_| half_load(&engine, best / 2.0, options.seconds * 2.0))
+        .collect();
+    let p99 = median(p99);
+    println!(
+        "embed: {CLIENTS} clients {served:.0} texts/s, {:.0} % of the best fixed batch (85 % wanted)",
+        served / best * 100.0
+    );
+    println!(
+        "embed: p99 at half load {:.1} ms, {:.2} times one batch of {size} (3 allowed)",
+        p99 * 1e3,
+        p99 / one_batch
+    );
+}
+
+/// The rates of fixed batches, over all rounds.
+#[derive(Default)]
+struct Fixed([Vec<f64>; BATCHES.len()]);
+
+impl Fixed {
+    fn measure(&mut self, rate: impl Fn(usize) -> f64) {
+        for (rates, size) in self.0.iter_mut().zip(BATCHES) {
+            rates.push(rate(size));
+        }
+    }
+
+    /// The best rate, and the largest batch that is within 3 % of it: that is the batch which a
+    /// server without a batcher of its own would be set to.
+    fn best(&self) -> (usize, f64) {
+        let rates: Vec<f64> = self.0.iter().map(|rates| median(rates.clone())).collect();
+        let told: Vec<String> =
+            BATCHES.iter().zip(&rates).map(|(size, rate)| format!("{size}: {rate:.0}/s")).collect();
+        println!("fixed batches {}", told.join(", "));
+        let best = rates.iter().copied().fold(0.0, f64::max);
+        let near = rates.iter().rposition(|rate| *rate >= 0.97 * best).unwrap_or(0);
+        (BATCHES[near], best)
+    }
 }
 
 /// The p99 of requests that come by chance, `rate` a second, from when each should have come.
@@ -227,18 +246,11 @@ fn decode(options: &Options, footing: Arc<Footing>) {
     for size in BATCHES {
         generate(size);
     }
-    let mut ratios = Vec::new();
-    for round in 0..options.rounds {
-        let mut best = (0, 0.0_f64);
-        for size in BATCHES {
-            let rate = rate(options.seconds / 2.0, size * NEW_TOKENS, || generate(size));
-            print!("  batch {size}: {rate:.0}/s");
-            if rate > best.1 {
-                best = (size, rate);
-            }
-        }
-        println!();
-        let served = clients(options.seconds, |client| {
+    let mut fixed = Fixed::default();
+    let mut rates = Vec::new();
+    for _ in 0..options.rounds {
+        fixed.measure(|size| rate(options.seconds / 2.0, size * NEW_TOKENS, || generate(size)));
+        rates.push(clients(options.seconds, |client| {
             let generation = Generation {
                 prompt: text(client, PROMPT),
                 max_tokens: NEW_TOKENS,
@@ -254,15 +266,15 @@ fn decode(options: &Options, footing: Arc<Footing>) {
                     Said::Failed(error) => panic!("{error}"),
                 }
             }
-        });
-        println!(
-            "round {round}: best fixed batch {} with {:.0} tokens/s; {CLIENTS} clients {served:.0} \
-             tokens/s",
-            best.0, best.1
-        );
-        ratios.push(served / best.1);
+        }));
     }
-    println!("decode: {:.0} % of the best fixed batch (85 % wanted)", median(ratios) * 100.0);
+    let (size, best) = fixed.best();
+    let served = median(rates);
+    println!(
+        "decode: {CLIENTS} clients {served:.0} tokens/s, {:.0} % of the best fixed batch, {size} \
+         (85 % wanted)",
+        served / best * 100.0
+    );
 }
 
 /// Models with random weights.

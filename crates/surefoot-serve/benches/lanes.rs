@@ -3,7 +3,8 @@
 //! `cargo bench --workspace --bench lanes -- [--device cpu|gpu] [--model mlp|conv|block]
 //! [--seconds S]`. All rates are of one run, in turns: for each number of callers, bare and on
 //! lanes, round after round; the median of the rounds. The callers are the same threads in both, so
-//! that both find their streams warm. About a minute.
+//! that both find their streams warm. The cores that each took are beside its rate: on a machine with
+//! other work they tell how much of it there was. About a minute.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Barrier, mpsc};
@@ -56,8 +57,8 @@ impl Crew {
         Self((0..64).map(hire).collect())
     }
 
-    /// Forwards a second of `callers` callers, after a start that is not counted.
-    fn rate(&self, callers: usize, window: Duration, work: &Work) -> f64 {
+    /// What `callers` callers reach, after a start that is not counted.
+    fn rate(&self, callers: usize, window: Duration, work: &Work) -> Rate {
         let (stop, counting) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (done, finished) = (Arc::new(AtomicU64::new(0)), Arc::new(Barrier::new(callers + 1)));
         for (caller, jobs) in self.0[..callers].iter().enumerate() {
@@ -76,13 +77,38 @@ impl Crew {
         }
         std::thread::sleep(window / 4);
         counting.store(true, Relaxed);
-        let (started, before) = (Instant::now(), done.load(Relaxed));
+        let (started, before, cpu) = (Instant::now(), done.load(Relaxed), cpu_seconds());
         std::thread::sleep(window);
-        let (elapsed, after) = (started.elapsed(), done.load(Relaxed));
+        let seconds = started.elapsed().as_secs_f64();
+        let (forwards, cpu) = (done.load(Relaxed) - before, cpu_seconds() - cpu);
         stop.store(true, Relaxed);
         finished.wait();
-        (after - before) as f64 / elapsed.as_secs_f64()
+        Rate { forwards: forwards as f64 / seconds, cores: cpu / seconds }
     }
+}
+
+#[derive(Clone, Copy)]
+struct Rate {
+    /// Forwards a second.
+    forwards: f64,
+    /// How many processor cores that took.
+    cores: f64,
+}
+
+impl Rate {
+    /// Each number's median.
+    fn median(rates: &[Self]) -> Self {
+        let of = |number: fn(&Self) -> f64| median(rates.iter().map(number).collect());
+        Self { forwards: of(|rate| rate.forwards), cores: of(|rate| rate.cores) }
+    }
+}
+
+/// Processor time of this process, where the system tells; its ticks are hundredths of a second.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = |nth| after_name.split_whitespace().nth(nth).and_then(|t| t.parse::<f64>().ok());
+    (ticks(11).unwrap_or(0.0) + ticks(12).unwrap_or(0.0)) / 100.0
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -117,22 +143,35 @@ fn main() {
             }
         }
     }
-    let [bare, laned] = rates.map(|side| side.into_iter().map(median).collect::<Vec<f64>>());
-    let best_bare = bare.iter().copied().fold(0.0, f64::max);
-    let best = laned.iter().copied().fold(best_bare, f64::max);
-    println!("\n{:>8} {:>12} {:>12} {:>22}", "callers", "bare /s", "lanes /s", "lanes / best bare");
+    let [bare, laned] =
+        rates.map(|side| side.iter().map(|all| Rate::median(all)).collect::<Vec<Rate>>());
+    let best_of = |side: &[Rate]| side.iter().map(|rate| rate.forwards).fold(0.0, f64::max);
+    let (best_bare, best) = (best_of(&bare), best_of(&bare).max(best_of(&laned)));
+    println!("\n         bare              lanes");
+    println!("callers  /s         cores  /s         cores  lanes / best bare");
     for (nth, callers) in CALLERS.into_iter().enumerate() {
-        let share = laned[nth] / best_bare;
-        println!("{callers:>8} {:>12.0} {:>12.0} {share:>22.3}", bare[nth], laned[nth]);
+        let (bare, laned) = (bare[nth], laned[nth]);
+        println!(
+            "{callers:<8} {:<10.0} {:<6.2} {:<10.0} {:<6.2} {:.3}",
+            bare.forwards,
+            bare.cores,
+            laned.forwards,
+            laned.cores,
+            laned.forwards / best_bare,
+        );
     }
     println!("\n{} lanes active of {MOST_LANES}", lanes.statistics().active);
     for (nth, callers) in CALLERS.into_iter().enumerate() {
         if [8, 16, 64].contains(&callers) {
-            verdict(&format!("{callers} callers / best bare rate"), laned[nth] / best_bare, 0.9);
+            verdict(
+                &format!("{callers} callers / best bare rate"),
+                laned[nth].forwards / best_bare,
+                0.9,
+            );
         }
     }
-    let bound = (8.0 * laned[0]).min(best);
-    verdict("8 callers / min(8 x one lane, saturated)", laned[3] / bound, 0.9);
+    let bound = (8.0 * laned[0].forwards).min(best);
+    verdict("8 callers / min(8 x one lane, saturated)", laned[3].forwards / bound, 0.9);
     cost_of_one_lane(&scene, options.window);
     inside_at_once(&scene, &crew, options.window);
 }
@@ -160,37 +199,26 @@ fn settle(lanes: &Lanes<()>, crew: &Crew, window: Duration, work: &Work) {
     println!("{found}: {active} lanes pay, after {took:.1} s");
 }
 
-/// One caller, on a lane and bare, in turns too short for the machine to change between them.
+/// One caller, one forward bare and one on a lane in turns; the median of each, so that forwards
+/// during which the thread had to wait for the processor don't count.
 fn cost_of_one_lane(scene: &Scene, window: Duration) {
     let lanes = Lanes::new(Arc::clone(&scene.device), MOST_LANES);
-    let on_lane = || on_a_lane(&lanes, || scene.forward(0));
-    let bare = || scene.forward(0);
-    (0..8).for_each(|_| {
-        on_lane();
-        bare();
-    });
-    let time = |work: &dyn Fn(), count: usize| {
-        let started = Instant::now();
-        (0..count).for_each(|_| work());
-        started.elapsed().as_secs_f64()
-    };
-    let count = (0.02 / time(&bare, 1)).ceil().clamp(1.0, 1000.0) as usize;
+    let mut times = [Vec::new(), Vec::new()];
     let until = Instant::now() + 12 * window;
-    let mut ratios = Vec::new();
-    while Instant::now() < until || ratios.len() < 11 {
-        // The outer two of one kind around the inner two of the other: drift cancels.
-        let [a, b, c, d]: [&dyn Fn(); 4] = match ratios.len() % 2 {
-            0 => [&bare, &on_lane, &on_lane, &bare],
-            _ => [&on_lane, &bare, &bare, &on_lane],
-        };
-        let outer_first = time(a, count);
-        let inner = time(b, count) + time(c, count);
-        let outer = outer_first + time(d, count);
-        ratios.push(if ratios.len() % 2 == 0 { inner / outer } else { outer / inner });
+    while Instant::now() < until || times[0].len() < 20 {
+        let started = Instant::now();
+        scene.forward(0);
+        let between = Instant::now();
+        on_a_lane(&lanes, || scene.forward(0));
+        times[0].push((between - started).as_secs_f64());
+        times[1].push(between.elapsed().as_secs_f64());
     }
-    let ratio = median(ratios);
+    let count = times[0].len();
+    let [bare, laned] = times.map(median);
+    let ratio = laned / bare;
     let said = if ratio <= 1.02 { "ok" } else { "MISSED" };
     println!("{:<45} {ratio:>7.4}  (at most 1.02) {said}", "one caller on a lane / bare, time");
+    println!("  {:.1} and {:.1} us, of {count} forwards each", laned * 1e6, bare * 1e6);
 }
 
 /// No lock is held while a model runs: as many threads are inside of it as there are lanes.

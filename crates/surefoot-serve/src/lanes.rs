@@ -2,7 +2,7 @@
 //!
 //! Protocol of a run: if the key was never run here, one caller has the turn to run it first, which
 //! compiles and tunes what it needs, and the others of that key wait for it without holding a lane.
-//! Then the caller leases a lane, first come first served, computes on the lane's stream and gives
+//! Then the caller leases a lane, first come first served within a millisecond, computes on the lane's stream and gives
 //! the lane back, in a panic too. No lock is held while `forward` runs, and nothing waits for the
 //! whole device: `forward` reads its own result, and that waits for its own stream.
 //!
@@ -20,6 +20,9 @@ use surefoot_lanes::{Begun, Climb, OnceMap, Patience, Pool, PoolStatistics};
 /// The most lanes that are tried where nothing else is asked for. Each lane that was ever used
 /// keeps memory on its device.
 pub const MOST_LANES: usize = 32;
+
+/// Callers whose forwards are far shorter than this change places once in so long, not after each.
+const SLICE: Duration = Duration::from_millis(1);
 
 /// A window of measurement is no shorter, and has four forwards, and two of each lane.
 const WINDOW: Duration = Duration::from_millis(20);
@@ -59,7 +62,7 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
         Self {
             device,
             streams: (0..lanes).map(|_| Stream::new()).collect(),
-            pool: Pool::new(lanes),
+            pool: Pool::with_slice(lanes, SLICE),
             tuning: None,
             compiled: OnceMap::new(),
         }

@@ -5,7 +5,7 @@
 
 mod race;
 
-use race::process::{children, play_role};
+use race::process::{children, compiled_once, play_role};
 
 fn main() {
     if play_role() {
@@ -20,6 +20,9 @@ fn main() {
     let exit = 2 * cold;
     children("cold", &device, cold);
     println!("{cold} processes whose threads all began with their first forward: right");
+    let kernels = compiled_once(&device);
+    assert_eq!(kernels == 0, device == "cpu", "the log of compilations was read");
+    println!("{kernels} kernels, each compiled once");
     children("exit", &device, exit);
     println!("{exit} processes that ended with work in flight: ended well");
 }

@@ -1,51 +1,19 @@
 //! Hamming distance, at the speed of memory.
 //!
-//! Carry-save adders count eight words at a time before any popcount is due, and the lanes make
-//! vectors of it on whatever processor the program was built for.
+//! What the processor has for counting bits, in vectors or one word at a time, is found when the
+//! program runs; the loop is plain so that the compiler can use it.
 
+use pulp::Arch;
 use rayon::prelude::*;
-
-const LANES: usize = 4;
-type Lanes = [u64; LANES];
 
 /// The number of bits in which two vectors of equal length differ.
 pub fn distance(a: &[u64], b: &[u64]) -> u32 {
-    debug_assert_eq!(a.len(), b.len());
-    let (a_blocks, a_rest) = a.as_chunks::<{ 8 * LANES }>();
-    let (b_blocks, b_rest) = b.as_chunks::<{ 8 * LANES }>();
-    let (mut ones, mut twos, mut fours) = ([0; LANES], [0; LANES], [0; LANES]);
-    let mut eights = 0;
-    for (a, b) in a_blocks.iter().zip(b_blocks) {
-        let v = |at: usize| -> Lanes {
-            std::array::from_fn(|lane| a[at * LANES + lane] ^ b[at * LANES + lane])
-        };
-        let two_a = add(&mut ones, v(0), v(1));
-        let two_b = add(&mut ones, v(2), v(3));
-        let four_a = add(&mut twos, two_a, two_b);
-        let two_a = add(&mut ones, v(4), v(5));
-        let two_b = add(&mut ones, v(6), v(7));
-        let four_b = add(&mut twos, two_a, two_b);
-        eights += count(add(&mut fours, four_a, four_b));
-    }
-    let rest: u32 = a_rest.iter().zip(b_rest).map(|(a, b)| (a ^ b).count_ones()).sum();
-    8 * eights + 4 * count(fours) + 2 * count(twos) + count(ones) + rest
-}
-
-/// Adds two bits to `sum` in each place and returns the carries.
-#[inline(always)]
-fn add(sum: &mut Lanes, a: Lanes, b: Lanes) -> Lanes {
-    let mut carry = [0; LANES];
-    for lane in 0..LANES {
-        let half = sum[lane] ^ a[lane];
-        carry[lane] = (sum[lane] & a[lane]) | (half & b[lane]);
-        sum[lane] = half ^ b[lane];
-    }
-    carry
+    Arch::new().dispatch(|| differing(a, b))
 }
 
 #[inline(always)]
-fn count(lanes: Lanes) -> u32 {
-    lanes.iter().map(|word| word.count_ones()).sum()
+fn differing(a: &[u64], b: &[u64]) -> u32 {
+    a.iter().zip(b).map(|(a, b)| (a ^ b).count_ones()).sum()
 }
 
 /// The distance of `query` to each vector of `library`, which lie one after the other.
@@ -55,10 +23,17 @@ pub fn distances(query: &[u64], library: &[u64]) -> Vec<u32> {
     if query.is_empty() {
         return Vec::new();
     }
-    library
-        .par_chunks(query.len() * SHARE)
-        .flat_map_iter(|some| some.chunks_exact(query.len()).map(|vector| distance(query, vector)))
-        .collect()
+    let arch = Arch::new();
+    let share = |(some, counts): (&[u64], &mut [u32])| {
+        arch.dispatch(|| {
+            for (vector, count) in some.chunks_exact(query.len()).zip(counts) {
+                *count = differing(query, vector);
+            }
+        });
+    };
+    let mut counts = vec![0; library.len() / query.len()];
+    library.par_chunks(query.len() * SHARE).zip(counts.par_chunks_mut(SHARE)).for_each(share);
+    counts
 }
 
 #[cfg(test)]

@@ -6,9 +6,11 @@
 //! is found near is read and compared in full.
 
 use std::collections::BTreeMap;
+use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::betting::Bets;
@@ -88,11 +90,18 @@ impl Library {
     /// Opens a folder, reading what the index doesn't know yet, and brings the index up to date.
     pub fn open(folder: &Path) -> Result<Self, VerifyError> {
         let known = Self::read_index(folder).unwrap_or_default();
+        let files = files(folder)?;
+        let is_known = |((file, bytes, changed), entry): (&(String, u64, u64), &Entry)| {
+            (file, bytes, changed) == (&entry.file, &entry.bytes, &entry.changed)
+        };
+        if files.len() == known.entries.len() && files.iter().zip(&known.entries).all(is_known) {
+            return Ok(Self { folder: folder.to_owned(), ..known });
+        }
         let by_name: BTreeMap<&str, &Entry> =
             known.entries.iter().map(|entry| (entry.file.as_str(), entry)).collect();
         let mut library = Self { folder: folder.to_owned(), ..Self::default() };
         let mut fresh = false;
-        for (file, bytes, changed) in files(folder)? {
+        for (file, bytes, changed) in files {
             let entry = by_name.get(file.as_str()).copied();
             if let Some(entry) = entry.filter(|it| it.bytes == bytes && it.changed == changed) {
                 let vector = &known.vectors[entry.start..entry.start + entry.words];
@@ -277,19 +286,19 @@ impl<'a> Reader<'a> {
 /// Name, size and time of every JSON file, by name.
 fn files(folder: &Path) -> Result<Vec<(String, u64, u64)>, VerifyError> {
     let unreadable = |error| VerifyError::file(folder, format!("can't be read: {error}"));
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        let Ok(name) = entry.file_name().into_string() else { continue };
-        if !name.ends_with(".json") {
-            continue;
-        }
-        let about = entry.metadata().map_err(unreadable)?;
+    let entries = std::fs::read_dir(folder).map_err(unreadable)?;
+    let entries = entries.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+    let about = |entry: &DirEntry| {
+        let name = entry.file_name().into_string().ok().filter(|name| name.ends_with(".json"))?;
+        let about = match entry.metadata() {
+            Ok(about) => about,
+            Err(error) => return Some(Err(unreadable(error))),
+        };
         let changed = about.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let changed = changed.map_or(0, |time| time.as_nanos() as u64);
-        files.push((name, about.len(), changed));
-    }
-    files.sort_unstable();
+        Some(Ok((name, about.len(), changed.map_or(0, |time| time.as_nanos() as u64))))
+    };
+    let mut files = entries.par_iter().filter_map(about).collect::<Result<Vec<_>, _>>()?;
+    files.par_sort_unstable();
     Ok(files)
 }
 

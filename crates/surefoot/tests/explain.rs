@@ -61,6 +61,55 @@ fn the_held_out_set_shares_no_message_with_the_samples_and_has_every_kind() {
     assert!(kinds.values().all(|&count| count >= 10), "{kinds:?}");
 }
 
+/// What people and programs put around a message.
+const WRAPPINGS: &[fn(&str) -> String] = &[
+    |m| format!("2024-05-14 09:12:44,871 - trainer - ERROR - {m}"),
+    |m| format!("Error: inference request failed: {m}"),
+    |m| format!("```\n{m}\n```"),
+    |m| format!("\x1b[31m{m}\x1b[0m"),
+    |m| m.replace('\n', "\r\n"),
+    |m| m.replace('\n', "\\n"),
+    |m| m.to_lowercase(),
+    |m| format!("{m}\n\nProcess finished with exit code 1"),
+    |m| format!("{m}\nAborted (core dumped)"),
+    |m| {
+        format!(
+            "FutureWarning: `torch.cuda.amp.autocast(args...)` is deprecated.\nEpoch 1/10:  34%|###4 | 120/353\n{m}"
+        )
+    },
+    |m| {
+        format!(
+            "Traceback (most recent call last):\n  File \"/home/u/train.py\", line 97, in main\n    loss = step(model, batch)\n{m}"
+        )
+    },
+    |m| {
+        format!(
+            "thread 'main' panicked at src/main.rs:42:10:\ncalled `Result::unwrap()` on an `Err` value: {m}\nnote: run with `RUST_BACKTRACE=1` environment variable to display a backtrace"
+        )
+    },
+    |m| {
+        let logged = |line| format!("(Worker pid=220) ERROR 04-24 16:06:40 worker.py:157] {line}");
+        format!("Traceback (most recent call last):\n{m}")
+            .lines()
+            .map(logged)
+            .collect::<Vec<_>>()
+            .join("\n")
+    },
+];
+
+#[test]
+fn what_is_put_around_a_message_does_not_change_its_kind() {
+    let samples = rows(include_str!("data/errors.jsonl"));
+    for (number, wrap) in WRAPPINGS.iter().enumerate() {
+        let wrapped: Vec<Row> = samples
+            .iter()
+            .map(|row| Row { message: wrap(&row.message), label: row.label })
+            .collect();
+        let (share, wrong) = accuracy(&wrapped);
+        assert!(share >= 0.99, "wrapping {number}: {:.1} %\n{}", share * 100.0, wrong.join("\n"));
+    }
+}
+
 proptest! {
     #[test]
     fn any_text_is_explained_from_its_own_words(text in "\\PC{0,300}") {

@@ -15,7 +15,7 @@ pub enum Network {
     /// Two convolutions over a sequence.
     Conv(Conv),
     /// A transformer block: norms, attention, two linear layers.
-    Block(Block),
+    Block(Box<Block>),
 }
 
 /// Three linear layers.
@@ -73,7 +73,7 @@ impl Network {
             up: LinearConfig::new(WIDTH, 4 * WIDTH).init(&host),
             down: LinearConfig::new(4 * WIDTH, WIDTH).init(&host),
         };
-        Self::Block(block.to_device(device))
+        Self::Block(Box::new(block.to_device(device)))
     }
 
     /// The same weights on another device.
@@ -81,7 +81,7 @@ impl Network {
         match self {
             Self::Mlp(mlp) => Self::Mlp(mlp.to_device(device)),
             Self::Conv(conv) => Self::Conv(conv.to_device(device)),
-            Self::Block(block) => Self::Block(block.to_device(device)),
+            Self::Block(block) => Self::Block(Box::new(block.to_device(device))),
         }
     }
 

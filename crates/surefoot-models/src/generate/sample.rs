@@ -37,47 +37,48 @@ impl Sampler {
         if self.sampling.temperature <= 0.0 {
             return most_likely(logits);
         }
-        let candidates = self.candidates(logits);
-        let total: f64 = candidates.iter().map(|(_, weight)| weight).sum();
-        let mut at = self.uniform() * total;
-        for &(token, weight) in &candidates {
-            at -= weight;
-            if at < 0.0 {
+        let draw = self.uniform();
+        let mut order = Descending::new(logits);
+        let top = order.token(0).map_or(0.0, |token| logits[token as usize]);
+        let temperature = f64::from(self.sampling.temperature);
+        let weight = |token: u32| {
+            let below = f64::from(logits[token as usize]) - f64::from(top);
+            (below / temperature).exp()
+        };
+        // What may be chosen, most likely first: so many tokens, or so much of the mass.
+        let count = self.sampling.top_k.unwrap_or(usize::MAX).clamp(1, order.len().max(1));
+        let mass = if count < order.len() {
+            (0..count).filter_map(|at| order.token(at)).map(weight).sum()
+        } else {
+            order.tokens().map(weight).sum::<f64>()
+        };
+        let share = self.sampling.top_p.map_or(1.0, f64::from);
+        let kept = if share < 1.0 {
+            // The token that reaches the mass belongs to it.
+            let mut sum = 0.0;
+            let mut at = 0;
+            while let Some(token) = order.token(at).filter(|_| at < count) {
+                sum += weight(token);
+                at += 1;
+                if sum / mass >= share {
+                    break;
+                }
+            }
+            sum
+        } else {
+            mass
+        };
+        let mut left = draw * kept;
+        let mut last = 0;
+        let mut at = 0;
+        while let Some(token) = order.token(at).filter(|_| at < count) {
+            left -= weight(token);
+            if left < 0.0 {
                 return token;
             }
+            (last, at) = (token, at + 1);
         }
-        candidates.last().map_or(0, |&(token, _)| token)
-    }
-
-    /// Tokens that may be chosen, most likely first, with their weights.
-    fn candidates(&self, logits: &[f32]) -> Vec<(u32, f64)> {
-        let mut order: Vec<u32> =
-            (0..logits.len() as u32).filter(|&token| !logits[token as usize].is_nan()).collect();
-        order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
-        order.truncate(self.sampling.top_k.unwrap_or(usize::MAX).max(1));
-        let top = order.first().map_or(0.0, |&token| logits[token as usize]);
-        let temperature = f64::from(self.sampling.temperature);
-        let mut weighted: Vec<(u32, f64)> = order
-            .into_iter()
-            .map(|token| {
-                let below = f64::from(logits[token as usize]) - f64::from(top);
-                (token, (below / temperature).exp())
-            })
-            .collect();
-        if let Some(top_p) = self.sampling.top_p {
-            let total: f64 = weighted.iter().map(|(_, weight)| weight).sum();
-            let mut sum = 0.0;
-            // The token that reaches the mass belongs to it.
-            let kept = weighted
-                .iter()
-                .position(|(_, weight)| {
-                    sum += weight / total;
-                    sum >= f64::from(top_p)
-                })
-                .map_or(weighted.len(), |last| last + 1);
-            weighted.truncate(kept);
-        }
-        weighted
+        last
     }
 
     /// SplitMix64: a number in [0, 1).
@@ -87,6 +88,53 @@ impl Sampler {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+/// Tokens from the most likely on, sorted only as far as they are looked at: a vocabulary has a
+/// hundred thousand, and mostly the first few are enough.
+struct Descending<'a> {
+    logits: &'a [f32],
+    order: Vec<u32>,
+    sorted: usize,
+}
+
+impl<'a> Descending<'a> {
+    /// How many are sorted at first; each time eight times as many.
+    const FIRST: usize = 64;
+
+    fn new(logits: &'a [f32]) -> Self {
+        let order =
+            (0..logits.len() as u32).filter(|&token| !logits[token as usize].is_nan()).collect();
+        Self { logits, order, sorted: 0 }
+    }
+
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// All of them, in any order.
+    fn tokens(&self) -> impl Iterator<Item = u32> {
+        self.order.iter().copied()
+    }
+
+    /// The token at a place of the order.
+    fn token(&mut self, at: usize) -> Option<u32> {
+        while at >= self.sorted && self.sorted < self.order.len() {
+            let logits = self.logits;
+            let by = |a: &u32, b: &u32| {
+                logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b))
+            };
+            let end = (self.sorted * 8).max(Self::FIRST).min(self.order.len());
+            let rest = &mut self.order[self.sorted..];
+            let count = end - self.sorted;
+            if count < rest.len() {
+                rest.select_nth_unstable_by(count - 1, by);
+            }
+            rest[..count].sort_unstable_by(by);
+            self.sorted = end;
+        }
+        self.order.get(at).copied()
     }
 }
 
@@ -112,6 +160,16 @@ mod tests {
             counts[sampler.choose(logits) as usize] += 1;
         }
         counts
+    }
+
+    #[test]
+    fn what_is_sorted_piece_by_piece_is_sorted() {
+        let logits: Vec<f32> = (0..5000).map(|at| ((at * 7919) % 1013) as f32).collect();
+        let mut whole: Vec<u32> = (0..5000).collect();
+        whole.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
+        let mut pieces = Descending::new(&logits);
+        let pieces: Vec<u32> = (0..5000).map_while(|at| pieces.token(at)).collect();
+        assert_eq!(pieces, whole);
     }
 
     #[test]

@@ -253,6 +253,11 @@ impl Model {
         self.binding.head.is_some()
     }
 
+    /// The dtype of products with weights.
+    pub fn compute(&self) -> Dtype {
+        self.format.compute
+    }
+
     /// Counts of what loading and running cost.
     pub fn meter(&self) -> &Arc<Meter> {
         &self.store.meter

@@ -213,8 +213,9 @@ mod tests {
         ]);
         assert_eq!(
             rendered(source, messages).unwrap(),
-            "<s>\n[BE BRIEF]\n<user>hello</User>\n\n<assistant>hi</Assistant></s>\n\n\
-             <user>bye</User>\n\n<assistant 3>"
+            "<s>[BE BRIEF]<user>hello</User>\n<assistant>hi</Assistant></s>\n<user>bye</User>\n\
+             <assistant 3>",
+            "as Jinja2 renders it in Python"
         );
         let wrong = json!([{"role": "assistant", "content": "x"}]);
         let refusal = rendered(source, wrong).unwrap_err().to_string();

@@ -27,6 +27,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::bucket;
 use super::error::EngineError;
+use super::pace::Pace;
 use super::pulse::Pulse;
 use super::resident::{Loaded, Place, Resident, device_error};
 use super::sequence::{Fate, Generation, Said, Sequence};
@@ -42,6 +43,8 @@ pub struct Decoder {
     resident: Arc<Resident>,
     ends: Vec<u32>,
     shape: Shape,
+    /// Of passes over prompts.
+    pace: Pace,
     metrics: Arc<Metrics>,
     pulse: Arc<Pulse>,
 }
@@ -85,7 +88,8 @@ impl Decoder {
         metrics: Arc<Metrics>,
         pulse: Arc<Pulse>,
     ) -> Self {
-        Self { queue: BatchQueue::new(shape.queue), resident, ends, shape, metrics, pulse }
+        let (queue, pace) = (BatchQueue::new(shape.queue), Pace::new(shape.pass_tokens));
+        Self { queue, resident, ends, shape, pace, metrics, pulse }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -285,7 +289,7 @@ impl Decoder {
         let joined = live.joined();
         let Some(first) = live.sequences.get(joined) else { return Ok(()) };
         let width = bucket::width(first.tokens.len());
-        let most = (self.shape.pass_tokens / width).max(1);
+        let most = (self.pace.limit() / width).max(1);
         let mut end = joined;
         for at in joined..live.sequences.len() {
             if end - joined < most && bucket::width(live.sequences[at].tokens.len()) == width {
@@ -296,6 +300,7 @@ impl Decoder {
         let begun = Instant::now();
         let tokens: Vec<Vec<u32>> =
             live.sequences[joined..end].iter().map(|sequence| sequence.tokens.clone()).collect();
+        let padded = width;
         // Kernels are made for a shape: on a GPU the same few widths are used again and again.
         let width = if loaded.asynchronous { width.min(self.shape.context) } else { 0 };
         let Some((_, decoding)) = &mut live.decoding else { return Ok(()) };
@@ -303,6 +308,7 @@ impl Decoder {
             Ok(logits) => {
                 self.metrics.prompt_tokens(tokens.iter().map(Vec::len).sum());
                 self.metrics.batch("prompt", tokens.len(), begun.elapsed());
+                self.pace.passed(tokens.len() * padded, begun.elapsed());
                 self.accept(live, joined, &logits);
                 Ok(())
             }

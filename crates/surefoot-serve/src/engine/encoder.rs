@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 
 use super::bucket;
 use super::error::EngineError;
+use super::pace::Pace;
 use super::pulse::Pulse;
 use super::resident::{NotLoaded, Resident, device_error};
 use super::shape::Shape;
@@ -33,6 +34,7 @@ pub struct Encoder {
     resident: Arc<Resident>,
     pooling: Pooling,
     shape: Shape,
+    pace: Pace,
     metrics: Arc<Metrics>,
     pulse: Arc<Pulse>,
 }
@@ -54,7 +56,8 @@ impl Encoder {
         metrics: Arc<Metrics>,
         pulse: Arc<Pulse>,
     ) -> Self {
-        Self { queue: BatchQueue::new(shape.queue), resident, pooling, shape, metrics, pulse }
+        let (queue, pace) = (BatchQueue::new(shape.queue), Pace::new(shape.pass_tokens));
+        Self { queue, resident, pooling, shape, pace, metrics, pulse }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -106,7 +109,6 @@ impl Encoder {
                 }
                 Next::Batch(mut batch) => {
                     self.metrics.queued("embed", batch.requests.iter().map(Request::arrived));
-                    let most = (self.shape.pass_tokens / batch.key).max(1);
                     let mut texts: Vec<Text> = Vec::with_capacity(batch.requests.len());
                     for request in batch.requests.drain(..) {
                         if request.item.told.is_closed() {
@@ -116,7 +118,8 @@ impl Encoder {
                         }
                     }
                     while !texts.is_empty() {
-                        let rest = texts.split_off(most.min(texts.len()));
+                        let most = (self.pace.limit() / batch.key).clamp(1, texts.len());
+                        let rest = texts.split_off(most);
                         self.embed(texts, batch.key, true);
                         texts = rest;
                     }
@@ -135,6 +138,7 @@ impl Encoder {
         let error = match self.guarded(&tokens, width) {
             Ok(Done(Ok(vectors))) => {
                 self.metrics.batch("embed", texts.len(), begun.elapsed());
+                self.pace.passed(texts.len() * width, begun.elapsed());
                 self.metrics.embedded_tokens(tokens.iter().map(Vec::len).sum());
                 for (text, vector) in texts.into_iter().zip(vectors) {
                     let finite = vector.iter().all(|number| number.is_finite());

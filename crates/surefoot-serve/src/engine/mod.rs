@@ -9,6 +9,7 @@ mod bucket;
 mod decoder;
 mod encoder;
 mod error;
+mod pace;
 mod pulse;
 mod resident;
 mod sequence;

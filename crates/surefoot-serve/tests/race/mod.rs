@@ -31,7 +31,7 @@ pub(crate) struct Subject {
 }
 
 enum Shared {
-    Network(Network),
+    Network(Box<Network>),
     Bert(Box<Model>),
 }
 
@@ -39,7 +39,7 @@ const WANT: Want = Want { logits: Logits::None, hidden: false, last_hidden: true
 
 impl Subject {
     fn network(network: Network) -> Self {
-        Self { name: network.name(), model: Shared::Network(network) }
+        Self { name: network.name(), model: Shared::Network(Box::new(network)) }
     }
 
     pub(crate) fn mlp(device: &Device) -> Self {

@@ -56,9 +56,31 @@ fn leave_in_flight(device: DeviceName) {
         std::thread::yield_now();
     }
     // Half of the children return from main, half exit from here.
-    if std::process::id() % 2 == 0 {
+    if std::process::id().is_multiple_of(2) {
         std::process::exit(0);
     }
+}
+
+/// Starts a cold race that writes down what it compiles: no kernel twice, however many threads
+/// need it at once. Gives how many it was; none on a device that compiles nothing.
+pub(crate) fn compiled_once(device: &str) -> usize {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("compiled.log");
+    let status = Command::new(std::env::current_exe().unwrap())
+        .env(ROLE, format!("cold {device}"))
+        .env("CUBECL_DEBUG_LOG", &log)
+        .status()
+        .unwrap();
+    assert!(status.success(), "{status}");
+    let log = std::fs::read_to_string(log).unwrap_or_default();
+    // Each begins with the kernel's name and settings, and goes on with its source.
+    let kernels = log.split("[START_KERNEL_COMPILATION]").skip(1);
+    let mut kernels: Vec<_> = kernels.filter_map(|text| text.split("\nsource:").next()).collect();
+    let count = kernels.len();
+    kernels.sort_unstable();
+    kernels.dedup();
+    assert_eq!(kernels.len(), count, "a kernel was compiled twice");
+    count
 }
 
 /// Starts `count` children in `role`, one after the other, and sees each end well and in time.

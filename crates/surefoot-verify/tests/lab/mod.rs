@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses its part of it")]
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use burn::tensor::activation::{gelu, log_softmax, softmax};
@@ -11,13 +11,15 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use surefoot_models::Opened;
+use surefoot_models::folder::header::Dtype as ModelDtype;
 use surefoot_verify::calibrate::{self, Pass, Variations};
 use surefoot_verify::capture::{self, Captures};
 use surefoot_verify::challenge::ChallengeSet;
+use surefoot_verify::decision::Verdict;
 use surefoot_verify::fingerprint::{Fingerprint, Policy, RunInfo};
 use surefoot_verify::identity::Identity;
 use surefoot_verify::noise::Noise;
-use surefoot_verify::site::Choice;
+use surefoot_verify::site::{Choice, Site};
 
 pub(crate) const WIDTH: usize = 64;
 pub(crate) const VOCAB: usize = 128;
@@ -138,7 +140,7 @@ impl Weights {
         value
     }
 
-    /// The same with every weight of every matrix changed by `change(block, rows, cols, numbers)`.
+    /// The same with every tensor changed by `change(name, shape, numbers)`.
     pub(crate) fn map(&self, change: impl Fn(&str, &[usize], &mut [f32])) -> Self {
         let mut changed = self.clone();
         for (name, (shape, numbers)) in &mut changed.tensors {
@@ -183,6 +185,38 @@ impl Weights {
             let scale = share * norm(numbers) / norm(&delta);
             numbers.iter_mut().zip(delta).for_each(|(x, delta)| *x += scale * delta);
         })
+    }
+
+    /// With what block `one` had in block `other`, and the other way round.
+    pub(crate) fn swapped(&self, one: usize, other: usize) -> Self {
+        let mut changed = self.clone();
+        let (one, other) = (format!("h.{one}."), format!("h.{other}."));
+        for (name, tensor) in &self.tensors {
+            let to = if name.starts_with(&one) {
+                name.replacen(&one, &other, 1)
+            } else {
+                name.replacen(&other, &one, 1)
+            };
+            changed.tensors.insert(to, tensor.clone());
+        }
+        changed
+    }
+
+    /// With one tensor multiplied.
+    pub(crate) fn scaled(&self, tensor: &str, by: f32) -> Self {
+        assert!(self.tensors.contains_key(tensor), "{tensor}");
+        self.map(|name, _, numbers| {
+            if name == tensor {
+                numbers.iter_mut().for_each(|x| *x *= by);
+            }
+        })
+    }
+
+    /// After one step of fine-tuning.
+    pub(crate) fn stepped(&self, rule: &mut dyn Rule) -> Self {
+        let mut changed = self.clone();
+        changed.step(rule, 9999);
+        changed
     }
 
     /// Writes the folder, with weights as f32 or bf16.
@@ -347,7 +381,8 @@ impl Options {
 }
 
 pub(crate) fn run(folder: &Path, set: &ChallengeSet, pass: &Pass) -> Captures {
-    let opened = Opened::new(folder).unwrap();
+    let compute = if pass.bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 };
+    let opened = Opened::new(folder).unwrap().on(&Device::flex(), compute);
     let work = capture::work(&opened, pass.group.min(set.sequences.len()), set.longest());
     let plan = opened.plan_with_share(&work, if pass.streamed { 0.0 } else { 1.0 });
     let model = opened.load(&plan, &Device::flex(), Arc::default()).unwrap();
@@ -362,13 +397,9 @@ pub(crate) fn fingerprint(folder: &Path, set: &ChallengeSet, options: Options) -
         let variations =
             Variations { group: set.sequences.len(), is_streamed: false, elsewhere: None };
         let trials = calibrate::trials(&opened.blueprint, &variations);
-        // Weights in bf16 are another folder here.
-        let rounded = folder.with_extension("rounded");
-        noise = calibrate::calibrate(&captures, &trials, |_, pass| {
-            let folder = if pass.bf16 && rounded.exists() { &rounded } else { folder };
-            Ok::<_, ()>(run(folder, set, pass))
-        })
-        .unwrap();
+        noise =
+            calibrate::calibrate(&captures, &trials, |_, pass| Ok::<_, ()>(run(folder, set, pass)))
+                .unwrap();
     }
     let run = RunInfo {
         device: "cpu".into(),
@@ -378,4 +409,143 @@ pub(crate) fn fingerprint(folder: &Path, set: &ChallengeSet, options: Options) -
     let policy = Policy { bits: 8192, sites: options.choice };
     let identity = Identity::read(&opened).unwrap();
     Fingerprint::new(identity, policy, run, set.clone(), captures, noise).unwrap()
+}
+
+/// A folder of models: the trained one, and what is made of it.
+pub(crate) struct Shelf {
+    folder: tempfile::TempDir,
+    pub(crate) reference: PathBuf,
+}
+
+impl Shelf {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let reference = folder.path().join("reference");
+        Weights::trained().write(&reference, Dtype::F32);
+        Self { folder, reference }
+    }
+
+    pub(crate) fn put(&self, name: &str, weights: &Weights, dtype: Dtype) -> PathBuf {
+        let folder = self.folder.path().join(name);
+        weights.write(&folder, dtype);
+        folder
+    }
+}
+
+/// A model, how it is run, and what must be said of it.
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) folder: PathBuf,
+    pub(crate) pass: Pass,
+    pub(crate) verdict: Verdict,
+    /// The first site that diverges.
+    pub(crate) first: Option<Site>,
+}
+
+/// Everything that has to be told apart.
+pub(crate) fn cases(shelf: &Shelf) -> Vec<Case> {
+    let base = Weights::trained();
+    let plain = Pass::plain(64);
+    let bf16 = Pass { bf16: true, ..plain };
+    let same = |name, folder: PathBuf, pass| Case {
+        name,
+        folder,
+        pass,
+        verdict: Verdict::Same,
+        first: None,
+    };
+    let different = |name, folder, pass, first| Case {
+        name,
+        folder,
+        pass,
+        verdict: Verdict::Different,
+        first: Some(first),
+    };
+    let own = || shelf.reference.clone();
+    let put = |name: &str, weights: &Weights| shelf.put(name, weights, Dtype::F32);
+    let put_bf16 = |name: &str, weights: &Weights| shelf.put(name, weights, Dtype::BF16);
+    let scaled = base.scaled("h.1.mlp.c_proj.weight", 1.02);
+    let lora = base.with_lora(&[2], 4, 0.03);
+    let step = base.stepped(&mut Adam::new(1e-4));
+    vec![
+        same("the same again", own(), plain),
+        same("batches of 1", own(), Pass { group: 1, ..plain }),
+        same("batches of 7", own(), Pass { group: 7, ..plain }),
+        same("streamed", own(), Pass { streamed: true, ..plain }),
+        same("run in bf16", own(), bf16),
+        same("stored in bf16", put_bf16("bf16", base), plain),
+        same("stored and run in bf16", put_bf16("bf16", base), bf16),
+        different("int8 weights", put("int8", &base.rounded(8)), plain, Site::Block(0)),
+        different(
+            "int8 weights, stored and run in bf16",
+            put_bf16("int8b", &base.rounded(8)),
+            bf16,
+            Site::Block(0),
+        ),
+        different("int4 weights", put("int4", &base.rounded(4)), plain, Site::Block(0)),
+        different(
+            "int4 weights, stored and run in bf16",
+            put_bf16("int4b", &base.rounded(4)),
+            bf16,
+            Site::Block(0),
+        ),
+        different(
+            "one step of Adam at 1e-5",
+            put("adam5", &base.stepped(&mut Adam::new(1e-5))),
+            plain,
+            Site::Embeddings,
+        ),
+        different("one step of Adam at 1e-4", put("adam4", &step), plain, Site::Embeddings),
+        different(
+            "one step of Adam at 1e-4, stored and run in bf16",
+            put_bf16("adam4b", &step),
+            bf16,
+            Site::Block(0),
+        ),
+        different(
+            "one step of descent at 1e-3",
+            put("sgd", &base.stepped(&mut Descent(1e-3))),
+            plain,
+            Site::Embeddings,
+        ),
+        different(
+            "blocks 1 and 2 swapped",
+            put("swap", &base.swapped(1, 2)),
+            plain,
+            Site::Block(1),
+        ),
+        different("block 1 scaled by 1.02", put("scale", &scaled), plain, Site::Block(1)),
+        different(
+            "block 1 scaled by 1.02, stored and run in bf16",
+            put_bf16("scaleb", &scaled),
+            bf16,
+            Site::Block(1),
+        ),
+        different(
+            "final norm scaled by 1.01",
+            put("norm", &base.scaled("ln_f.weight", 1.01)),
+            plain,
+            Site::Norm,
+        ),
+        different(
+            "head scaled by 1.01",
+            put("head", &base.scaled("lm_head.weight", 1.01)),
+            plain,
+            Site::Head,
+        ),
+        different("rank 4, 3 % in block 2", put("lora", &lora), plain, Site::Block(2)),
+        different(
+            "rank 4, 3 % in block 2, stored and run in bf16",
+            put_bf16("lorab", &lora),
+            bf16,
+            Site::Block(2),
+        ),
+        different("another seed", put("seed", &Weights::new(2, 4)), plain, Site::Embeddings),
+        different(
+            "another architecture",
+            put("depth", &Weights::new(2, 3)),
+            plain,
+            Site::Embeddings,
+        ),
+    ]
 }

@@ -8,6 +8,8 @@ mod cpu;
 mod cuda;
 pub mod discover;
 pub mod health;
+#[cfg(any(feature = "gpu", feature = "cuda", target_os = "macos"))]
+mod kept;
 pub mod memory;
 mod name;
 mod open;

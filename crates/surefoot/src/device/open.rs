@@ -160,6 +160,10 @@ fn as_init_fault(mut fault: Fault, name: DeviceName) -> Fault {
 }
 
 fn open_new(name: DeviceName) -> Result<OpenDevice, Fault> {
+    #[cfg(any(feature = "gpu", feature = "cuda", target_os = "macos"))]
+    if name.backend != Backend::Cpu {
+        super::kept::keep_compiled();
+    }
     match name.backend {
         Backend::Cpu => Ok(super::cpu::open(name)),
         #[cfg(any(feature = "gpu", target_os = "macos"))]

@@ -8,7 +8,7 @@ use burn::tensor::{DataError, DeviceError, ExecutionError, TensorReadError};
 use safetensors::SafeTensorError;
 
 use super::panics::{PanicRecord, take_device_panics};
-use super::{Fault, FaultKind, explain};
+use super::{Fault, FaultKind, kind_said};
 
 impl Fault {
     /// Classifies `error`: by the type of the deepest link of its chain that has a known one,
@@ -21,7 +21,7 @@ impl Fault {
         }
         let texts: Vec<String> = links.iter().map(ToString::to_string).collect();
         let typed = links.iter().rev().find_map(|link| kind_of_type(*link));
-        let kind = typed.unwrap_or_else(|| explain(&texts.join("\n")).kind);
+        let kind = typed.unwrap_or_else(|| kind_said(&texts.join("\n")));
         Self::with_chain(kind, operation, texts)
     }
 
@@ -105,7 +105,7 @@ fn kind_of_data_error(error: &DataError) -> FaultKind {
         DataError::ElementCountMismatch { .. } | DataError::InvalidByteLength { .. } => {
             FaultKind::ShapeMismatch
         }
-        other => explain(&other.to_string()).kind,
+        other => kind_said(&other.to_string()),
     }
 }
 
@@ -126,7 +126,7 @@ mod cube {
     use burn::cubecl::CompilationError;
     use burn::cubecl::server::{IoError, LaunchError, ServerError};
 
-    use super::super::{FaultKind, explain};
+    use super::super::{FaultKind, kind_said};
 
     pub(super) fn kind_of_type(error: &(dyn Error + 'static)) -> Option<FaultKind> {
         if let Some(error) = error.downcast_ref::<ServerError>() {
@@ -160,8 +160,8 @@ mod cube {
             ServerError::Several { errors, .. } => {
                 errors.first().map_or(FaultKind::CommandBuffer, server)
             }
-            ServerError::Validation { message, .. } => explain(message).kind,
-            ServerError::Generic { reason, .. } => explain(reason).kind,
+            ServerError::Validation { message, .. } => kind_said(message),
+            ServerError::Generic { reason, .. } => kind_said(reason),
         }
     }
 
@@ -171,7 +171,7 @@ mod cube {
             LaunchError::OutOfMemory { .. } => FaultKind::OutOfMemory,
             LaunchError::TooManyResources(_) => FaultKind::KernelCompile,
             LaunchError::DevicePoisoned(_) => FaultKind::DeviceLost,
-            LaunchError::Unknown { reason, .. } => explain(reason).kind,
+            LaunchError::Unknown { reason, .. } => kind_said(reason),
         }
     }
 
@@ -193,7 +193,7 @@ mod cube {
             IoError::NotFound { .. } | IoError::StorageHandleNotFound { .. } => {
                 FaultKind::PlaceholderStorage
             }
-            other => explain(&other.to_string()).kind,
+            other => kind_said(&other.to_string()),
         }
     }
 }
@@ -223,7 +223,7 @@ fn kind_of_text(text: &str) -> FaultKind {
     FLATTENED
         .into_iter()
         .find(|(phrase, _)| text.contains(phrase))
-        .map_or_else(|| explain(text).kind, |(_, kind)| kind)
+        .map_or_else(|| kind_said(text), |(_, kind)| kind)
 }
 
 #[cfg(test)]

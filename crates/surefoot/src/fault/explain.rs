@@ -23,6 +23,9 @@ use super::rules::{self, Match, RuleSet, Weight};
 /// a log says why the program died.
 pub const MAX_TEXT: usize = 1 << 20;
 
+/// The confidence where only the subject of a message is known.
+const SUBJECT_ONLY: f32 = 0.3;
+
 /// What a message means, and what to change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
@@ -48,6 +51,12 @@ impl Explanation {
     }
 }
 
+/// The kind that recovery may act on: what the words say, not what they are only about.
+pub(crate) fn kind_said(text: &str) -> FaultKind {
+    let found = explain(text);
+    if found.confidence > SUBJECT_ONLY { found.kind } else { FaultKind::NotDeviceRelated }
+}
+
 /// Says what an error message, a traceback or a log means.
 pub fn explain(text: &str) -> Explanation {
     let text = without_colours(tail(text));
@@ -56,7 +65,7 @@ pub fn explain(text: &str) -> Explanation {
     let mut framework = None;
     let mut notice = None;
     for (rules, most) in
-        [(rules::named as fn() -> _, 1.0), (rules::phrased, 0.5), (rules::about, 0.3)]
+        [(rules::named as fn() -> _, 1.0), (rules::phrased, 0.5), (rules::about, SUBJECT_ONLY)]
     {
         let rules: &RuleSet = rules();
         let found = rules.search(&text);
@@ -156,14 +165,21 @@ fn without_colours(text: &str) -> Cow<'_, str> {
 /// Gives a message that was logged as one line its lines back: `\\n` as two characters breaks
 /// lines, but not inside a path such as `C:\new\name`.
 fn with_lines(text: Cow<'_, str>) -> Cow<'_, str> {
-    if !text.contains("\\n") || text.contains('\n') {
+    // The single character first: it is much quicker to look for, and most texts have none.
+    if !text.contains('\\') || text.contains('\n') || !text.contains("\\n") {
         return text;
     }
     let mut lines = String::with_capacity(text.len());
     for word in text.split_inclusive(' ') {
-        let in_path = word.match_indices('\\').any(|(at, _)| {
-            word[at + 1..].starts_with(|c: char| c.is_alphanumeric() && !"nrt".contains(c))
+        let drive = word.find(":\\").is_some_and(|at| {
+            let mut letters = word[..at].chars().rev();
+            letters.next().is_some_and(char::is_alphabetic)
+                && !letters.next().is_some_and(char::is_alphanumeric)
         });
+        let in_path = drive
+            || word.match_indices('\\').any(|(at, _)| {
+                word[at + 1..].starts_with(|c: char| c.is_alphanumeric() && !"nrt".contains(c))
+            });
         let mut rest = word;
         while let Some(at) = rest.find("\\n") {
             let (before, after) = rest.split_at(at);
@@ -185,7 +201,11 @@ fn without_prefix(text: Cow<'_, str>) -> Cow<'_, str> {
     let mut lines = text.lines().filter(|line| !line.is_empty());
     let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return text };
     let shared = |a: &str, b: &str| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
-    let length = lines.fold(shared(first, second), |length, line| length.min(shared(first, line)));
+    let length = shared(first, second);
+    if length < SHORTEST {
+        return text;
+    }
+    let length = lines.fold(length, |length, line| length.min(shared(first, line)));
     let ends = |c: char| matches!(c, ']' | ')' | ':' | '|' | '>');
     let prefix = first[..first.floor_char_boundary(length)].rfind(ends).map_or(0, |at| at + 1);
     if prefix < SHORTEST {

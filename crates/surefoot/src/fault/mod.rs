@@ -13,6 +13,7 @@ mod panics;
 mod rules;
 mod story;
 
+pub(crate) use explain::kind_said;
 pub use explain::{Explanation, MAX_TEXT, explain};
 pub use kind::{FaultKind, UnknownKind};
 pub use panics::{PanicRecord, catch};

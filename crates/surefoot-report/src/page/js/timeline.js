@@ -319,25 +319,30 @@ class Timeline {
     }
   }
 
+  /** Rungs below, faults above, so that one never hides the other; many of them are drawn small. */
   drawMarks(c, row, x, from, to) {
     const e = this.events;
-    const y = row.top + 3 + BAR / 2;
-    let last = [-9, -9];
-    for (let place = lowerBound(row.marks, (at) => e.t[at], from - (to - from) * 0.01); place < row.marks.length; place += 1) {
-      const at = row.marks[place];
-      if (e.t[at] > to) break;
-      const isFault = e.kind[at] === KIND.fault;
-      const where = x(e.t[at]);
-      if (where - last[+isFault] < 2) continue;
-      last[+isFault] = where;
-      c.beginPath();
-      if (isFault) { c.moveTo(where, y - 7); c.lineTo(where + 6, y); c.lineTo(where, y + 7); c.lineTo(where - 6, y); } else { c.moveTo(where - 5, y + 6); c.lineTo(where, y - 4); c.lineTo(where + 5, y + 6); }
-      c.closePath();
-      c.fillStyle = isFault ? colours.bad : colours.warn;
-      c.fill();
-      c.strokeStyle = at === this.chosen ? colours.ink : colours.card;
-      c.lineWidth = 1.5;
-      c.stroke();
+    const first = lowerBound(row.marks, (at) => e.t[at], from - (to - from) * 0.01);
+    const last = lowerBound(row.marks, (at) => e.t[at], to);
+    const size = last - first > 50 ? 3 : 6;
+    const top = row.top + 3;
+    for (const isFault of [false, true]) {
+      let before = -99;
+      for (let place = first; place < last; place += 1) {
+        const at = row.marks[place];
+        const where = x(e.t[at]);
+        if ((e.kind[at] === KIND.fault) !== isFault || where - before < 2) continue;
+        before = where;
+        c.beginPath();
+        if (isFault) for (const [dx, dy] of [[0, -size], [size, 0], [0, size], [-size, 0]]) c.lineTo(where + dx, top + 5 + dy);
+        else for (const [dx, dy] of [[-size, size], [0, -size], [size, size]]) c.lineTo(where + dx * 0.9, top + BAR - 3 + dy * 0.8);
+        c.closePath();
+        c.strokeStyle = at === this.chosen ? colours.ink : colours.card;
+        c.lineWidth = size > 3 ? 2.5 : 1.5;
+        c.stroke();
+        c.fillStyle = isFault ? colours.bad : colours.warn;
+        c.fill();
+      }
     }
   }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::OPERATION;
 use super::child::{Heart, Inherited};
-use crate::fault::{Fault, FaultKind, explain};
+use crate::fault::{Fault, FaultKind, kind_said};
 
 /// How often a child is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -121,7 +121,7 @@ pub fn run_probe(
         None => {
             let said = words.join("\n");
             let message = format!("it ended with {status}: {said}");
-            Err(Fault::new(explain(&said).kind, "probe", message))
+            Err(Fault::new(kind_said(&said), "probe", message))
         }
     }
 }
@@ -162,7 +162,7 @@ fn cause_of_death(status: ExitStatus, words: &[String], kills: Option<u64>) -> O
     let kind = if killed_for_memory {
         FaultKind::OutOfMemory
     } else {
-        match explain(&said).kind {
+        match kind_said(&said) {
             // Rust and libc say on stderr that memory ran out before they abort.
             FaultKind::OutOfMemory if signal == SIGABRT => FaultKind::OutOfMemory,
             _ => FaultKind::DeviceLost,

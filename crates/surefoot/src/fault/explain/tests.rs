@@ -147,6 +147,71 @@ fn colours_and_wrapping_hide_nothing() {
 }
 
 #[test]
+fn a_remark_never_decides_where_an_error_says_anything() {
+    let log = |error: &str| {
+        format!("FutureWarning: `torch.cuda.amp` is deprecated.\n12:01 INFO step 3\n{error}")
+    };
+    assert_eq!(
+        kind(&log("failed to create cublas handle: CUBLAS_STATUS_NOT_INITIALIZED")),
+        DriverOrInit
+    );
+    assert_eq!(
+        kind(&log("ValueError: the ranks of both matrices must be identical")),
+        ShapeMismatch
+    );
+    assert_eq!(kind(&log("| WARNING: overflow detected, setting loss scale to: 0.0001")), Numeric);
+    assert_eq!(kind(&log("done")), NotDeviceRelated);
+}
+
+#[test]
+fn the_end_of_a_program_is_only_the_echo_of_what_killed_it() {
+    for echo in [
+        "Aborted (core dumped)",
+        "subprocess.CalledProcessError: Command '['python', 't.py']' returned non-zero exit status 1.",
+        "RuntimeError: Engine loop is not running. Inspect the stacktrace to find the original error.",
+    ] {
+        let text = format!("WARNING: overflow detected, setting loss scale to: 0.5\n{echo}");
+        assert_eq!(kind(&text), Numeric, "{text}");
+    }
+}
+
+#[test]
+fn what_a_logger_puts_before_each_line_is_taken_away() {
+    let message =
+        ["Traceback (most recent call last):", "  File \"a.py\", line 3, in f", "MemoryError"];
+    let logged =
+        message.map(|line| format!("(Worker pid=7) ERROR 04-24 core.py:157] {line}")).join("\n");
+    let found = explain(&logged);
+    assert_eq!((found.kind, found.evidence.as_str()), (OutOfMemory, "MemoryError"));
+    assert_eq!(without_prefix("worker: a\nworker: b".into()), " a\n b");
+    assert_eq!(without_prefix("one line: only".into()), "one line: only");
+    assert_eq!(without_prefix("é: x\né: y".into()), "é: x\né: y");
+}
+
+#[test]
+fn line_breaks_that_were_logged_as_two_characters_break_lines_but_not_paths() {
+    assert_eq!(with_lines(r"Error: bad\nNo adapter".into()), "Error: bad\nNo adapter");
+    assert_eq!(with_lines(r"open C:\new\name.pt failed".into()), r"open C:\new\name.pt failed");
+    let panic = r"panicked at C:\Users\x\runtime.rs:420:14:\nNo possible adapter available";
+    assert_eq!(kind(panic), DriverOrInit);
+}
+
+#[test]
+fn a_subject_alone_is_a_weak_finding_that_recovery_does_not_act_on() {
+    for (text, expected) in [
+        ("vkEndCommandBuffer failed", CommandBuffer),
+        ("SPIRV-Cross threw an exception", KernelCompile),
+        ("UntypedStorage has no data: resize_(0)", PlaceholderStorage),
+        ("tokenizer.json is malformed", ModelLoading),
+    ] {
+        let found = explain(text);
+        assert_eq!((found.kind, found.confidence), (expected, 0.3), "{text}");
+        assert_eq!(kind_said(text), NotDeviceRelated, "{text}");
+    }
+    assert_eq!(kind_said("CUDA out of memory"), OutOfMemory);
+}
+
+#[test]
 fn the_end_of_a_huge_log_is_what_counts() {
     let log =
         "step 1 ok\n".repeat(400_000) + "RuntimeError: CUDA error: device-side assert triggered\n";

@@ -63,7 +63,7 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .unless(&[ASIDE, r"\bshared memory\b|\bshm\b|\bdisk\b|\bmemory[_ ]format\b|\bstack\b|\bpinned\b|\bredis\b|\bpost(gres|master)\w*"]),
     rule(DeviceLost, Usual, &[
-        r"\b(gpu|cuda context|device|nvlink|pcie|gpu process|nouveau|amdgpu|i915)\b.{0,40}\b(fault\w*|terminated|killed|hung|hang|lost|crash\w*|died|reset|unresponsive|dead|cancell?ed)\b|\bnvlink\b.{0,20}\berror\b",
+        r"\b(gpu|cuda context|device|nvlink|pcie|gpu process|nouveau|amdgpu|i915)\b[^,;]{0,40}\b(fault\w*|terminated|killed|hung|hang|lost|crash\w*|died|reset|unresponsive|dead|cancell?ed)\b|\bnvlink\b.{0,20}\berror\b",
     ])
     .unless(&[ASIDE]),
     rule(DriverOrInit, Usual, &[

@@ -192,7 +192,7 @@ fn measure(
                 device: device.name(),
                 precision,
             });
-            variants.push(Variant::prepare(workload, device, precision));
+            variants.push(Variant::prepare(workload, device, precision, settings.time_each));
         }
     }
     // Warming up has used some of the time; a slow compiler shall not take all of it.
@@ -215,7 +215,12 @@ fn measure(
 }
 
 impl Variant {
-    fn prepare(workload: &Workload, device: &Arc<OpenDevice>, precision: Dtype) -> Self {
+    fn prepare(
+        workload: &Workload,
+        device: &Arc<OpenDevice>,
+        precision: Dtype,
+        time_each: Duration,
+    ) -> Self {
         let mut variant = Self {
             device: Arc::clone(device),
             precision,
@@ -237,10 +242,15 @@ impl Variant {
         let outcome = catch(|| {
             let started = Instant::now();
             let mut job = workload.prepare(device, precision)?;
-            let (warm_up, last) = warm_up(job.as_mut(), started)?;
+            let (warm_up, last) = warm_up(job.as_mut(), started, time_each)?;
             Ok::<_, Fault>((job, warm_up, last))
         });
         match outcome.unwrap_or_else(|record| Err(Fault::from_panic(workload.name(), &record))) {
+            Ok((_, warm_up, last)) if is_too_slow(last, time_each) => {
+                variant.warm_up = warm_up;
+                variant.status = Status::Skipped;
+                variant.why = Some(format!("one run takes {last:.0} s: too slow to measure here"));
+            }
             Ok((job, warm_up, last)) => {
                 variant.memory = device.memory_in_use().saturating_sub(before);
                 variant.warm_up = warm_up;
@@ -276,8 +286,18 @@ impl Variant {
     }
 }
 
-/// Runs until two runs agree; gives what that took and the seconds of the last run.
-fn warm_up(job: &mut dyn Job, started: Instant) -> Result<(WarmUp, f64), Fault> {
+/// A few rounds of such runs would take far longer than anyone waits.
+fn is_too_slow(seconds: f64, time_each: Duration) -> bool {
+    seconds > 2.0 * time_each.as_secs_f64().max(1.0)
+}
+
+/// Runs until two runs agree; gives what that took and the seconds of the last run. The first
+/// run compiles, so only the second can be too slow.
+fn warm_up(
+    job: &mut dyn Job,
+    started: Instant,
+    time_each: Duration,
+) -> Result<(WarmUp, f64), Fault> {
     let mut times: Vec<f64> = Vec::new();
     loop {
         let begun = Instant::now();
@@ -288,7 +308,9 @@ fn warm_up(job: &mut dyn Job, started: Instant) -> Result<(WarmUp, f64), Fault> 
             _ => false,
         };
         let spent: f64 = times.iter().skip(1).sum();
-        if times.len() >= 2 && (agree || spent >= WARM_TIME.as_secs_f64()) {
+        let slow =
+            times.len() >= 2 && times.last().is_some_and(|last| is_too_slow(*last, time_each));
+        if times.len() >= 2 && (agree || slow || spent >= WARM_TIME.as_secs_f64()) {
             break;
         }
     }

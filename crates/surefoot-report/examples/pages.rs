@@ -64,16 +64,15 @@ fn evidence(verdict: Verdict) -> Evidence {
             name: format!("block {block}"),
             distance: noise * 0.6 + beyond,
             tolerance: noise,
+            bits: 3.0 * (noise * 0.6 + beyond),
             first_to_diverge: differs && block == 9,
         }
     });
     let challenges = (1..=18).map(|number| {
         let grows = 0.13 * f64::from(number);
         Challenge {
-            name: format!("challenge {number}"),
             against_same: if differs { grows } else { -grows },
             against_different: if differs { -grows } else { grows },
-            distance: if differs { 0.041 } else { 0.005 } + 0.001 * f64::from(number % 3),
         }
     });
     Evidence {
@@ -88,6 +87,7 @@ fn evidence(verdict: Verdict) -> Evidence {
         alpha: 0.01,
         beta: 0.01,
         challenges: challenges.collect(),
+        challenges_used: 16,
         sites: sites.collect(),
         facts: vec![
             ("root".to_owned(), "9f2c…".repeat(8)),

@@ -32,8 +32,10 @@ pub struct Evidence {
     pub alpha: f64,
     /// How often DIFFERENT may be wrong.
     pub beta: f64,
-    /// The challenges that were used, in order.
+    /// The evidence after each challenge, in order.
     pub challenges: Vec<Challenge>,
+    /// How many of them the verdict needed.
+    pub challenges_used: usize,
     /// The sites, from the first layer to the last.
     pub sites: Vec<Site>,
     /// Anything else worth a line: hashes, the policy, the root of the transcript.
@@ -41,18 +43,14 @@ pub struct Evidence {
 }
 
 /// The evidence after one more challenge.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Challenge {
-    /// What it is called.
-    pub name: String,
     /// The decimal logarithm of the e-value against "same within tolerance": past `log10(1/β)`
     /// the models are different.
     pub against_same: f64,
     /// The decimal logarithm of the e-value against "different by at least δ": past `log10(1/α)`
     /// the models are the same.
     pub against_different: f64,
-    /// The share of bits that differ for this challenge, over all sites.
-    pub distance: f64,
 }
 
 /// One site: the boundary of a block.
@@ -60,10 +58,12 @@ pub struct Challenge {
 pub struct Site {
     /// What it is called.
     pub name: String,
-    /// The share of bits that differ, over all challenges.
+    /// How far the models are apart here, over all challenges.
     pub distance: f64,
-    /// The share that noise alone explains.
+    /// How far noise alone would bring them.
     pub tolerance: f64,
+    /// The share of sketch bits that differ.
+    pub bits: f64,
     /// Whether it is the first one that diverges.
     pub first_to_diverge: bool,
 }

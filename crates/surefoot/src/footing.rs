@@ -159,11 +159,16 @@ impl FootingBuilder {
         };
         let first = footing.ready(0)?;
         footing.journal.with(|| {
-            Event::new(EventKind::Selection, "select")
+            let event = Event::new(EventKind::Selection, "select")
                 .device(first.label.clone())
                 .dtype(first.precision.compute.as_str())
                 .context("reason", footing.reason.clone())
                 .context("hardware", first.device.info.label.clone())
+                .context("in_use", first.device.memory_in_use());
+            match footing.memory {
+                Some(budget) => event.context("budget", budget),
+                None => event,
+            }
         });
         Ok(footing)
     }

@@ -28,7 +28,8 @@ use crate::terminal::Terminal;
 Variants take turns in rounds, so that a busy machine slows all alike. A sample ends when a value
 that depends on the work was read. Medians come with a 95 % interval; ratios are told only beyond
 it. `peak` is the share of the best rate that the device showed in this run: large products, or
-memory read and written. About 90 seconds for each two cores of CPU, under 15 with --quick.
+memory read and written. A CPU takes about a minute, a GPU about as much again; with --quick some
+10 seconds.
 
 With --compare the exit code is 1 if something got slower by more than the noise and 5 %.
 
@@ -135,6 +136,12 @@ impl Bench {
         for found in devices::find() {
             match &found.unavailable {
                 Some(why) => terminal.note(&format!("note: {} is passed over: {why}", found.name)),
+                // As everywhere, `auto` has no use for an imitation of a GPU on the processor.
+                None if !found.is_worth_choosing() => terminal.note(&format!(
+                    "note: {0} is passed over: its driver computes on the processor, far more slowly \
+                     than cpu; measure it with --device {0}",
+                    found.name
+                )),
                 None => opened.push(open(found.name).map_err(Failure::from)?),
             }
         }

@@ -54,7 +54,8 @@
 //! 2. each rung that is tried is a `rung` event with its name in `recovery`;
 //! 3. one `step` event ends the work: it succeeded if it carries no fault, else it was given up.
 //!
-//! An event with `in_use` (bytes) in its context says how full its device is.
+//! An event with `in_use` (bytes) in its context says how full its device is, one with `budget`
+//! how full it may be.
 
 mod durations;
 mod event;

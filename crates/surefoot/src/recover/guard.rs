@@ -300,7 +300,8 @@ impl<'f> Task<'f> {
             footing.journal.with(|| {
                 let event =
                     Event::new(EventKind::Fault, self.name.clone()).device(on.label.clone());
-                event.fault(fault.kind, fault.chain.join(": "))
+                let in_use = on.device.memory_in_use();
+                event.fault(fault.kind, fault.chain.join(": ")).context("in_use", in_use)
             });
             // A segment's result belongs beside those of the others: it doesn't leave alone.
             let leaves = segment.is_none() && footing.policy.allows(Rung::NextDevice);

@@ -88,7 +88,8 @@ pub(crate) struct Serve {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct Limits {
-    /// Tokens of one sequence, prompt and answer; what the model was made for if left out
+    /// Tokens of one sequence, prompt and answer: 4096 unless said otherwise, and never more than
+    /// the model was made for
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     context: Option<u32>,
     /// Sequences that are decoded at once

@@ -169,4 +169,8 @@ fn the_report_is_one_page_with_its_plots() {
     assert_eq!(page.matches("<svg").count(), 2);
     assert!(page.contains("block 3") && page.contains("prefers-color-scheme"));
     assert!(!page.contains("<script") && !page.contains("http"));
+    // An unquoted value would swallow the slash that closes its element.
+    for (at, _) in page.match_indices("/>") {
+        assert_eq!(&page[at - 1..at], "\"", "{}", &page[at - 40..at]);
+    }
 }

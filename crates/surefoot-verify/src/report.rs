@@ -234,7 +234,7 @@ fn bars(sites: &[SiteResult]) -> String {
             "<text x={:.0} y={:.1} text-anchor=end>{}</text>\
              <rect x={LABEL} y={top:.1} width={:.1} height={:.1} fill=\"var(--{class})\" opacity=.75>\
              <title>{}: deviation {:.2e}, tolerance {:.2e}</title></rect>\
-             <line x1={mark:.1} x2={mark:.1} y1={:.1} y2={:.1} stroke=\"var(--ink)\" stroke-width=2/>",
+             <line x1={mark:.1} x2={mark:.1} y1={:.1} y2={:.1} stroke-width=2 stroke=\"var(--ink)\"/>",
             LABEL - 6.0,
             top + 11.0,
             site.site,

@@ -12,6 +12,8 @@ const tiles = el("dl.tiles");
 const notices = el("div");
 const curves = el("div.charts");
 const curveSection = section("Training", "", curves);
+const serving = el("div.charts");
+const servingSection = section("Serving", "", serving);
 const timeline = new Timeline(events, (at) => select(at));
 const stories = new StoryList(events, (story, where) => {
   const end = story.end === null ? story.parts.at(-1) : story.end;
@@ -26,7 +28,7 @@ const spent = new Spent(events, timeline, (sum) => {
 const list = new EventList(events, timeline, (at) => select(at));
 let viewTimer = 0;
 timeline.onview = () => { if (list.inView) { clearTimeout(viewTimer); viewTimer = setTimeout(() => list.filter(), 80); } };
-main.append(title, sub, verdict, tiles, notices, timeline.node, curveSection, stories.node, spent.node, list.node);
+main.append(title, sub, verdict, tiles, notices, timeline.node, servingSection, curveSection, stories.node, spent.node, list.node);
 
 function select(at) {
   list.choose(at);
@@ -102,6 +104,8 @@ function update() {
   drawNotices();
   curveSection.hidden = !events.points.length && !events.epochs.length;
   if (!curveSection.hidden) curves.replaceChildren(...curveCharts(events.points, events.epochs));
+  servingSection.hidden = !events.served.length;
+  if (!servingSection.hidden) serving.replaceChildren(...servingCharts(events.served, events.first));
   stories.update();
   spent.update();
   list.update();

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use surefoot::device::Selector;
+use surefoot_models::folder::header::Dtype;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::stream::plan::Placement;
 use surefoot_models::{ModelError, Opened};
@@ -175,6 +176,13 @@ impl SignArgs {
     }
 }
 
+/// How a pass was run in the end.
+#[derive(Clone, Copy)]
+struct Ran {
+    placement: Placement,
+    compute: Dtype,
+}
+
 /// Makes fingerprints on one footing.
 pub(crate) struct Maker<'a> {
     args: &'a FootingArgs,
@@ -211,8 +219,8 @@ impl<'a> Maker<'a> {
     ) -> Result<Fingerprint, Failure> {
         self.check(folder, set)?;
         let group = self.group(folder, set)?;
-        let (captures, placement) = self.pass(folder, set, policy, &Pass::plain(group))?;
-        self.assemble(folder, set, policy, captures, Noise::default(), placement)
+        let (captures, ran) = self.pass(folder, set, policy, &Pass::plain(group))?;
+        self.assemble(folder, set, policy, captures, Noise::default(), ran)
     }
 
     /// The fingerprint of a model with its noise.
@@ -225,7 +233,7 @@ impl<'a> Maker<'a> {
     ) -> Result<Fingerprint, Failure> {
         self.check(folder, set)?;
         let group = self.group(folder, set)?;
-        let (captures, placement) = self.pass(folder, set, policy, &Pass::plain(group))?;
+        let (captures, ran) = self.pass(folder, set, policy, &Pass::plain(group))?;
         let elsewhere = options.calibrate_on.as_ref().map(|device| {
             let mut args = self.args.clone();
             args.device = device.clone();
@@ -237,7 +245,7 @@ impl<'a> Maker<'a> {
         };
         let variations = Variations {
             group,
-            is_streamed: placement == Placement::Streamed,
+            is_streamed: ran.placement == Placement::Streamed,
             elsewhere: match &elsewhere {
                 Some(run) => Some(run.footing.device()?.name().to_string()),
                 None => None,
@@ -250,7 +258,7 @@ impl<'a> Maker<'a> {
             let run = elsewhere.as_ref().filter(|_| pass.elsewhere).unwrap_or(&self.run);
             self.pass_on(run, folder, set, policy, pass).map(|(captures, _)| captures)
         })?;
-        self.assemble(folder, set, policy, captures, noise, placement)
+        self.assemble(folder, set, policy, captures, noise, ran)
     }
 
     /// Refuses challenges that the model can't be asked.
@@ -272,7 +280,7 @@ impl<'a> Maker<'a> {
     /// How many challenges can go through at once; one if none can, so that the refusal says
     /// what one needs.
     fn group(&self, folder: &Path, set: &ChallengeSet) -> Result<usize, Failure> {
-        let opened = Opened::new(folder)?;
+        let opened = self.run.placed(Opened::new(folder)?)?;
         let mut group = set.sequences.len();
         loop {
             let work = capture::work(&opened, group, set.longest());
@@ -297,7 +305,7 @@ impl<'a> Maker<'a> {
         set: &ChallengeSet,
         policy: Policy,
         pass: &Pass,
-    ) -> Result<(Captures, Placement), Failure> {
+    ) -> Result<(Captures, Ran), Failure> {
         self.pass_on(&self.run, folder, set, policy, pass)
     }
 
@@ -308,14 +316,15 @@ impl<'a> Maker<'a> {
         set: &ChallengeSet,
         policy: Policy,
         pass: &Pass,
-    ) -> Result<(Captures, Placement), Failure> {
+    ) -> Result<(Captures, Ran), Failure> {
         let work = capture::work(&Opened::new(folder)?, pass.group, set.longest());
         let passes = set.sequences.len().div_ceil(pass.group);
-        let way = Way { streamed: pass.streamed };
+        let compute = pass.bf16.then_some(Dtype::Bf16);
+        let way = Way { streamed: pass.streamed, compute };
         run.run_as(way, "fingerprint", folder, &work, passes, |model, plan| {
             let captures =
                 capture::capture(model, &set.sequences, policy.bits, pass.group, pass.disturbance)?;
-            Ok::<_, ModelError>((captures, plan.mode))
+            Ok::<_, ModelError>((captures, Ran { placement: plan.mode, compute: model.compute() }))
         })
     }
 
@@ -326,13 +335,18 @@ impl<'a> Maker<'a> {
         policy: Policy,
         captures: Captures,
         noise: Noise,
-        placement: Placement,
+        ran: Ran,
     ) -> Result<Fingerprint, Failure> {
         let identity = Identity::read(&Opened::new(folder)?)?;
         let run = RunInfo {
             device: self.run.footing.device()?.name().to_string(),
-            precision: "fp32".to_owned(),
-            placement: match placement {
+            precision: match ran.compute {
+                Dtype::F32 => "fp32",
+                Dtype::F16 => "fp16",
+                Dtype::Bf16 => "bf16",
+            }
+            .to_owned(),
+            placement: match ran.placement {
                 Placement::Resident => "resident",
                 Placement::Mixed => "mixed",
                 Placement::Streamed => "streamed",

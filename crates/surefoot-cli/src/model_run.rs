@@ -10,6 +10,7 @@ use surefoot::journal::{Event, EventKind, Journal};
 use surefoot::place::Precision;
 use surefoot::recover::{Confirm, Rung, Step};
 use surefoot::{BoxError, Fault, Footing};
+use surefoot_models::folder::header::Dtype;
 use surefoot_models::stream::meter::{Meter, Reading};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::Plan;
@@ -47,6 +48,7 @@ pub(crate) struct ModelRun<'a> {
     show_progress: bool,
     on_cpu: RefCell<Vec<String>>,
     load_seconds: Cell<f64>,
+    device_peak_bytes: Cell<u64>,
 }
 
 /// Faults that are remembered, to say why a block ran on the CPU.
@@ -57,6 +59,8 @@ const RECENT_EVENTS: usize = 256;
 pub(crate) struct Way {
     /// Stream all weights, whatever would fit.
     pub(crate) streamed: bool,
+    /// The dtype of products with weights.
+    pub(crate) compute: Option<Dtype>,
 }
 
 /// Under `ulimit -v`, starts this very command line anew with an allocator that doesn't reserve
@@ -109,6 +113,7 @@ impl<'a> ModelRun<'a> {
             show_progress: !global.quiet,
             on_cpu: RefCell::default(),
             load_seconds: Cell::default(),
+            device_peak_bytes: Cell::default(),
         })
     }
 
@@ -126,6 +131,12 @@ impl<'a> ModelRun<'a> {
     /// How long it took to open the model and to load what stays.
     pub(crate) fn load_seconds(&self) -> f64 {
         self.load_seconds.get()
+    }
+
+    /// The most that a GPU's pool was seen to hold, where there is a budget. A GPU that shares the
+    /// processor's memory has it in the process's own figure already.
+    pub(crate) fn device_peak_bytes(&self) -> Option<u64> {
+        Some(self.device_peak_bytes.get()).filter(|bytes| *bytes > 0)
     }
 
     /// The budget of the process.
@@ -189,7 +200,8 @@ impl<'a> ModelRun<'a> {
         task: &impl Fn(&Model, &Plan) -> Result<T, ModelError>,
     ) -> Result<T, ModelError> {
         let begun = Instant::now();
-        let opened = Opened::new(folder)?.on(step.device(), step.compute().into());
+        let compute = way.compute.unwrap_or_else(|| step.compute().into());
+        let opened = Opened::new(folder)?.on(step.device(), compute);
         let plan = if step.is_streaming() || way.streamed {
             opened.plan_with_share(work, 0.0)
         } else {
@@ -219,6 +231,7 @@ impl<'a> ModelRun<'a> {
         self.load_seconds.set(begun.elapsed().as_secs_f64());
         let result = task(&model, &plan);
         drop(progress);
+        self.device_peak_bytes.set(meter.read().device_peak_bytes);
         self.tell_moved(model.on_cpu(), step);
         self.tell(name, &plan, &meter.read(), begun.elapsed(), step);
         result
@@ -256,6 +269,7 @@ impl<'a> ModelRun<'a> {
                 .context("streamed_file_bytes", plan.streamed_file_bytes)
                 .context("planned_peak_bytes", plan.peak_bytes)
                 .context("peak_bytes", process::memory().map_or(0, |memory| memory.peak))
+                .context("device_peak_bytes", read.device_peak_bytes)
                 .context("tokens", read.tokens)
                 .context("limited_by", read.limit_since(&Reading::default(), time.as_secs_f64()))
         });

@@ -194,3 +194,85 @@ fn a_server_whose_gpu_is_lost_goes_on_elsewhere_with_what_it_has() {
     assert_eq!(server.metric("surefoot_faults_total{kind=\"device_lost\"}"), 1.0);
     assert_eq!(server.metric("surefoot_sequences_total{outcome=\"failed\"}"), 0.0);
 }
+
+/// What a process holds in all: its own memory, and the GPU's pool where that is not part of it.
+fn held(document: &serde_json::Value, gpu: &surefoot::device::OpenDevice) -> u64 {
+    let bytes = |key: &str| document[key].as_u64().unwrap_or(0);
+    let pool = bytes("device_peak_bytes");
+    assert!(pool > 0, "the pool was not measured");
+    bytes("peak_bytes") + if gpu.info.unified_memory { 0 } else { pool }
+}
+
+/// The promise on a GPU: its pool and the process together stay within the budget. lavapipe's
+/// pool is memory of the process, so there the resident set is all of it.
+#[test]
+fn a_budget_holds_on_the_gpu_with_weights_that_stream() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    made::llama(folder.path(), 60 << 20, made::Dtype::F32);
+    let run = |command: &str, options: &[&str]| -> serde_json::Value {
+        let out = folder.path().join("o.safetensors");
+        let output = surefoot()
+            .arg(command)
+            .arg(folder.path())
+            .args(["--device", "gpu", "--json"])
+            .args(options)
+            .args(if command == "forward" { &["--tokens", "1,2", "--out"][..] } else { &[] })
+            .args((command == "forward").then_some(out))
+            .assert()
+            .success();
+        serde_json::from_slice(&output.get_output().stdout).unwrap()
+    };
+    let planned = run("plan", &["--prompt-tokens", "2", "--max-tokens", "0"]);
+    let bytes = |key: &str| planned[key].as_u64().unwrap();
+    for share in [50, 10] {
+        let (least, most) = (bytes("least_bytes"), bytes("all_resident_bytes"));
+        // The process may be larger by a step of what it begins with than the planner's was.
+        let budget = least + (most - least) * share / 100 + (8 << 20);
+        let done = run("forward", &["--memory", &budget.to_string()]);
+        assert_ne!(done["mode"], "resident", "{share} %");
+        let held = held(&done, &gpu);
+        assert!(held <= budget, "{held} of {budget} bytes, {share} %: {done}");
+        // Of that the pool takes no more than what is not the process's own.
+        let pool = done["device_peak_bytes"].as_u64().unwrap();
+        let planned = done["planned_peak_bytes"].as_u64().unwrap() - bytes("baseline_bytes");
+        assert!(pool <= planned + (8 << 20), "{pool} of {planned} bytes, {share} %: {done}");
+    }
+}
+
+/// The same weights on another device, with and without its noise in the calibration.
+#[test]
+fn a_model_on_the_gpu_is_the_one_on_the_cpu() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("llama.json");
+    let tokens = ["--tokens", "8", "--challenges", "20"];
+    surefoot()
+        .args(["fingerprint", "--device", "cpu", "--out"])
+        .arg(&file)
+        .arg(&model)
+        .args(tokens)
+        .assert()
+        .success();
+    let compare = |allowed: &str| {
+        let mut command = surefoot();
+        command.arg("compare").arg(&file).arg(&model).args(["--device", "gpu", "--no-fallback"]);
+        command.assert().code(0).stdout(
+            predicate::str::contains("SAME").and(predicate::str::contains(allowed.to_owned())),
+        );
+    };
+    compare("rounding to bf16");
+    surefoot()
+        .args(["fingerprint", "--device", "cpu", "--calibrate-on", "gpu", "--json", "--out"])
+        .arg(&file)
+        .arg(&model)
+        .args(tokens)
+        .assert()
+        .success()
+        .stdout(predicate::str::contains("on gpu"));
+    compare("same precision");
+}

@@ -22,7 +22,7 @@ use crate::flat;
 use crate::math::{exp, fast, rows_at_once, sums};
 
 /// The backends' side of [`causal_attention`].
-#[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
+#[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
 pub(crate) trait Attention: Backend {
     /// See [`causal_attention`].
     fn attended(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
@@ -50,10 +50,10 @@ fn composed<B: Backend>(mixed: FloatTensor<B>, heads: usize) -> FloatTensor<B> {
     B::float_reshape(B::float_swap_dims(out, 1, 2), Shape::new([samples, tokens, width]))
 }
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl Attention for burn::backend::Cube {}
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl<C: CheckpointStrategy> Attention for Autodiff<burn::backend::Cube, C> {}
 
 impl Attention for Flex {

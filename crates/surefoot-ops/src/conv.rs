@@ -24,7 +24,7 @@ use self::layout::{InputGradient, Sizes};
 use crate::flat;
 
 /// The backends' side of [`conv2d`].
-#[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
+#[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
 pub(crate) trait Conv: Backend {
     /// See [`conv2d`].
     fn plain_conv2d(
@@ -53,10 +53,10 @@ fn composed<B: Backend>(
     B::conv2d(x, weight, None, ConvOptions::new([stride; 2], [padding; 2], [1, 1], 1))
 }
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl Conv for burn::backend::Cube {}
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl<C: CheckpointStrategy> Conv for Autodiff<burn::backend::Cube, C> {}
 
 impl Conv for Flex {

@@ -16,7 +16,7 @@ use crate::flat;
 use crate::math::{each, exp, fast, rows_at_once, sums};
 
 /// The backends' side of [`cross_entropy`].
-#[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
+#[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
 pub(crate) trait CrossEntropy: Backend {
     /// See [`cross_entropy`].
     fn missed(logits: FloatTensor<Self>, targets: IntTensor<Self>) -> FloatTensor<Self> {
@@ -37,10 +37,10 @@ fn composed<B: Backend>(logits: FloatTensor<B>, targets: IntTensor<B>) -> FloatT
     B::float_neg(B::float_sum(right))
 }
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl CrossEntropy for burn::backend::Cube {}
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl<C: CheckpointStrategy> CrossEntropy for Autodiff<burn::backend::Cube, C> {}
 
 impl CrossEntropy for Flex {

@@ -1,5 +1,7 @@
 //! GELU, `x · Φ(x)`, with one power of e for each number.
 
+use std::f64::consts::FRAC_1_SQRT_2;
+
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
 use burn::backend::autodiff::checkpoint::state::BackwardStates;
@@ -17,11 +19,11 @@ use crate::flat;
 use crate::math::{TASK, change, each, fast, normal};
 
 /// The backends' side of [`gelu`].
-#[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
+#[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
 pub(crate) trait Gelu: Backend {
     /// See [`gelu`].
     fn smooth(x: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::gelu(x)
+        composed::<Self>(x)
     }
 }
 
@@ -30,26 +32,29 @@ pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as Gelu>::smooth(x.into_dispatch()))
 }
 
-#[cfg(feature = "gpu")]
+/// Burn's own GELU differentiates by an approximation on most devices, so it is not used.
+fn composed<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
+    let erf = B::float_erf(B::float_mul_scalar(x.clone(), FRAC_1_SQRT_2.into()));
+    let share = B::float_mul_scalar(B::float_add_scalar(erf, 1.0.into()), 0.5.into());
+    B::float_mul(x, share)
+}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl Gelu for burn::backend::Cube {}
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl<C: CheckpointStrategy> Gelu for Autodiff<burn::backend::Cube, C> {}
 
 impl Gelu for Flex {
     fn smooth(x: FlexTensor) -> FlexTensor {
-        if flat::is_f32(&x) {
-            forward(x)
-        } else {
-            <Self as burn::backend::ops::ActivationOps<Self>>::gelu(x)
-        }
+        if flat::is_f32(&x) { forward(x) } else { composed::<Self>(x) }
     }
 }
 
 impl<C: CheckpointStrategy> Gelu for Autodiff<Flex, C> {
     fn smooth(x: FloatTensor<Self>) -> FloatTensor<Self> {
         if !flat::is_f32(x.primitive()) {
-            return <Self as burn::backend::ops::ActivationOps<Self>>::gelu(x);
+            return composed::<Self>(x);
         }
         let prep = GeluBackward
             .prepare::<C>([x.node()])

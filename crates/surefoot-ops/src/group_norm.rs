@@ -33,7 +33,7 @@ pub struct GroupNorm {
 }
 
 /// The backends' side of [`group_norm`].
-#[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
+#[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
 pub(crate) trait GroupNormed: Backend {
     /// See [`group_norm`].
     fn grouped(
@@ -86,10 +86,10 @@ fn composed<B: Backend>(
     if norm.relu { B::relu(x) } else { x }
 }
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl GroupNormed for burn::backend::Cube {}
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl<C: CheckpointStrategy> GroupNormed for Autodiff<burn::backend::Cube, C> {}
 
 impl GroupNormed for Flex {

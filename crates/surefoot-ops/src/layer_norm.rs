@@ -17,7 +17,7 @@ use crate::flat;
 use crate::math::{column_sums, each, fast, rows_at_once, sums};
 
 /// The backends' side of [`layer_norm`].
-#[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
+#[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
 pub(crate) trait LayerNormed: Backend {
     /// See [`layer_norm`].
     fn layered(
@@ -50,10 +50,10 @@ fn composed<B: Backend>(
     B::float_add(x, B::float_reshape(beta, row))
 }
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl LayerNormed for burn::backend::Cube {}
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl<C: CheckpointStrategy> LayerNormed for Autodiff<burn::backend::Cube, C> {}
 
 impl LayerNormed for Flex {

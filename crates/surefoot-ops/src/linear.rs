@@ -17,7 +17,7 @@ use crate::math::{column_sums, fast, rows_at_once};
 use crate::optional::{Optional, optional};
 
 /// The backends' side of [`linear`].
-#[backend_extension(Flex, Cube: cfg(feature = "gpu"), Autodiff)]
+#[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
 pub(crate) trait Linear: Backend {
     /// See [`linear`].
     fn applied(
@@ -56,10 +56,10 @@ fn composed<B: Backend>(
     }
 }
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl Linear for burn::backend::Cube {}
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl<C: CheckpointStrategy> Linear for Autodiff<burn::backend::Cube, C> {}
 
 impl Linear for Flex {

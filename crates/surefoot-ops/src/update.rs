@@ -45,7 +45,7 @@ pub struct Sgd {
 }
 
 /// The backends' side of [`adamw`] and [`sgd`].
-#[backend_extension(Flex, Cube: cfg(feature = "gpu"))]
+#[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")))]
 pub(crate) trait Update: Backend {
     /// See [`adamw`].
     fn adamw_step(
@@ -130,7 +130,7 @@ fn composed_sgd<B: Backend>(
     (B::float_sub(value, scaled(speed.clone(), step.rate)), speed)
 }
 
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", target_os = "macos"))]
 impl Update for burn::backend::Cube {}
 
 impl Update for Flex {

@@ -1,4 +1,4 @@
-//! Right results under concurrency, on the CPU.
+//! Right results under concurrency, on the CPU; `SUREFOOT_TEST_DEVICE` names another device.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 mod race;
@@ -7,14 +7,22 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use race::{INPUTS, Subject, race, two_models_at_once};
+use surefoot::device::{OpenDevice, open};
 use surefoot_serve::lanes::{Lanes, MOST_LANES};
 use testkit::cpu;
 
 /// How long the soak lasts, in seconds.
 const SOAK: &str = "SUREFOOT_SOAK_SECONDS";
 
+fn device() -> Arc<OpenDevice> {
+    match std::env::var("SUREFOOT_TEST_DEVICE") {
+        Ok(name) => open(name.parse().unwrap()).unwrap(),
+        Err(_) => cpu().unwrap(),
+    }
+}
+
 fn lanes() -> Lanes<race::Key> {
-    Lanes::new(cpu().unwrap(), MOST_LANES)
+    Lanes::new(device(), MOST_LANES)
 }
 
 #[test]
@@ -41,7 +49,7 @@ fn two_models_share_the_lanes() {
 
 #[test]
 fn threads_that_come_and_go_find_the_lanes_as_they_were() {
-    let lanes = Lanes::fixed(cpu().unwrap(), 3);
+    let lanes = Lanes::fixed(device(), 3);
     let subject = Subject::block(lanes.device().burn());
     let goldens = subject.goldens(lanes.device().burn());
     // Each wave of 64 threads lives for one forward.

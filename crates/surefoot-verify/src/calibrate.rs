@@ -7,7 +7,7 @@
 use surefoot_models::arch::blueprint::Blueprint;
 
 use crate::capture::{Captures, Disturbance};
-use crate::noise::{Class, Deviations, Noise, Way};
+use crate::noise::{self, Class, Deviations, Noise, Way};
 
 /// How one pass is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,7 +78,7 @@ pub fn trials(blueprint: &Blueprint, variations: &Variations) -> Vec<Trial> {
     }
     if let Some(device) = &variations.elsewhere {
         let elsewhere = Pass { elsewhere: true, ..plain };
-        trials.push(trial(&format!("on {device}"), Class::Arithmetic, &[elsewhere]));
+        trials.push(trial(&noise::on_device(device), Class::Arithmetic, &[elsewhere]));
     }
     let bf16 = |seed| Pass { bf16: true, disturbance: Disturbance::Bf16 { seed }, ..plain };
     trials.push(trial("bf16", Class::Rounding, &[bf16(0), bf16(1)]));

@@ -46,8 +46,8 @@ pub struct NextToken {
 pub enum Disturbance {
     /// None.
     None,
-    /// Every number moves by this share of its row's size, as other orders of summation or other
-    /// devices move it.
+    /// Every number moves by this share of its own size, or of its row's scale if that is larger,
+    /// as other orders of summation move it.
     Jitter {
         /// The share.
         share: f32,
@@ -172,10 +172,11 @@ fn disturb(rows: &mut Rows, disturbance: Disturbance, number: u64) -> Onward {
         Disturbance::Jitter { share, seed } => {
             let mut stream = stream(seed);
             for row in rows.numbers.chunks_exact_mut(rows.cols) {
-                let size = row.iter().map(|x| x * x).sum::<f32>() / row.len() as f32;
-                let step = size.sqrt() * share;
+                let root = row.iter().map(|x| x.abs().sqrt()).sum::<f32>() / row.len() as f32;
+                let scale = root * root;
                 let signs = stream.signs(row.len());
-                row.iter_mut().zip(signs).for_each(|(x, sign)| *x += sign * step);
+                let step = |x: f32| share * x.abs().max(scale);
+                row.iter_mut().zip(signs).for_each(|(x, sign)| *x += sign * step(*x));
             }
         }
     }

@@ -61,7 +61,7 @@ pub(crate) fn compare_sketches(
 ) -> Result<Comparison, VerifyError> {
     rule.check()?;
     let pairs = common_sites(reference, candidate)?;
-    let class = class(reference, candidate);
+    let class = class(reference, candidate, noise);
     let challenges = sketches.len();
     let tolerances = noise.tolerances(class, challenges, reference.sites.len())?;
     let mut excesses = Vec::with_capacity(challenges);
@@ -94,10 +94,12 @@ pub(crate) fn compare_sketches(
 }
 
 /// What noise is allowed for: rounding, unless both store their weights in the same dtypes and
-/// were run in the same precision.
-pub fn class(reference: &Fingerprint, candidate: &Fingerprint) -> Class {
+/// were run in the same precision, on a device whose noise is known.
+pub fn class(reference: &Fingerprint, candidate: &Fingerprint, noise: &Noise) -> Class {
+    let (ours, theirs) = (&reference.run, &candidate.run);
     let same = reference.model.dtypes == candidate.model.dtypes
-        && reference.run.precision == candidate.run.precision;
+        && ours.precision == theirs.precision
+        && (ours.device == theirs.device || noise.knows(&theirs.device));
     if same { Class::Arithmetic } else { Class::Rounding }
 }
 

@@ -195,10 +195,11 @@ fn digest(path: &Path, name: String) -> Result<FileDigest, VerifyError> {
 pub(crate) fn read_bounded(path: &Path, limit: u64) -> Result<Vec<u8>, VerifyError> {
     let unreadable = |error| VerifyError::file(path, format!("can't be read: {error}"));
     let file = File::open(path).map_err(unreadable)?;
-    if !file.metadata().map_err(unreadable)?.is_file() {
+    let about = file.metadata().map_err(unreadable)?;
+    if !about.is_file() {
         return Err(VerifyError::file(path, "is not a regular file"));
     }
-    let mut bytes = Vec::new();
+    let mut bytes = Vec::with_capacity(about.len().min(limit) as usize + 1);
     file.take(limit + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > limit {
         return Err(VerifyError::file(path, format!("is larger than {limit} bytes")));

@@ -91,10 +91,10 @@ impl Library {
     pub fn open(folder: &Path) -> Result<Self, VerifyError> {
         let known = Self::read_index(folder).unwrap_or_default();
         let files = files(folder)?;
-        let of_entry = |entry: &Entry| (entry.file.clone(), entry.bytes, entry.changed);
-        if files.len() == known.entries.len()
-            && files.iter().zip(&known.entries).all(|(file, entry)| *file == of_entry(entry))
-        {
+        let is_known = |((file, bytes, changed), entry): (&(String, u64, u64), &Entry)| {
+            (file, bytes, changed) == (&entry.file, &entry.bytes, &entry.changed)
+        };
+        if files.len() == known.entries.len() && files.iter().zip(&known.entries).all(is_known) {
             return Ok(Self { folder: folder.to_owned(), ..known });
         }
         let by_name: BTreeMap<&str, &Entry> =

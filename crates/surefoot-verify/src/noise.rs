@@ -9,9 +9,10 @@
 //!   uncertain by.
 //! - *rounding* ways also round to fewer digits: bf16.
 //!
-//! Two models that store their weights in the same dtypes and are run in the same precision differ
-//! only by arithmetic, a millionth or so, and are held to that; it is what makes one step of
-//! fine-tuning visible. Else rounding is allowed for.
+//! Two models that store their weights in the same dtypes and are run in the same precision on a
+//! device whose noise is known differ only by arithmetic, a millionth or so, and are held to that;
+//! it is what makes one step of fine-tuning visible. Else rounding is allowed for: some devices
+//! multiply f32 with fewer digits than it has.
 //!
 //! Tolerances are paired: the tolerance of a challenge at a site follows from the noise of that
 //! very challenge at that very site. It is larger by three times the spread of the noise, which
@@ -132,7 +133,17 @@ pub(crate) fn logprobs_apart(
     (!other.is_empty() && sum.is_finite()).then(|| (sum / other.len() as f64).sqrt())
 }
 
+/// The name of the way of running on another device.
+pub(crate) fn on_device(device: &str) -> String {
+    format!("on {device}")
+}
+
 impl Noise {
+    /// Whether the model was also run on `device`.
+    pub(crate) fn knows(&self, device: &str) -> bool {
+        self.ways.iter().any(|way| way.name == on_device(device))
+    }
+
     /// The tolerances of `class` for so many challenges and sites.
     pub fn tolerances(
         &self,

@@ -5,9 +5,9 @@ use crate::compare::{self, Comparison};
 use crate::decision::Rule;
 use crate::error::VerifyError;
 use crate::fingerprint::{Fingerprint, Policy};
-use crate::noise::Noise;
 use crate::seed::Stream;
 use crate::site::Choice;
+use crate::sketch::Sketch;
 
 /// `count` of `all` challenges, drawn by chance that nobody knows beforehand; in order.
 pub fn sample(all: usize, count: usize) -> Result<Vec<usize>, VerifyError> {
@@ -34,19 +34,35 @@ pub fn all_sites(policy: Policy) -> Policy {
     Policy { sites: Choice::All, ..policy }
 }
 
-/// Compares what a fingerprint says of the `chosen` challenges with a run of them.
+/// Compares what a fingerprint says of the `chosen` challenges with a run of them, by the noise of
+/// `calibrated`: the fingerprint itself, or the one it was compared with.
 pub fn compare(
     claimed: &Fingerprint,
-    noise: &Noise,
+    calibrated: &Fingerprint,
     chosen: &[usize],
     again: &Fingerprint,
     rule: &Rule,
 ) -> Result<Comparison, VerifyError> {
     compare::check_tokenizers(claimed, again)?;
-    let mut noise = noise.clone();
+    // The sites that both have: only there the noise is known.
+    let known = calibrated.site_list();
+    let (mut places, mut of_noise) = (Vec::new(), Vec::new());
+    for (place, site) in claimed.site_list().iter().enumerate() {
+        if let Some(at) = known.iter().position(|other| other == site) {
+            places.push(place);
+            of_noise.push(at);
+        }
+    }
+    let mut noise = calibrated.noise.clone();
+    noise.select(&of_noise);
     noise.select_challenges(chosen);
-    let sketches: Vec<_> = chosen.iter().map(|at| claimed.sketches[*at].clone()).collect();
-    compare::compare_sketches(claimed, &sketches, &noise, again, rule)
+    let mut claimed = claimed.clone();
+    claimed.sites = places.iter().map(|place| claimed.sites[*place].clone()).collect();
+    let of_challenge = |at: &usize| -> Vec<Sketch> {
+        places.iter().map(|place| claimed.sketches[*at][*place].clone()).collect()
+    };
+    let sketches: Vec<Vec<Sketch>> = chosen.iter().map(of_challenge).collect();
+    compare::compare_sketches(&claimed, &sketches, &noise, again, rule)
 }
 
 #[cfg(test)]

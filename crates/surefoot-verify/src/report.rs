@@ -63,7 +63,8 @@ impl<'a> Page<'a> {
         }
         sentences.push(match transcript.comparison.class {
             Class::Arithmetic => "Weights are stored in the same dtypes and were run in the same \
-                 precision: only other orders of summation were allowed for."
+                 precision on a device whose noise is known: only other orders of summation were \
+                 allowed for."
                 .to_owned(),
             Class::Rounding => {
                 "Rounding to bf16 was allowed for: a change smaller than that can't \

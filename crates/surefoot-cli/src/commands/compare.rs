@@ -33,8 +33,9 @@ that nobody could know before.
 
 SAME: at every site the models deviate by less than the noise of the reference allows. DIFFERENT:
 at some site by more; the first one is named. Each is wrong with a probability of at most --beta
-and --alpha. Where weights are stored in the same dtype and run in the same precision only the
-order of sums is allowed for, else rounding to bf16 as well.
+and --alpha. Where weights are stored in the same dtype and run in the same precision on the
+same device (or one of --calibrate-on) only the order of sums is allowed for, else rounding to
+bf16 as well.
 
 Exit code 0 for SAME, 1 for DIFFERENT, 4 for UNDECIDED, 2 if the two can't be compared.
 
@@ -253,7 +254,9 @@ fn told(comparison: &Comparison, rule: &Rule, weakness: Option<&Weakness>) -> St
         1.0 / rule.beta
     );
     let allowed = match comparison.class {
-        Class::Arithmetic => "other orders of summation only: same dtypes, same precision",
+        Class::Arithmetic => {
+            "other orders of summation only: same dtypes, same precision, known device"
+        }
         Class::Rounding => "other orders of summation, and rounding to bf16",
     };
     let _ = writeln!(text, "allowed for: {allowed}");

@@ -24,6 +24,7 @@ use crate::terminal::Terminal;
 #[command(after_help = "\
 The file gets the tensor `logits`, or `last_hidden_state` for encoders: f32, one row per token.
 With --hidden also `hidden_0` (the embeddings) to `hidden_n` (behind the final norm).
+Products with weights are in fp32 unless --precision says fp16 or bf16; sums stay in fp32.
 
 Examples:
   surefoot forward models/llama --tokens 1,15043,3186 --out out.safetensors
@@ -59,6 +60,7 @@ struct Document {
     load_seconds: f64,
     planned_peak_bytes: u64,
     peak_bytes: Option<u64>,
+    device_peak_bytes: Option<u64>,
 }
 
 impl Forward {
@@ -99,6 +101,7 @@ impl Forward {
             load_seconds: run.load_seconds(),
             planned_peak_bytes: planned,
             peak_bytes: process::memory().map(|memory| memory.peak),
+            device_peak_bytes: run.device_peak_bytes(),
         };
         if global.json {
             terminal.json(&document)?;

@@ -27,6 +27,7 @@ use crate::terminal::Terminal;
 #[command(after_help = "\
 Prints what comes behind the prompt. With --prompts, one line per prompt, in which \\n and \\\\ stand
 for line breaks and backslashes. A prompt gives the same text alone and in a batch.
+Products with weights are in fp32 unless --precision says fp16 or bf16.
 
 Examples:
   surefoot generate models/llama \"Once upon a time\" --stream
@@ -86,6 +87,7 @@ struct Document {
     tokens_per_second: f64,
     planned_peak_bytes: u64,
     peak_bytes: Option<u64>,
+    device_peak_bytes: Option<u64>,
     completions: Vec<Completion>,
 }
 
@@ -137,6 +139,7 @@ impl Generate {
                 tokens_per_second: count as f64 / seconds,
                 planned_peak_bytes: planned,
                 peak_bytes: process::memory().map(|memory| memory.peak),
+                device_peak_bytes: run.device_peak_bytes(),
                 completions,
             })?;
         } else {

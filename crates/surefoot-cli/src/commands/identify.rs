@@ -75,10 +75,15 @@ impl Identify {
         let (near, comparable) = library.nearest(&fingerprint, self.nearest)?;
         let search_seconds = begun.elapsed().as_secs_f64();
         let rule = Rule::default();
-        let matches = near
-            .into_iter()
-            .map(|near| library.compare(near, &fingerprint, &rule))
-            .collect::<Result<Vec<_>, _>>()?;
+        let (mut matches, mut refused) = (Vec::new(), library.refused.clone());
+        for near in near {
+            let file = near.file.clone();
+            match library.compare(near, &fingerprint, &rule) {
+                Ok(found) => matches.push(found),
+                // Another tokenizer with as many tokens, say: no reason to stop.
+                Err(error) => refused.push((file.clone(), format!("{file}: {error}"))),
+            }
+        }
         let document = Document {
             model: self.model.display().to_string(),
             known: matches.iter().any(|found| found.relation != Relation::Unrelated),
@@ -86,14 +91,10 @@ impl Identify {
             of_the_same_challenges: comparable,
             search_seconds,
             matches,
-            refused: library
-                .refused
-                .into_iter()
-                .map(|(file, reason)| Refused { file, reason })
-                .collect(),
+            refused: refused.into_iter().map(|(file, reason)| Refused { file, reason }).collect(),
         };
         for refused in &document.refused {
-            terminal.note(&format!("not a fingerprint: {}", refused.reason));
+            terminal.note(&format!("left out: {}", refused.reason));
         }
         if global.json {
             terminal.json(&document)?;

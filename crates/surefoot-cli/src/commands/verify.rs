@@ -174,20 +174,21 @@ impl Verify {
     ) -> Result<Rerun, Failure> {
         let Some(folder) = &self.model else { return Err(Failure::usage("--model is missing")) };
         let files = Identity::read(&Opened::new(folder)?)?.files;
-        let (side, claimed, noise) = match opened {
-            Contents::Fingerprint(it) => ("fingerprint", it.as_ref(), &it.noise),
+        let (side, claimed, calibrated) = match opened {
+            Contents::Fingerprint(it) => ("fingerprint", it.as_ref(), it.as_ref()),
             Contents::Comparison(transcript) => match &transcript.candidate {
                 Candidate::Model(candidate) if files != transcript.reference.model.files => {
-                    ("candidate", candidate.as_ref(), &transcript.reference.noise)
+                    ("candidate", candidate.as_ref(), &transcript.reference)
                 }
-                _ => ("reference", &transcript.reference, &transcript.reference.noise),
+                _ => ("reference", &transcript.reference, &transcript.reference),
             },
         };
         let challenges = recheck::sample(claimed.sketches.len(), self.sample)?;
         let asked = recheck::subset(&claimed.challenges, &challenges)?;
         let maker = Maker::new(&self.footing, global, terminal)?;
         let again = maker.candidate(folder, &asked, recheck::all_sites(claimed.policy))?;
-        let comparison = recheck::compare(claimed, noise, &challenges, &again, &Rule::default())?;
+        let comparison =
+            recheck::compare(claimed, calibrated, &challenges, &again, &Rule::default())?;
         let same_files = files == claimed.model.files;
         Ok(Rerun { side, same_files, challenges, comparison })
     }

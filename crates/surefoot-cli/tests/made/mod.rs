@@ -7,6 +7,7 @@ use std::path::Path;
 
 /// How weights are stored.
 #[derive(Clone, Copy)]
+#[allow(dead_code, reason = "not every test that makes a model makes one of each")]
 pub(crate) enum Dtype {
     /// Four bytes.
     F32,

@@ -121,7 +121,6 @@ fn what_can_not_be_served_is_refused_before_anything_listens() {
     assert!(refused(&["/nonexistent", "--port", "0"]).contains("doesn't exist"));
     assert!(refused(&[model, "--port", "0", "--host", "no.such.host.invalid"]).contains("--host"));
     assert!(refused(&[model, "--port", "0", "--memory", "1MiB"]).contains("--memory"));
-    assert!(refused(&[model, "--port", "0", "--precision", "fp16"]).contains("--precision"));
     assert!(
         refused(&[model, "--port", "0", "--chat-template", "/no.jinja"]).contains("chat template")
     );

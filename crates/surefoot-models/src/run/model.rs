@@ -183,6 +183,7 @@ impl Opened {
             blocks,
             device: device.clone(),
             segments: None,
+            budgeted: plan.budget_bytes.is_some(),
             format: Format::new(device, format.compute),
             blueprint,
             binding,
@@ -201,6 +202,7 @@ pub struct Model {
     pub(crate) device: Device,
     format: Format,
     segments: Option<Segments>,
+    budgeted: bool,
 }
 
 impl Model {
@@ -249,6 +251,11 @@ impl Model {
     /// Whether the model gives logits.
     pub fn has_head(&self) -> bool {
         self.binding.head.is_some()
+    }
+
+    /// The dtype of products with weights.
+    pub fn compute(&self) -> Dtype {
+        self.format.compute
     }
 
     /// Counts of what loading and running cost.
@@ -330,6 +337,7 @@ impl Model {
             x = self.format.between_blocks(x);
             x = self.show(x, Boundary::Block(number), &mut observer)?;
             self.store.meter.block();
+            self.look_at_pool();
         }
         if let Some(cache) = cache {
             cache.filled += batch.width;
@@ -363,6 +371,16 @@ impl Model {
         }
         self.store.meter.pass(batch.ids.len());
         Ok(output)
+    }
+
+    /// A budget is kept by plan and measured, so that it can be told whether it was.
+    fn look_at_pool(&self) {
+        if !self.budgeted || self.format.is_on_host() {
+            return;
+        }
+        if let Some(usage) = self.device.memory_pool_usage() {
+            self.store.meter.device_holds(usage.bytes_reserved);
+        }
     }
 
     fn check_positions(&self, batch: &Batch, past: usize) -> Result<(), ModelError> {

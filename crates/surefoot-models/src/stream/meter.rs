@@ -15,6 +15,7 @@ pub struct Meter {
     blocks: AtomicU64,
     tokens: AtomicU64,
     passes: AtomicU64,
+    device_peak: AtomicU64,
 }
 
 /// A reading of a [`Meter`].
@@ -34,6 +35,9 @@ pub struct Reading {
     pub tokens: u64,
     /// Passes that ended.
     pub passes: u64,
+    /// The most bytes that the device's pool was seen to hold; 0 where nobody looked, since there
+    /// is no budget or no pool.
+    pub device_peak_bytes: u64,
 }
 
 impl Meter {
@@ -56,6 +60,10 @@ impl Meter {
         self.passes.fetch_add(1, Relaxed);
     }
 
+    pub(crate) fn device_holds(&self, bytes: u64) {
+        self.device_peak.fetch_max(bytes, Relaxed);
+    }
+
     /// The counts now.
     pub fn read(&self) -> Reading {
         let seconds = |count: &AtomicU64| count.load(Relaxed) as f64 / 1e9;
@@ -67,6 +75,7 @@ impl Meter {
             blocks: self.blocks.load(Relaxed),
             tokens: self.tokens.load(Relaxed),
             passes: self.passes.load(Relaxed),
+            device_peak_bytes: self.device_peak.load(Relaxed),
         }
     }
 }

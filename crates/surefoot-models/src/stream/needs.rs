@@ -7,6 +7,7 @@ use crate::arch::blueprint::Blueprint;
 use crate::run::attention::MAX_SCORES;
 use crate::run::model::{Logits, Want};
 use crate::weights::binding::Binding;
+use crate::weights::format::Format;
 
 /// What is to be run.
 #[derive(Clone, Copy, Debug)]
@@ -37,9 +38,17 @@ pub struct Needs {
 /// Code, thread stacks and the allocator's reserves that are touched only once work begins,
 /// and the pages of a file that are being read or converted.
 const WARMING: u64 = 14 << 20;
+/// With a driver there are kernels as well, and the compiler that makes them: lavapipe, which
+/// compiles in this process and keeps what it made, was seen to take 160 MiB.
+const WARMING_A_DRIVER: u64 = 256 << 20;
 
 impl Needs {
-    pub(crate) fn new(blueprint: &Blueprint, binding: &Binding, work: &Work) -> Self {
+    pub(crate) fn new(
+        blueprint: &Blueprint,
+        binding: &Binding,
+        format: &Format,
+        work: &Work,
+    ) -> Self {
         let kv_cache = if work.new_tokens > 0 {
             let positions = work.batch * (work.prompt + work.new_tokens);
             let of_position = 2 * blueprint.kv_heads * blueprint.head_dim * 4;
@@ -48,7 +57,7 @@ impl Needs {
             0
         };
         Self {
-            baseline_bytes: baseline(),
+            baseline_bytes: baseline(format),
             vector_bytes: binding.vector_bytes,
             kv_cache_bytes: kv_cache,
             activation_bytes: activations(blueprint, work),
@@ -61,10 +70,11 @@ impl Needs {
 }
 
 /// In steps, so that commands that differ by little come to the same plan.
-fn baseline() -> u64 {
+fn baseline(format: &Format) -> u64 {
     const STEP: u64 = 4 << 20;
     let peak = process::memory().map_or(32 << 20, |memory| memory.peak);
-    peak.div_ceil(STEP) * STEP + WARMING
+    let warming = if format.is_on_host() { WARMING } else { WARMING_A_DRIVER };
+    peak.div_ceil(STEP) * STEP + warming
 }
 
 fn activations(blueprint: &Blueprint, work: &Work) -> u64 {

@@ -22,6 +22,11 @@ const SMALL_PIECE: u64 = 512 << 10;
 /// Pieces in memory at once: one that is used, one that waits, one that comes in.
 const IN_FLIGHT: u64 = 3;
 
+/// Those, and the copies of the one that comes in.
+fn in_flight(format: &Format) -> u64 {
+    IN_FLIGHT + format.copies_on_the_way()
+}
+
 /// Some rows of a matrix, and whether they stay.
 #[derive(Clone, Debug)]
 pub(crate) struct Cut {
@@ -34,13 +39,16 @@ pub(crate) struct Cut {
 pub(crate) struct Residency {
     pub(crate) cuts: Vec<Vec<Cut>>,
     pub(crate) window: u64,
+    /// Bytes of copies on the way to the device.
+    on_the_way: u64,
 }
 
 impl Residency {
     /// Everything stays.
-    pub(crate) fn all(matrices: &[Matrix]) -> Self {
+    pub(crate) fn all(matrices: &[Matrix], format: &Format) -> Self {
         let whole = |matrix: &Matrix| vec![Cut { rows: 0..matrix.rows(), resident: true }];
-        Self { cuts: matrices.iter().map(whole).collect(), window: 0 }
+        let on_the_way = all_resident(matrices, format) - total(matrices, format);
+        Self { cuts: matrices.iter().map(whole).collect(), window: 0, on_the_way }
     }
 
     /// Cuts all matrices into pieces of about `piece` bytes and lets `room` bytes of them stay.
@@ -72,10 +80,16 @@ impl Residency {
                 }
             }
         }
-        for cuts in &mut cuts {
-            join_residents(cuts);
+        // Where pieces are copied on their way, larger ones would need more room for that.
+        if format.is_on_host() {
+            cuts.iter_mut().for_each(join_residents);
         }
-        Self { cuts, window: IN_FLIGHT * piece }
+        let largest = cuts
+            .iter()
+            .zip(&sizes)
+            .flat_map(|(cuts, row)| cuts.iter().map(move |cut| cut.rows.len() as u64 * row));
+        let on_the_way = format.copies_on_the_way() * largest.max().unwrap_or(0);
+        Self { cuts, window: IN_FLIGHT * piece, on_the_way }
     }
 }
 
@@ -166,14 +180,15 @@ impl Plan {
         budget: Option<u64>,
     ) -> Self {
         let matrices = &binding.matrices;
-        let needs = Needs::new(blueprint, binding, work);
+        let needs = Needs::new(blueprint, binding, format, work);
         let smallest = smallest_piece(matrices, format);
         let spare = budget.map_or(u64::MAX, |budget| budget.saturating_sub(needs.total()));
-        let residency = if spare >= total(matrices, format) {
-            Residency::all(matrices)
+        let residency = if spare >= all_resident(matrices, format) {
+            Residency::all(matrices, format)
         } else {
             let piece = (spare / 12).clamp(smallest, LARGE_PIECE.max(smallest));
-            Residency::within(matrices, format, piece, spare.saturating_sub(IN_FLIGHT * piece))
+            let room = spare.saturating_sub(in_flight(format) * piece);
+            Residency::within(matrices, format, piece, room)
         };
         Self::of(blueprint, binding, format, needs, budget, residency)
     }
@@ -187,10 +202,10 @@ impl Plan {
         share: f64,
     ) -> Self {
         let matrices = &binding.matrices;
-        let needs = Needs::new(blueprint, binding, work);
+        let needs = Needs::new(blueprint, binding, format, work);
         let room = (total(matrices, format) as f64 * share) as u64;
         let residency = if share >= 1.0 {
-            Residency::all(matrices)
+            Residency::all(matrices, format)
         } else {
             let piece = (room / 12).clamp(smallest_piece(matrices, format), LARGE_PIECE);
             Residency::within(matrices, format, piece, room)
@@ -213,7 +228,7 @@ impl Plan {
             all_resident_bytes.min(fixed + IN_FLIGHT * smallest_piece(matrices, format));
         let parts = parts(blueprint, matrices, format, &residency);
         let resident_bytes = parts.iter().map(|part| part.resident_bytes).sum();
-        let window_bytes = residency.window.min(all - resident_bytes);
+        let window_bytes = residency.window.min(all - resident_bytes) + residency.on_the_way;
         Self {
             fits: budget.is_none_or(|budget| least_bytes <= budget),
             mode: placement(resident_bytes, all),
@@ -243,6 +258,19 @@ impl Plan {
 
 fn total(matrices: &[Matrix], format: &Format) -> u64 {
     matrices.iter().map(|matrix| format.bytes(matrix)).sum()
+}
+
+/// The bytes of all matrices where all stay. A device's pool has pages that are not filled.
+fn all_resident(matrices: &[Matrix], format: &Format) -> u64 {
+    let all = total(matrices, format);
+    let unfilled = if format.is_on_host() { 0 } else { all / 4 };
+    all + unfilled + on_the_way_of_all(matrices, format)
+}
+
+/// The copies of the largest matrix while it comes in whole.
+fn on_the_way_of_all(matrices: &[Matrix], format: &Format) -> u64 {
+    let largest = matrices.iter().map(|matrix| format.bytes(matrix)).max().unwrap_or(0);
+    format.copies_on_the_way() * largest
 }
 
 fn smallest_piece(matrices: &[Matrix], format: &Format) -> u64 {

@@ -58,11 +58,12 @@ impl Store {
     ) -> Result<Self, ModelError> {
         let mut kept = Vec::with_capacity(matrices.len());
         let mut passing = Vec::new();
+        let room = Room::new(device, compute, matrices, residency);
         for (number, (matrix, cuts)) in matrices.iter().zip(&residency.cuts).enumerate() {
             let mut parts = Vec::with_capacity(cuts.len());
             for cut in cuts {
                 let piece = Piece::new(number, matrix, cut.rows.clone());
-                let slot = if cut.resident {
+                let slot = if cut.resident && room.has(&piece) {
                     let (loaded, cost) = piece.load(device, compute, None)?;
                     meter.loaded(&piece, cost);
                     Slot::Held(Mutex::new(loaded.weight))
@@ -119,6 +120,41 @@ impl Store {
         self.meter.loaded(piece, cost);
         Ok(loaded.weight)
     }
+}
+
+/// Room for what stays on a device. A pool takes more than what is put into it, so when some is
+/// streamed anyway it is measured, and what no longer fits is streamed too.
+struct Room<'d> {
+    device: &'d Device,
+    format: Format,
+    before: u64,
+    /// None where nothing has to be measured.
+    limit: Option<u64>,
+}
+
+impl<'d> Room<'d> {
+    fn new(device: &'d Device, compute: Dtype, all: &[Matrix], residency: &Residency) -> Self {
+        let format = Format::new(device, compute);
+        let resident = all.iter().zip(&residency.cuts).map(|(matrix, cuts)| {
+            let rows: usize =
+                cuts.iter().filter(|cut| cut.resident).map(|cut| cut.rows.len()).sum();
+            rows as u64 * format.row_bytes(matrix)
+        });
+        let measured = !format.is_on_host() && residency.window > 0;
+        let limit = measured.then(|| resident.sum());
+        Self { device, format, before: held(device), limit }
+    }
+
+    fn has(&self, piece: &Piece) -> bool {
+        let Some(limit) = self.limit else { return true };
+        let used = held(self.device).saturating_sub(self.before);
+        used + piece.kept_bytes(&self.format) <= limit
+    }
+}
+
+/// What a device's pool holds.
+fn held(device: &Device) -> u64 {
+    device.memory_pool_usage().map_or(0, |usage| usage.bytes_reserved)
 }
 
 /// The matrices during some passes. They must be applied in order; those of a block may be

@@ -49,6 +49,18 @@ impl Format {
         }
     }
 
+    /// How often a piece is in memory beside the device's copy while it is on its way there: as it
+    /// is read or converted, in the driver's own buffer, and as what a pool leaves unused of its
+    /// last page.
+    pub(crate) fn copies_on_the_way(&self) -> u64 {
+        if self.on_host { 0 } else { 3 }
+    }
+
+    /// Whether weights are plain memory of this process.
+    pub(crate) fn is_on_host(&self) -> bool {
+        self.on_host
+    }
+
     /// The bytes of a row in memory.
     pub(crate) fn row_bytes(&self, matrix: &Matrix) -> u64 {
         matrix.cols() as u64 * self.kept(matrix.dtype).size() as u64

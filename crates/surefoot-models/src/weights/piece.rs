@@ -121,7 +121,15 @@ impl Piece {
             };
             let bytes = Bytes::from_shared(shared, AllocationProperty::Other);
             let data = TensorData::from_bytes(bytes, [rows, cols], dtype);
-            Weight::Tensor(Tensor::from_data(data, (device, dtype)))
+            let tensor = Tensor::from_data(data, (device, dtype));
+            if !on_host {
+                // Until it has arrived there are copies of it on the way; the next one waits.
+                device.sync().map_err(|error| ModelError::Device {
+                    at: format!("the upload of '{}'", self.stored.name),
+                    message: error.to_string(),
+                })?;
+            }
+            Weight::Tensor(tensor)
         };
         Ok((Passing { weight, _permit: with_weight }, cost))
     }

@@ -11,8 +11,9 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use surefoot_models::Opened;
+use surefoot_models::folder::header::Dtype as ModelDtype;
 use surefoot_verify::calibrate::{self, Pass, Variations};
-use surefoot_verify::capture::{self, Captures, Disturbance};
+use surefoot_verify::capture::{self, Captures};
 use surefoot_verify::challenge::ChallengeSet;
 use surefoot_verify::decision::Verdict;
 use surefoot_verify::fingerprint::{Fingerprint, Policy, RunInfo};
@@ -380,7 +381,8 @@ impl Options {
 }
 
 pub(crate) fn run(folder: &Path, set: &ChallengeSet, pass: &Pass) -> Captures {
-    let opened = Opened::new(folder).unwrap();
+    let compute = if pass.bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 };
+    let opened = Opened::new(folder).unwrap().on(&Device::flex(), compute);
     let work = capture::work(&opened, pass.group.min(set.sequences.len()), set.longest());
     let plan = opened.plan_with_share(&work, if pass.streamed { 0.0 } else { 1.0 });
     let model = opened.load(&plan, &Device::flex(), Arc::default()).unwrap();
@@ -395,13 +397,9 @@ pub(crate) fn fingerprint(folder: &Path, set: &ChallengeSet, options: Options) -
         let variations =
             Variations { group: set.sequences.len(), is_streamed: false, elsewhere: None };
         let trials = calibrate::trials(&opened.blueprint, &variations);
-        // Weights in bf16 are another folder here.
-        let rounded = folder.with_extension("rounded");
-        noise = calibrate::calibrate(&captures, &trials, |_, pass| {
-            let folder = if pass.bf16 && rounded.exists() { &rounded } else { folder };
-            Ok::<_, ()>(run(folder, set, pass))
-        })
-        .unwrap();
+        noise =
+            calibrate::calibrate(&captures, &trials, |_, pass| Ok::<_, ()>(run(folder, set, pass)))
+                .unwrap();
     }
     let run = RunInfo {
         device: "cpu".into(),
@@ -424,7 +422,6 @@ impl Shelf {
         let folder = tempfile::tempdir().unwrap();
         let reference = folder.path().join("reference");
         Weights::trained().write(&reference, Dtype::F32);
-        Weights::trained().write(&reference.with_extension("rounded"), Dtype::BF16);
         Self { folder, reference }
     }
 
@@ -449,7 +446,7 @@ pub(crate) struct Case {
 pub(crate) fn cases(shelf: &Shelf) -> Vec<Case> {
     let base = Weights::trained();
     let plain = Pass::plain(64);
-    let bf16 = Pass { bf16: true, disturbance: Disturbance::Bf16 { seed: 0 }, ..plain };
+    let bf16 = Pass { bf16: true, ..plain };
     let same = |name, folder: PathBuf, pass| Case {
         name,
         folder,

@@ -165,7 +165,8 @@ fn without_colours(text: &str) -> Cow<'_, str> {
 /// Gives a message that was logged as one line its lines back: `\\n` as two characters breaks
 /// lines, but not inside a path such as `C:\new\name`.
 fn with_lines(text: Cow<'_, str>) -> Cow<'_, str> {
-    if !text.contains("\\n") || text.contains('\n') {
+    // The single character first: it is much quicker to look for, and most texts have none.
+    if !text.contains('\\') || text.contains('\n') || !text.contains("\\n") {
         return text;
     }
     let mut lines = String::with_capacity(text.len());
@@ -200,7 +201,11 @@ fn without_prefix(text: Cow<'_, str>) -> Cow<'_, str> {
     let mut lines = text.lines().filter(|line| !line.is_empty());
     let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return text };
     let shared = |a: &str, b: &str| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
-    let length = lines.fold(shared(first, second), |length, line| length.min(shared(first, line)));
+    let length = shared(first, second);
+    if length < SHORTEST {
+        return text;
+    }
+    let length = lines.fold(length, |length, line| length.min(shared(first, line)));
     let ends = |c: char| matches!(c, ']' | ')' | ':' | '|' | '>');
     let prefix = first[..first.floor_char_boundary(length)].rfind(ends).map_or(0, |at| at + 1);
     if prefix < SHORTEST {

@@ -35,7 +35,25 @@ macro_rules! cublas {
     };
 }
 
+/// A Vulkan result by its number, after the call that returned it.
+macro_rules! vulkan {
+    ($($number:literal),+) => {
+        &[$(concat!(r"\b(vkqueue\w+|vkwait\w+|vkdevice\w+|vkcreate\w+|vkalloc\w+|vkmap\w+|vkresult|vulkan (error|result|status|failure))\b.{0,40}[ :=(]", $number, r"\b")),+]
+    };
+}
+
+/// An OpenCL status by its number, after the call that returned it.
+macro_rules! opencl {
+    ($($number:literal),+) => {
+        &[$(concat!(r"\b(clget\w+|clcreate\w+|clenqueue\w+|clwait\w+|clfinish)\b.{0,40}[ :=(]", $number, r"\b")),+]
+    };
+}
+
 pub(super) const RULES: &[Rule] = &[
+    rule(OutOfMemory, Overrides, vulkan!["-1", "-2"]),
+    rule(DeviceLost, Overrides, vulkan!["-4"]),
+    rule(OutOfMemory, Names, opencl!["-4", "-6", "-61"]),
+    rule(DriverOrInit, Names, opencl!["-1", "-2", "-1001"]),
     // Their numbers, where only they are printed.
     rule(OutOfMemory, Names, cublas![3]),
     rule(OutOfMemory, Names, thc![2]),

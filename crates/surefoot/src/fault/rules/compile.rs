@@ -47,6 +47,8 @@ struct CompiledRule {
 
 struct Pattern {
     rule: usize,
+    /// The rule's weight, beside what else is asked of every candidate.
+    weight: Weight,
     guarded: Guarded,
 }
 
@@ -87,7 +89,7 @@ impl RuleSet {
                     panic!("the pattern '{source}' has no word that it always needs");
                 };
                 meant.extend(rarest.iter().map(|&word| (word, Meaning::Pattern(patterns.len()))));
-                patterns.push(Pattern { rule: rules.len(), guarded });
+                patterns.push(Pattern { rule: rules.len(), weight: rule.weight, guarded });
             }
             let lazy =
                 |sources: &'static [&'static str]| sources.iter().copied().map(Lazy::new).collect();
@@ -186,12 +188,11 @@ impl RuleSet {
         log: &mut Log<'_>,
         best: &mut Option<(Rank, Winner)>,
     ) {
-        let weight = |&index: &usize| Reverse(self.rules[self.patterns[index].rule].rule.weight);
-        here.patterns.sort_by_key(weight);
+        here.patterns.sort_by_key(|&index| Reverse(self.patterns[index].weight));
         let mut of_line: Option<(Rank, Winner)> = None;
         for &index in &here.patterns {
-            let rule = self.rule(self.patterns[index].rule);
-            if of_line.as_ref().is_some_and(|(_, known)| self.weight_of(known) > rule.weight) {
+            let weight = self.patterns[index].weight;
+            if of_line.as_ref().is_some_and(|(_, known)| self.weight_of(known) > weight) {
                 break;
             }
             if self.patterns[index].guarded.possible(here) {
@@ -214,7 +215,7 @@ impl RuleSet {
     }
 
     fn weight_of(&self, winner: &Winner) -> Weight {
-        self.rule(self.patterns[winner.pattern].rule).weight
+        self.patterns[winner.pattern].weight
     }
 
     /// The pattern's match, if it could be better than what is known.

@@ -43,7 +43,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(KernelCompile, Names, &[r"\binvalid LLVM IR\b|\bInvalidIRError\b"])
         .without(&[r"\bunsupported use of (double|half)\b"]),
     rule(KernelCompile, Usual, &[
-        r"\bcannot find -l(cuda|cudart|cublas|cudnn|nvrtc|nvidia|hip|amdhip)\w*|\bCommand '\[?'?(\S*/)?(ninja|nvcc|hipcc|ptxas|cicc|gcc|g\+\+|clang\S*)\b.{0,400}\breturned non-zero\b|\b(couldn't|could not|failed to|unable to) (invoke|run|execute|find|launch) (the )?(ptxas|nvcc|hipcc|nvrtc|metal compiler|fatbinary)\b|\bunable to find utility .?metal|\bidentifier .?__\w+.? is undefined\b",
+        r"\bcannot find -l(cuda|cudart|cublas|cudnn|nvrtc|nvidia|hip|amdhip)\w*|\bCommand '\[?'?(\S*/)?(ninja|nvcc|hipcc|ptxas|cicc|gcc|g\+\+|clang\S*)\b.{0,400}\breturned non-zero\b|\b(couldn't|could not|failed to|unable to) (invoke|run|execute|find|launch) (the )?(ptxas|nvcc|hipcc|nvrtc|metal compiler|fatbinary)\b|\bunable to find utility .?metal|\bidentifier .?__\w+.? is undefined\b|\berror: static assertion failed\b|\bdetected during instantiation of\b|\.cuh?\(\d+\): (fatal )?error: ",
         r"\brun `?ptxas\b|\bbug in `?(ptxas|nvcc|triton|nvrtc)\b",
         r"\buse of undeclared identifier\b|\berror: .{0,60}\b(__global__|__device__|threadgroup|metal_stdlib|cuda_fp16|cuda_bf16)\b|\bEntered unreachable code: Expression\b|\bcompute_\d+\b.{0,40}\bunsupported\b",
         r"\btorch\._dynamo\.exc\.\w+|\btorch\.compile\b.{0,40}\bfail",
@@ -63,7 +63,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bnot supported (at|on|by) the (MPS|Metal|CUDA|DirectML|CoreML|WebGPU) (device|backend)\b|\bMPS(Graph|Gaph)? (backend |device )?(does not|doesn't) support\b|\bMPS: Unsupported\b|\bUnsupported \w+ (padding )?mode\b|\bAdaptive pool MPS\b|\bon (the )?MPS( device| backend)? (is|are) not (supported|implemented)\b|\bMPS\b.{0,40}\bnot (currently |yet )?(implemented|supported)\b",
     ])
     .unless(&[
-        r"\bnot implemented for '(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*)'",
+        r"\bnot implemented for '(torch\.(cuda\.)?)?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*)(tensor)?'",
         r"\b(dtype|data ?type|bfloat16|float64|float16|bf16|f16|f64|fp16|fp64|fp8|float8\w*|int64|int8|complex64|complex128|half precision)\b.{0,40}\b(not|unsupported|un)\b|\b(not|un)\w*( supported)?\b.{0,40}\b(dtype|data ?type)\b|\bUnsupported\w*dtype",
         r"\bhas no attribute\b|\bdeprecat",
         r"\bTypes lhs=",
@@ -84,14 +84,14 @@ pub(super) const RULES: &[Rule] = &[
         r"\bgrid_sampl\w+\b.{0,40}\bnot supported\b|\btodo: implement\b|\bnot yet implemented: ",
     ])
     .unless(&[
-        r"\bnot implemented for '(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*)'",
+        r"\bnot implemented for '(torch\.(cuda\.)?)?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*)(tensor)?'",
         r"\b(dtype|data ?type|bfloat16|float64|bf16|fp16|float8\w*)\b",
     ]),
     rule(UnsupportedOp, Hints, &[r"\bnot implemented\b.{0,40}\b(cuda|metal|mps|gpu|wgpu)\b|\b(cuda|metal|mps|gpu|wgpu)\b.{0,60}\bnot implemented\b"]),
     // No kernel for the element type.
     rule(UnsupportedDtype, Overrides, &[
         r"\bType '?tensor\(\w+\)'? of input parameter\b.{0,80}\bis invalid\b",
-        r#"\bnot implemented for '?"?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*|u?int\d+|float\d+|u8|u32|i64|i32|f16|bf16|f32|f64|f8\w*)\b"#,
+        r#"\bnot implemented for '?"?(torch\.(cuda\.)?)?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*|u?int\d+|float\d+|u8|u32|i64|i32|f16|bf16|f32|f64|f8\w*)(tensor)?\b"#,
         r"\bunsupported\w*\((b?f(loat)?\d+\w*|half|double|complex\w*|u?int\d+|i\d+|u\d+)\b",
         r"\bdoes not support\b.{0,40}\bfor (non-float\w*|non-floating\S*|integer|integral|int64|bool|complex|half|double) (inputs?|tensors?|types?)\b|\bcomplex(half|float|double) is not supported\b|\bdata ?type '?(bfloat16|float8\w*|bf16|fp8)'? not understood\b|\bwithout native (bf16|bfloat16|fp16|fp8|fp64)\b",
         r"\bInvalidTypeWidth\b|\b\w+ width \d+ is not supported\b|\b(Features|Capabilities|capability|feature)\b.{0,40}\bSHADER_F(LOAT)?(16|64)\b|\bSHADER_F(LOAT)?(16|64)\b.{0,60}\b(not|required|missing|unsupported|feature)|\b'?shader-f16'?\b.{0,60}\b(not|required|missing|unsupported|enable)|\bf16\b.{0,30}\bextension\b.{0,30}\bnot\b",

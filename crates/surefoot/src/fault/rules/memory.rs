@@ -74,7 +74,8 @@ pub(super) const RULES: &[Rule] = &[
     .cause("The process was killed from outside, most often because the host's memory ran out.")
     .advice(HOST),
     rule(OutOfMemory, Usual, &[
-        r"^\s*(\[?\d+\]?\s+)?(\S+: line \d+:\s+\d+ )?Killed\b[\s.!]*(python|\./|sh |bash|$)|[:\]\-*][ \x22]{0,3}killed\W*$|\d+ killed\s+python",
+        r"^\s*(\[?\d+\]?[+-]?\s+)?(\d+\s+)?((zsh|bash|sh|fish): )?(\S+: line \d+:\s+\d+ )?Killed\b(: 9)?[\s.!]*(python|\./|sh |bash|$)|\bline \d+:\s+\d+ killed\b|[:\]\-*][ \x22]{0,3}killed\W*$|\d+ killed\s+python",
+        r"已杀死",
     ])
     .unless(&[r"\bdataloader worker\b"])
     .cause("The process was killed from outside, most often because the host's memory ran out.")

@@ -33,7 +33,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bfatal: (not a git|unable to access|repository|refusing|destination|could not read|ambiguous|pathspec|bad object|remote)\b|\bgit\b.{0,20}\b(merge|rebase|push|pull|clone|lfs)\b.{0,40}\b(conflict|failed|rejected|error)|\bCONFLICT \(",
         r"\bKeyboardInterrupt\b",
         r"\bUnicode(De|En)codeError\b|\bJSONDecodeError\b|\byaml\.\w+\.\w*Error\b|\bTOMLDecodeError\b|\bParserError\b|\bConfig(Attribute|Key|Type)?Error\b|\bpydantic\S*ValidationError\b|\bvalidation errors? for\b|\bOmegaConf\b",
-        r"\bUnable to allocate resources: Requested node\b|\bmake: \*\*\* No rule\b|\bCMake Error\b|\berror\[E\d{4}\]|\bfailed to push some refs\b|\bError from server\b|\bTokenizer class\b|\bnot writable\b",
+        r"\bUnable to allocate resources: Requested node\b|\bmake: \*\*\* No rule\b|\bCMake Error\b|\berror\[E\d{4}\]|\bfailed to push some refs\b|\bError from server\b|\bTokenizer class\b|\bnot writable\b|\bfile \S+\.(pth?|ckpt|bin|tar|zip) cannot be opened\b",
         r"\bmaxmemory\b|\bOOM command not allowed\b|\bpsycopg\w*\.|\bsqlite3\.|\bOperationalError\b|\bsqlalchemy\b|\bMySQL\b|\bORA-\d{5}\b",
         r"\bIsADirectoryError\b|\bNotADirectoryError\b|\bFileExistsError\b",
     ])

@@ -53,7 +53,9 @@ fn named(word: &str) -> Option<Named> {
         };
     }
     for place in ["mps", "cuda", "cpu", "xpu", "hip", "hpu"] {
-        let element = word.strip_prefix(place).and_then(|rest| rest.strip_suffix("type"));
+        let element = word
+            .strip_prefix(place)
+            .and_then(|rest| rest.strip_suffix("type").or(rest.strip_suffix("tensor")));
         if let Some(element) = element.filter(|element| !element.is_empty()) {
             return at(place, element);
         }
@@ -119,6 +121,7 @@ mod tests {
     #[test]
     fn other_spellings_are_read_too() {
         assert!(places_differ("Input type (MPSFloatType) and weight type (torch.FloatTensor)"));
+        assert!(places_differ("Input type (CPUFloatTensor) and weight type (CUDAFloatTensor)"));
         assert!(elements_differ("Input type (c10::Half) and bias type (float)"));
         assert!(elements_differ("'tensor<1x1024xf32>' and 'tensor<1024xf16>'"));
         assert!(elements_differ("'tensor<2x1280xf32>' and 'tensor<*xf16>'"));

@@ -1,0 +1,102 @@
+//! Short runs on a GPU: disturbed, moved to the processor, and resumed there.
+#![cfg(feature = "gpu")]
+
+#[path = "training/harness.rs"]
+#[allow(dead_code)] // The processor's tests use all of it.
+mod harness;
+
+use harness::Trial;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use surefoot::FaultKind;
+use surefoot::device::DeviceName;
+use surefoot::recover::{Policy, Rung};
+use surefoot_train::{News, TrainError};
+
+/// Two devices add floats up in different orders.
+const TOLERANCE: f64 = 1e-3;
+const LAST: u64 = 11;
+
+/// The GPU, for one test at a time: on a software device they only slow each other down.
+fn gpu() -> Option<(DeviceName, MutexGuard<'static, ()>)> {
+    static DEVICE: Mutex<()> = Mutex::new(());
+    let device = testkit::gpu()?;
+    Some((device.name(), DEVICE.lock().unwrap_or_else(PoisonError::into_inner)))
+}
+
+fn steps(news: &[News]) -> Vec<u64> {
+    let step = |news: &News| match news {
+        News::Step { step, .. } => Some(*step),
+        _ => None,
+    };
+    news.iter().filter_map(step).collect()
+}
+
+#[test]
+fn every_fault_is_survived_or_stops_the_run_so_that_it_can_go_on() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let trial = || Trial { devices: vec![gpu], ..Trial::new(folder.path()) };
+    let expected = trial().run().unwrap().0.test_loss;
+    let mut survived = Vec::new();
+    for kind in FaultKind::ALL {
+        let rungs = Policy::default().rungs(kind).to_vec();
+        // One step in another precision leaves its mark.
+        let tolerance = if rungs.contains(&Rung::Precision) { 1e-2 } else { TOLERANCE };
+        for step in [0, 5, LAST] {
+            let drill = format!("{kind}:step={step},op=train step");
+            match (Trial { drill: &drill, ..trial() }).run() {
+                Ok((report, news)) => {
+                    assert!(!rungs.is_empty() && report.faults == 1, "{drill}");
+                    let error = (report.test_loss - expected).abs();
+                    assert!(error < tolerance, "{drill}: {error}");
+                    assert_eq!(steps(&news), (1..=LAST + 1).collect::<Vec<_>>(), "{drill}");
+                    survived.push(kind);
+                }
+                Err(TrainError::Fault { fault, step: at, saved }) => {
+                    assert_eq!((fault.kind, at), (kind, step), "{drill}");
+                    let (report, _) = Trial { resume: saved.as_deref(), ..trial() }.run().unwrap();
+                    let error = (report.test_loss - expected).abs();
+                    assert!(error < TOLERANCE, "{drill}: {error}");
+                }
+                Err(other) => panic!("{drill}: {other}"),
+            }
+        }
+    }
+    for kind in [FaultKind::OutOfMemory, FaultKind::CommandBuffer, FaultKind::DtypeMismatch] {
+        let times = survived.iter().filter(|other| **other == kind).count();
+        assert_eq!(times, 3, "{kind}");
+    }
+}
+
+#[test]
+fn a_lost_gpu_hands_the_run_to_the_processor_and_no_step_is_lost_or_done_twice() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    let expected = harness::undisturbed();
+    for step in [0, 5, LAST] {
+        let folder = tempfile::tempdir().unwrap();
+        let drill = format!("device_lost:step={step},count=99,device=gpu,op=train step");
+        let devices = vec![gpu, DeviceName::CPU];
+        let (report, news) =
+            Trial { drill: &drill, devices, ..Trial::new(folder.path()) }.run().unwrap();
+        assert_eq!(report.device, "cpu", "{drill}");
+        assert_eq!(steps(&news), (1..=LAST + 1).collect::<Vec<_>>(), "{drill}");
+        let error = (report.test_loss - expected).abs();
+        assert!(error < TOLERANCE, "{drill}: {error}");
+    }
+}
+
+#[test]
+fn a_run_that_was_stopped_on_the_gpu_goes_on_on_the_processor() {
+    let Some((gpu, _alone)) = gpu() else { return };
+    let expected = harness::undisturbed();
+    let folder = tempfile::tempdir().unwrap();
+    let (first, _) = Trial { devices: vec![gpu], stop_after: Some(5), ..Trial::new(folder.path()) }
+        .run()
+        .unwrap();
+    assert!(first.interrupted && first.device == "gpu", "{}", first.device);
+    let (second, _) =
+        Trial { resume: Some(&first.checkpoint), ..Trial::new(folder.path()) }.run().unwrap();
+    assert_eq!((second.device.as_str(), second.steps), ("cpu", LAST + 1));
+    let error = (second.test_loss - expected).abs();
+    assert!(error < TOLERANCE, "{error}");
+}

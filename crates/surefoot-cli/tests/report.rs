@@ -102,8 +102,8 @@ fn interrupt(run: &Child) {
 #[cfg(unix)]
 #[test]
 fn a_server_can_be_watched_too() {
-    let model = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../surefoot-models/tests/fixtures/gpt2-tiny");
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/gpt2-tiny");
     let arguments = ["serve", model.to_str().unwrap(), "--port", "0", "--watch"];
     let (mut run, mut said, address) = watched(&std::env::temp_dir(), &arguments);
     let mut events = get(&address, "/events");

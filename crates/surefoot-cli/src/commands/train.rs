@@ -30,6 +30,7 @@ use crate::args::{Global, flush};
 use crate::child::supervise_with;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
+use crate::watch;
 use options::Options;
 use record::Record;
 use show::Show;
@@ -108,33 +109,20 @@ impl Train {
             return supervise_with(terminal, global.open_journal()?, &more);
         }
         let data = data::open(&origin.config.data, origin.config.seed).map_err(bad_data)?;
-        let watch = Watch::default();
-        let live = self.live(terminal)?;
-        let journal = journal(global, &watch, live.as_ref())?;
+        let heard = Watch::default();
+        let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
+        let live = watch::start(self.watch, format!("Training {}", name.display()), terminal)?;
+        let journal = journal(global, &heard, live.as_ref())?;
         let footing = self.footing(&origin.config, journal.clone())?;
         if self.find_batch {
             return find_batch(&origin.config, &footing, &data, global, terminal);
         }
-        let exit = self.train(origin, &folder, &footing, &data, watch, global, terminal);
+        let exit = self.train(origin, &folder, &footing, &data, heard, global, terminal);
         flush(&journal, terminal);
         if let Some(live) = live {
             live.end();
         }
         exit
-    }
-
-    /// The page that `--watch` asks for.
-    fn live(&self, terminal: &Terminal) -> Result<Option<Server>, Failure> {
-        let Some(port) = self.watch else { return Ok(None) };
-        let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
-        let server =
-            Server::start(format!("Training {}", name.display()), port).map_err(|error| {
-                Failure::usage("the run can't be watched")
-                    .caused_by(&error)
-                    .hint("take another port with --watch=PORT, or any free one with --watch")
-            })?;
-        terminal.note(&format!("watch it at {}", server.url()));
-        Ok(Some(server))
     }
 
     fn read_config(&self) -> Result<Origin, Failure> {

@@ -10,7 +10,7 @@ use surefoot_models::generate::text::Texts;
 use surefoot_models::stream::plan::Placement;
 use surefoot_models::{ModelError, Opened};
 use surefoot_verify::VerifyError;
-use surefoot_verify::calibrate::{self, Pass, Variations};
+use surefoot_verify::calibrate::{self, Pass, PassPrecision, Variations};
 use surefoot_verify::capture::{self, Captures};
 use surefoot_verify::challenge::{self, ChallengeSet};
 use surefoot_verify::fingerprint::{Fingerprint, Policy, RunInfo};
@@ -246,6 +246,7 @@ impl<'a> Maker<'a> {
         let variations = Variations {
             group,
             is_streamed: ran.placement == Placement::Streamed,
+            is_fp32: ran.compute == Dtype::F32,
             elsewhere: match &elsewhere {
                 Some(run) => Some(run.footing.device()?.name().to_string()),
                 None => None,
@@ -319,7 +320,11 @@ impl<'a> Maker<'a> {
     ) -> Result<(Captures, Ran), Failure> {
         let work = capture::work(&Opened::new(folder)?, pass.group, set.longest());
         let passes = set.sequences.len().div_ceil(pass.group);
-        let compute = pass.bf16.then_some(Dtype::Bf16);
+        let compute = match pass.precision {
+            PassPrecision::Asked => None,
+            PassPrecision::Fp32 => Some(Dtype::F32),
+            PassPrecision::Bf16 => Some(Dtype::Bf16),
+        };
         let way = Way { streamed: pass.streamed, compute };
         run.run_as(way, "fingerprint", folder, &work, passes, |model, plan| {
             let captures =

@@ -9,6 +9,17 @@ use surefoot_models::arch::blueprint::Blueprint;
 use crate::capture::{Captures, Disturbance};
 use crate::noise::{self, Class, Deviations, Noise, Way};
 
+/// The precision of a pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassPrecision {
+    /// The one that was asked for.
+    Asked,
+    /// fp32.
+    Fp32,
+    /// bf16.
+    Bf16,
+}
+
 /// How one pass is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pass {
@@ -16,8 +27,8 @@ pub struct Pass {
     pub group: usize,
     /// Stream all weights, whatever would fit.
     pub streamed: bool,
-    /// Compute in bf16.
-    pub bf16: bool,
+    /// What products with weights are computed in.
+    pub precision: PassPrecision,
     /// On the other device.
     pub elsewhere: bool,
     /// What is done to the state at every boundary.
@@ -28,7 +39,8 @@ impl Pass {
     /// The plain pass: what fingerprints are made of.
     pub fn plain(group: usize) -> Self {
         let disturbance = Disturbance::None;
-        Self { group, streamed: false, bf16: false, elsewhere: false, disturbance }
+        let precision = PassPrecision::Asked;
+        Self { group, streamed: false, precision, elsewhere: false, disturbance }
     }
 }
 
@@ -50,6 +62,8 @@ pub struct Variations {
     pub group: usize,
     /// Whether the plain pass streams everything already.
     pub is_streamed: bool,
+    /// Whether the plain pass is in fp32.
+    pub is_fp32: bool,
     /// Another device to try.
     pub elsewhere: Option<String>,
 }
@@ -80,7 +94,15 @@ pub fn trials(blueprint: &Blueprint, variations: &Variations) -> Vec<Trial> {
         let elsewhere = Pass { elsewhere: true, ..plain };
         trials.push(trial(&noise::on_device(device), Class::Arithmetic, &[elsewhere]));
     }
-    let bf16 = |seed| Pass { bf16: true, disturbance: Disturbance::Bf16 { seed }, ..plain };
+    if !variations.is_fp32 {
+        let fp32 = Pass { precision: PassPrecision::Fp32, ..plain };
+        trials.push(trial("fp32", Class::Rounding, &[fp32]));
+    }
+    let bf16 = |seed| Pass {
+        precision: PassPrecision::Bf16,
+        disturbance: Disturbance::Bf16 { seed },
+        ..plain
+    };
     trials.push(trial("bf16", Class::Rounding, &[bf16(0), bf16(1)]));
     trials
 }

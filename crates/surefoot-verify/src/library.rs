@@ -89,8 +89,8 @@ pub struct Match {
 impl Library {
     /// Opens a folder, reading what the index doesn't know yet, and brings the index up to date.
     pub fn open(folder: &Path) -> Result<Self, VerifyError> {
-        let known = Self::read_index(folder).unwrap_or_default();
-        let files = files(folder)?;
+        let (known, files) = rayon::join(|| Self::read_index(folder), || files(folder));
+        let (known, files) = (known.unwrap_or_default(), files?);
         let is_known = |((file, bytes, changed), entry): (&(String, u64, u64), &Entry)| {
             (file, bytes, changed) == (&entry.file, &entry.bytes, &entry.changed)
         };

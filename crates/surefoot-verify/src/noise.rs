@@ -16,7 +16,9 @@
 //!
 //! Tolerances are paired: the tolerance of a challenge at a site follows from the noise of that
 //! very challenge at that very site. It is larger by three times the spread of the noise, which
-//! is read from ways that were run twice.
+//! is read from ways that were run twice. Where noise doesn't repeat itself (a model in bf16, where
+//! most sums come out equal and a few are rounded the other way), three times the root mean
+//! square over all challenges is the tolerance instead.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
@@ -159,23 +161,29 @@ impl Noise {
             ));
         }
         let margin = (DEVIATIONS * spread(&ways, class)).exp();
+        let repeats = margin <= DEVIATIONS;
         let runs = || ways.iter().flat_map(|way| &way.runs);
         let most = |of: &dyn Fn(&Deviations) -> f64| runs().map(of).fold(RESOLUTION, f64::max);
-        let fine = (0..challenges)
-            .map(|challenge| {
-                (0..sites)
-                    .map(|site| margin * most(&|run| f64::from(run.sites[challenge][site][0])))
-                    .collect()
-            })
-            .collect();
-        let profile = (0..sites)
-            .map(|site| {
+        let pooled = |which: usize| -> Vec<f64> {
+            let of_site = |site: usize| {
                 let of_run = |run: &Deviations| {
-                    root_mean_square(run.sites.iter().map(|of_site| f64::from(of_site[site][1])))
+                    root_mean_square(run.sites.iter().map(|sites| f64::from(sites[site][which])))
                 };
                 DEVIATIONS * most(&of_run)
-            })
-            .collect();
+            };
+            (0..sites).map(of_site).collect()
+        };
+        let paired = |challenge: usize| -> Vec<f64> {
+            let of_site =
+                |site: usize| margin * most(&|run| f64::from(run.sites[challenge][site][0]));
+            (0..sites).map(of_site).collect()
+        };
+        let fine = if repeats {
+            (0..challenges).map(paired).collect()
+        } else {
+            vec![pooled(0); challenges]
+        };
+        let profile = pooled(1);
         let next =
             DEVIATIONS * most(&|run| root_mean_square(run.next.iter().map(|x| f64::from(*x))));
         Ok(Tolerances { fine, profile, next })
@@ -220,8 +228,9 @@ fn spread(ways: &[&Way], class: Class) -> f64 {
             for (first, second) in pair[0].sites.iter().zip(&pair[1].sites) {
                 for ([first, _], [second, _]) in first.iter().zip(second) {
                     let (first, second) = (f64::from(*first), f64::from(*second));
-                    if first > RESOLUTION && second > RESOLUTION {
-                        squares.push((first / second).ln().powi(2) / 2.0);
+                    if first.max(second) > RESOLUTION {
+                        let ratio = first.max(RESOLUTION) / second.max(RESOLUTION);
+                        squares.push(ratio.ln().powi(2) / 2.0);
                     }
                 }
             }
@@ -309,6 +318,17 @@ mod tests {
         assert!((tolerances.fine[3][1] / tolerances.fine[0][1] - 4.0).abs() < 1e-4);
         assert!((tolerances.profile[0] - 3e-3).abs() < 1e-6);
         assert!((tolerances.next - 0.03).abs() < 1e-6);
+    }
+
+    #[test]
+    fn noise_that_does_not_repeat_itself_is_pooled() {
+        let mut noise = noise();
+        for (at, sites) in noise.ways[0].runs[1].sites.iter_mut().enumerate() {
+            sites.fill(if at % 2 == 0 { [0.0, 0.0] } else { [1e-3, 0.0] });
+        }
+        let tolerances = noise.tolerances(Class::Arithmetic, 4, 2).unwrap();
+        let expected = 3.0 * (1e-6_f64 / 2.0).sqrt();
+        assert!(tolerances.fine.iter().flatten().all(|x| (x / expected - 1.0).abs() < 1e-4));
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod lab;
 
 use lab::{Options, Shelf, VOCAB, Weights, cases, fingerprint};
 use safetensors::Dtype;
-use surefoot_verify::calibrate::Pass;
+use surefoot_verify::calibrate::{Pass, PassPrecision};
 use surefoot_verify::capture::Disturbance;
 use surefoot_verify::challenge::ChallengeSet;
 use surefoot_verify::compare::compare;
@@ -45,7 +45,7 @@ fn no_run_of_the_same_weights_is_called_different_and_no_rounded_one_the_same() 
         let set = challenges(100 + key);
         let reference = fingerprint(&shelf.reference, &set, Options::new());
         let disturbance = Disturbance::Bf16 { seed: 1000 + u64::from(key) };
-        let pass = Pass { bf16: true, disturbance, ..Pass::plain(64) };
+        let pass = Pass { precision: PassPrecision::Bf16, disturbance, ..Pass::plain(64) };
         let verdict = |folder| {
             let candidate = fingerprint(folder, &set, Options { pass, ..Options::candidate() });
             compare(&reference, &candidate, &Rule::default()).unwrap().decision.verdict
@@ -54,6 +54,27 @@ fn no_run_of_the_same_weights_is_called_different_and_no_rounded_one_the_same() 
         false_same += i32::from(verdict(&int8) == Verdict::Same);
     }
     assert_eq!((false_different, false_same), (0, 0), "of {runs}");
+}
+
+#[test]
+fn a_reference_in_bf16_tells_the_same_apart() {
+    let shelf = Shelf::new();
+    let set = challenges(3);
+    let bf16 = Pass { precision: PassPrecision::Bf16, ..Pass::plain(64) };
+    let reference = fingerprint(&shelf.reference, &set, Options { pass: bf16, ..Options::new() });
+    let int8 = shelf.put("int8", &Weights::trained().rounded(8), Dtype::F32);
+    for (folder, pass, verdict) in [
+        (&shelf.reference, bf16, Verdict::Same),
+        (&shelf.reference, Pass { group: 7, ..bf16 }, Verdict::Same),
+        (&shelf.reference, Pass { streamed: true, ..bf16 }, Verdict::Same),
+        (&shelf.reference, Pass::plain(64), Verdict::Same),
+        (&int8, bf16, Verdict::Different),
+        (&int8, Pass::plain(64), Verdict::Different),
+    ] {
+        let candidate = fingerprint(folder, &set, Options { pass, ..Options::candidate() });
+        let found = compare(&reference, &candidate, &Rule::default()).unwrap();
+        assert_eq!(found.decision.verdict, verdict, "{pass:?}: {:?}", found.sites);
+    }
 }
 
 #[test]

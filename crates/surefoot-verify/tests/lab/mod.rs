@@ -12,7 +12,7 @@ use safetensors::Dtype;
 use safetensors::tensor::TensorView;
 use surefoot_models::Opened;
 use surefoot_models::folder::header::Dtype as ModelDtype;
-use surefoot_verify::calibrate::{self, Pass, Variations};
+use surefoot_verify::calibrate::{self, Pass, PassPrecision, Variations};
 use surefoot_verify::capture::{self, Captures};
 use surefoot_verify::challenge::ChallengeSet;
 use surefoot_verify::decision::Verdict;
@@ -381,7 +381,8 @@ impl Options {
 }
 
 pub(crate) fn run(folder: &Path, set: &ChallengeSet, pass: &Pass) -> Captures {
-    let compute = if pass.bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 };
+    let is_bf16 = pass.precision == PassPrecision::Bf16;
+    let compute = if is_bf16 { ModelDtype::Bf16 } else { ModelDtype::F32 };
     let opened = Opened::new(folder).unwrap().on(&Device::flex(), compute);
     let work = capture::work(&opened, pass.group.min(set.sequences.len()), set.longest());
     let plan = opened.plan_with_share(&work, if pass.streamed { 0.0 } else { 1.0 });
@@ -392,18 +393,26 @@ pub(crate) fn run(folder: &Path, set: &ChallengeSet, pass: &Pass) -> Captures {
 pub(crate) fn fingerprint(folder: &Path, set: &ChallengeSet, options: Options) -> Fingerprint {
     let opened = Opened::new(folder).unwrap();
     let captures = run(folder, set, &options.pass);
+    let is_bf16 = options.pass.precision == PassPrecision::Bf16;
     let mut noise = Noise::default();
     if options.calibrate {
-        let variations =
-            Variations { group: set.sequences.len(), is_streamed: false, elsewhere: None };
+        let variations = Variations {
+            group: set.sequences.len(),
+            is_streamed: false,
+            is_fp32: !is_bf16,
+            elsewhere: None,
+        };
         let trials = calibrate::trials(&opened.blueprint, &variations);
-        noise =
-            calibrate::calibrate(&captures, &trials, |_, pass| Ok::<_, ()>(run(folder, set, pass)))
-                .unwrap();
+        noise = calibrate::calibrate(&captures, &trials, |_, pass| {
+            let asked = pass.precision == PassPrecision::Asked;
+            let precision = if asked { options.pass.precision } else { pass.precision };
+            Ok::<_, ()>(run(folder, set, &Pass { precision, ..*pass }))
+        })
+        .unwrap();
     }
     let run = RunInfo {
         device: "cpu".into(),
-        precision: if options.pass.bf16 { "bf16" } else { "fp32" }.into(),
+        precision: if is_bf16 { "bf16" } else { "fp32" }.into(),
         placement: "resident".into(),
     };
     let policy = Policy { bits: 8192, sites: options.choice };
@@ -446,7 +455,7 @@ pub(crate) struct Case {
 pub(crate) fn cases(shelf: &Shelf) -> Vec<Case> {
     let base = Weights::trained();
     let plain = Pass::plain(64);
-    let bf16 = Pass { bf16: true, ..plain };
+    let bf16 = Pass { precision: PassPrecision::Bf16, ..plain };
     let same = |name, folder: PathBuf, pass| Case {
         name,
         folder,

@@ -57,6 +57,7 @@ impl Segments {
     }
 
     /// Runs a block; `on` makes the pass for another device.
+    #[expect(clippy::too_many_arguments, reason = "all that a block runs with")]
     pub(crate) fn block<'p>(
         &self,
         model: &Model,

@@ -20,6 +20,7 @@ use crate::weights::piece::Piece;
 use crate::weights::weight::{Passing, Weight};
 
 /// A piece: held, or the number of its turn among those that pass through.
+#[expect(clippy::large_enum_variant, reason = "a handful a matrix; a box would cost every product")]
 enum Slot {
     Held(Mutex<Weight>),
     Passing(usize),

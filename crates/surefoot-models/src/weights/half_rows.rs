@@ -32,10 +32,10 @@ impl HalfRows {
 
     /// See [`Weight::times`](super::weight::Weight::times).
     pub(crate) fn times(&self, layout: Layout, x: Tensor<2>) -> Tensor<2> {
-        if layout == Layout::OutIn && x.dims()[1] == 1 && self.dtype == Dtype::Bf16 {
-            if let Ok(column) = x.to_data().as_slice::<f32>() {
-                return self.times_column(column);
-            }
+        if (layout, self.dtype, x.dims()[1]) == (Layout::OutIn, Dtype::Bf16, 1)
+            && let Ok(column) = x.to_data().as_slice::<f32>()
+        {
+            return self.times_column(column);
         }
         // Outputs are shared out in either layout, so that no results have to be summed.
         let (outputs, inputs) = match layout {

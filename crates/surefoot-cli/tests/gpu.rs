@@ -168,7 +168,11 @@ fn a_server_whose_gpu_is_lost_goes_on_elsewhere_with_what_it_has() {
         })
         .collect();
     let drill = "device_lost:op=embed,device=gpu,step=1,count=1";
-    let server = served::Server::start(&model, &["--device", "gpu", "--drill", drill]);
+    let server = served::Server::start(
+        &model,
+        // Few sizes to warm up for: lavapipe compiles slowly.
+        &["--device", "gpu", "--drill", drill, "--max-sequences", "2", "--max-texts", "2"],
+    );
     assert_eq!(server.get("/health").good()["device"], "gpu");
     let vector = server.post("/v1/embeddings", serde_json::json!({"input": "a b"})).good();
     std::thread::scope(|scope| {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
-use crate::run::batch::Batch;
+use crate::run::batch::{Batch, Rectangle};
 use crate::run::model::{Logits, Model, Rows, Want};
 
 /// What a pass of an embedding keeps.
@@ -123,24 +123,24 @@ fn pooling(settings: &Settings) -> Result<Pooling, ModelError> {
 impl Model {
     /// One vector of length 1 for each sequence.
     pub fn embed(&self, sequences: &[Vec<u32>], pooling: Pooling) -> Result<Rows, ModelError> {
-        self.embed_in(sequences, pooling, 0)
+        self.embed_in(sequences, pooling, Rectangle::default())
     }
 
-    /// [`Model::embed`], where sequences shorter than `width` are padded to it.
+    /// [`Model::embed`] in a pass of `least` size or more.
     pub fn embed_in(
         &self,
         sequences: &[Vec<u32>],
         pooling: Pooling,
-        width: usize,
+        least: Rectangle,
     ) -> Result<Rows, ModelError> {
-        let batch = Batch::new(sequences, self.blueprint().vocab)?.widened(width);
+        let batch = Batch::new(sequences, self.blueprint().vocab)?.at_least(least);
         let output = self.forward(&batch, WANT)?;
         let states = output
             .last_hidden
             .ok_or_else(|| ModelError::request("the pass gave no hidden state"))?;
         let cols = states.cols;
-        let mut numbers = Vec::with_capacity(batch.len() * cols);
-        for (number, &pad) in batch.pads.iter().enumerate() {
+        let mut numbers = Vec::with_capacity(sequences.len() * cols);
+        for (number, &pad) in batch.pads[..sequences.len()].iter().enumerate() {
             let start = number * batch.width;
             let rows = (start + pad..start + batch.width).map(|row| states.row(row));
             numbers.extend(normalised(pooled(rows, cols, pooling)));

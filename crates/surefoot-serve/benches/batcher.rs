@@ -79,7 +79,9 @@ fn engine(folder: &Path, footing: Arc<Footing>, batches_in_flight: usize) -> Eng
         budget: None,
         journal: Journal::off(),
     };
-    Engine::start(folder, footing, settings, Arc::new(Metrics::default())).unwrap()
+    let engine = Engine::start(folder, footing, settings, Arc::new(Metrics::default())).unwrap();
+    engine.warm_up(|_, _| ()).unwrap();
+    engine
 }
 
 /// How many times a second `work` is done, times `each`.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use surefoot::device::memory::Bytes;
 use surefoot::device::supervisor;
@@ -83,6 +84,9 @@ pub(crate) struct Serve {
     /// Show what happens live on a page of this machine: on this port, or any that is free
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     watch: Option<u16>,
+    /// Listen at once: the first requests of each size then wait for a GPU's kernels
+    #[arg(long)]
+    no_warm_up: bool,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -157,6 +161,22 @@ impl From<EngineError> for Failure {
     }
 }
 
+/// Compiles ahead what requests will need, with a bar if that takes a while.
+fn warm_up(engine: &Engine, global: &Global) -> Result<(), Failure> {
+    let target =
+        if global.quiet { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+    let bar = ProgressBar::with_draw_target(None, target);
+    let style = ProgressStyle::with_template("  {bar:24} {msg}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    engine.warm_up(|done, all| {
+        bar.set_length(all as u64);
+        bar.set_message(format!("compiling for the sizes of requests: {done} of {all}"));
+        bar.set_position(done as u64);
+    })?;
+    bar.finish_and_clear();
+    Ok(())
+}
+
 impl Serve {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
         let keys = self.keys()?;
@@ -197,6 +217,9 @@ impl Serve {
             journal: journal.clone(),
         };
         let engine = Engine::start(&self.model, footing, settings, Arc::clone(&metrics))?;
+        if !self.no_warm_up {
+            warm_up(&engine, global)?;
+        }
         let settings = ServerSettings {
             name: self.name()?,
             keys,

@@ -13,9 +13,9 @@ use burn::tensor::Tensor;
 
 use super::tokens::WANT;
 use crate::error::ModelError;
-use crate::run::batch::Batch;
+use crate::run::batch::{Batch, Rectangle};
 use crate::run::cache::Cache;
-use crate::run::model::{Model, Rows};
+use crate::run::model::{Model, Output, Rows};
 use crate::stream::store::Session;
 
 /// How much a session may hold.
@@ -81,13 +81,13 @@ impl Decoding {
         self.pads.is_empty()
     }
 
-    /// Adds sequences behind those that are there, and gives the logits behind each. Short
-    /// ones are padded to the longest, or to `width` if that is more.
+    /// Adds sequences behind those that are there, and gives the logits behind each. The pass has
+    /// `least` size or more.
     pub fn join(
         &mut self,
         passes: &mut Passes<'_>,
         sequences: &[Vec<u32>],
-        width: usize,
+        least: Rectangle,
     ) -> Result<Rows, ModelError> {
         let model = passes.model;
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
@@ -100,19 +100,24 @@ impl Decoding {
                 self.limits.positions
             )));
         }
-        let batch = Batch::new(sequences, model.blueprint.vocab)?.widened(width);
+        let batch = Batch::new(sequences, model.blueprint.vocab)?.at_least(least);
         let mut fresh = Cache::new(&model.blueprint, batch.len(), batch.width, &model.device);
         let output = model.pass(&batch, WANT, &mut passes.session, Some(&mut fresh))?;
-        let logits = output.logits.ok_or_else(|| ModelError::request("the pass gave no logits"))?;
-        self.make_room(model, batch.len(), longest);
-        self.adopt(fresh, batch.width, longest);
+        self.make_room(model, sequences.len(), longest);
+        self.adopt(fresh, sequences.len(), batch.width, longest);
         self.pads.extend(sequences.iter().map(|sequence| self.cache.filled - sequence.len()));
         self.forget_padding();
-        Ok(logits)
+        first_logits(output, sequences.len())
     }
 
-    /// One token more for each sequence; gives the logits behind it.
-    pub fn step(&mut self, passes: &mut Passes<'_>, tokens: &[u32]) -> Result<Rows, ModelError> {
+    /// One token more for each sequence; gives the logits behind it. The pass has `rows` or more,
+    /// as far as the cache has them.
+    pub fn step(
+        &mut self,
+        passes: &mut Passes<'_>,
+        tokens: &[u32],
+        rows: usize,
+    ) -> Result<Rows, ModelError> {
         let model = passes.model;
         if tokens.len() != self.len() || tokens.is_empty() {
             return Err(ModelError::request("a step takes one token for each sequence"));
@@ -120,9 +125,10 @@ impl Decoding {
         self.make_room(model, 0, 0);
         let start = self.cache.start;
         let pads = self.pads.iter().map(|pad| pad - start).collect();
-        let batch = Batch { ids: tokens.to_vec(), pads, width: 1 };
+        let batch = Batch { ids: tokens.to_vec(), pads, width: 1 }
+            .at_least(Rectangle { rows: rows.min(self.rows), width: 1 });
         let output = model.pass(&batch, WANT, &mut passes.session, Some(&mut self.cache))?;
-        output.logits.ok_or_else(|| ModelError::request("the pass gave no logits"))
+        first_logits(output, tokens.len())
     }
 
     /// Takes a sequence out; the last one gets its number.
@@ -209,14 +215,14 @@ impl Decoding {
 
     /// Puts the keys and values of newcomers behind the other rows. Their whole rows are
     /// written: what a sequence before them left there must not be multiplied with, even by 0.
-    fn adopt(&mut self, fresh: Cache, width: usize, longest: usize) {
+    fn adopt(&mut self, fresh: Cache, count: usize, width: usize, longest: usize) {
         let (first, filled) = (self.len(), self.cache.filled);
         for (layer, fresh) in self.cache.layers.iter_mut().zip(fresh.layers) {
             let (Some((keys, values)), Some((k, v))) = (layer.take(), fresh) else { continue };
-            let [count, heads, _, dim] = k.dims();
+            let [_, heads, _, dim] = k.dims();
             let place = [first..first + count, 0..heads, 0..filled, 0..dim];
             let whole = |part: Tensor<4>| {
-                let part = part.narrow(2, width - longest, longest);
+                let part = part.narrow(0, 0, count).narrow(2, width - longest, longest);
                 if longest == filled {
                     return part;
                 }
@@ -229,6 +235,13 @@ impl Decoding {
             ));
         }
     }
+}
+
+/// The logits of the first `count` rows: those behind them are idle.
+fn first_logits(output: Output, count: usize) -> Result<Rows, ModelError> {
+    let mut logits = output.logits.ok_or_else(|| ModelError::request("the pass gave no logits"))?;
+    logits.numbers.truncate(count * logits.cols);
+    Ok(logits)
 }
 
 #[cfg(test)]
@@ -283,8 +296,11 @@ mod tests {
                 (0..script.len()).filter(|&number| script[number].0 == step).collect();
             if !joining.is_empty() {
                 let prompts: Vec<_> = joining.iter().map(|&n| prompt(n, script[n].1)).collect();
-                let width = if step % 2 == 0 { 0 } else { 32 };
-                let logits = decoding.join(&mut passes, &prompts, width).unwrap();
+                let least = match step % 2 {
+                    0 => Rectangle::default(),
+                    _ => Rectangle { rows: 4, width: 32 },
+                };
+                let logits = decoding.join(&mut passes, &prompts, least).unwrap();
                 for (row, &number) in joining.iter().enumerate() {
                     live.push((number, vec![choose(logits.row(row))]));
                 }
@@ -308,7 +324,8 @@ mod tests {
             if !live.is_empty() {
                 let last: Vec<u32> =
                     live.iter().map(|(_, tokens)| tokens[tokens.len() - 1]).collect();
-                let logits = decoding.step(&mut passes, &last).unwrap();
+                let logits =
+                    decoding.step(&mut passes, &last, if step % 3 == 0 { 8 } else { 0 }).unwrap();
                 for (row, (_, tokens)) in live.iter_mut().enumerate() {
                     tokens.push(choose(logits.row(row)));
                 }
@@ -355,10 +372,12 @@ mod tests {
         let model = opened("llama-tiny", 1.0);
         let mut decoding = Decoding::new(&model, Limits { rows: 2, positions: 10 });
         let mut passes = model.passes();
-        assert!(decoding.join(&mut passes, &[vec![1; 11]], 0).is_err());
-        assert!(decoding.join(&mut passes, &[vec![1], vec![1], vec![1]], 0).is_err());
-        assert!(decoding.join(&mut passes, &[vec![1], vec![2]], 0).is_ok());
-        assert!(decoding.step(&mut passes, &[1]).is_err());
+        assert!(decoding.join(&mut passes, &[vec![1; 11]], Rectangle::default()).is_err());
+        assert!(
+            decoding.join(&mut passes, &[vec![1], vec![1], vec![1]], Rectangle::default()).is_err()
+        );
+        assert!(decoding.join(&mut passes, &[vec![1], vec![2]], Rectangle::default()).is_ok());
+        assert!(decoding.step(&mut passes, &[1], 0).is_err());
         assert_eq!(decoding.len(), 2);
     }
 }

@@ -12,6 +12,16 @@ pub struct Batch {
     pub(crate) width: usize,
 }
 
+/// The least size of a pass. Kernels are made for a shape: a few sizes that are used again and
+/// again cost less than one for each number of sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rectangle {
+    /// Sequences; what there are fewer is filled up with rows that nobody looks at.
+    pub rows: usize,
+    /// Tokens of each; what a sequence has fewer is padding.
+    pub width: usize,
+}
+
 impl Batch {
     /// Puts sequences together. Each id must be in a vocabulary of `vocab`, and no sequence empty.
     pub fn new(sequences: &[Vec<u32>], vocab: usize) -> Result<Self, ModelError> {
@@ -36,18 +46,21 @@ impl Batch {
         Ok(Self { ids, pads, width })
     }
 
-    /// The same sequences with more padding, to a width that was used before.
+    /// The same sequences with more padding before them and idle rows behind them.
     #[must_use]
-    pub fn widened(self, width: usize) -> Self {
-        let Some(more) = width.checked_sub(self.width).filter(|more| *more > 0) else {
-            return self;
-        };
-        let mut ids = Vec::with_capacity(width * self.pads.len());
+    pub fn at_least(self, least: Rectangle) -> Self {
+        let count = self.len();
+        let more = least.width.saturating_sub(self.width);
+        let (rows, width) = (count.max(least.rows), self.width + more);
+        let mut ids = Vec::with_capacity(width * rows);
         for row in self.ids.chunks_exact(self.width) {
             ids.extend(std::iter::repeat_n(0, more));
             ids.extend_from_slice(row);
         }
-        Self { ids, pads: self.pads.iter().map(|pad| pad + more).collect(), width }
+        ids.resize(width * rows, 0);
+        let mut pads: Vec<usize> = self.pads.iter().map(|pad| pad + more).collect();
+        pads.resize(rows, 0);
+        Self { ids, pads, width }
     }
 
     /// How many sequences.

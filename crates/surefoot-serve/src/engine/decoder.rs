@@ -100,6 +100,23 @@ impl Decoder {
         self.queue.close();
     }
 
+    /// Decodes a token of `count` short sequences.
+    pub(crate) fn warm_up(&self, count: usize) -> Result<(), EngineError> {
+        let width = bucket::width(1).min(self.shape.context);
+        let at_once = (self.shape.pass_tokens / width).max(1);
+        self.resident.ahead("warm up", |loaded| {
+            let mut decoding = Decoding::new(&loaded.model, self.shape.limits());
+            let mut passes = loaded.model.passes();
+            while decoding.len() < count {
+                let joining = vec![vec![0]; at_once.min(count - decoding.len())];
+                let least = loaded.least(joining.len(), width, &self.shape);
+                decoding.join(&mut passes, &joining, least)?;
+            }
+            let rows = loaded.least(count, 1, &self.shape).rows;
+            decoding.step(&mut passes, &vec![0; count], rows).map(|_| ())
+        })
+    }
+
     /// Queues all or none.
     pub(crate) fn submit(
         &self,
@@ -231,7 +248,7 @@ impl Decoder {
             self.let_go(live);
             self.admit(live, room);
             self.join(live, &mut passes, &loaded)?;
-            self.step(live, &mut passes)?;
+            self.step(live, &mut passes, &loaded)?;
             if live.sequences.is_empty() || live.alone || Instant::now() >= until {
                 break;
             }
@@ -301,10 +318,9 @@ impl Decoder {
         let tokens: Vec<Vec<u32>> =
             live.sequences[joined..end].iter().map(|sequence| sequence.tokens.clone()).collect();
         let padded = width;
-        // Kernels are made for a shape: on a GPU the same few widths are used again and again.
-        let width = if loaded.asynchronous { width.min(self.shape.context) } else { 0 };
+        let least = loaded.least(tokens.len(), width.min(self.shape.context), &self.shape);
         let Some((_, decoding)) = &mut live.decoding else { return Ok(()) };
-        match decoding.join(passes, &tokens, width) {
+        match decoding.join(passes, &tokens, least) {
             Ok(logits) => {
                 self.metrics.prompt_tokens(tokens.iter().map(Vec::len).sum());
                 self.metrics.batch("prompt", tokens.len(), begun.elapsed());
@@ -324,14 +340,21 @@ impl Decoder {
         }
     }
 
-    fn step(&self, live: &mut Live, passes: &mut Passes<'_>) -> Result<(), BoxError> {
+    fn step(
+        &self,
+        live: &mut Live,
+        passes: &mut Passes<'_>,
+        loaded: &Loaded,
+    ) -> Result<(), BoxError> {
         let joined = live.joined();
         let Some((_, decoding)) = live.decoding.as_mut().filter(|_| joined > 0) else {
             return Ok(());
         };
         let begun = Instant::now();
         let last: Vec<u32> = live.sequences[..joined].iter().map(Sequence::last).collect();
-        let logits = decoding.step(passes, &last).map_err(device_error)?;
+        let logits = decoding
+            .step(passes, &last, loaded.least(joined, 1, &self.shape).rows)
+            .map_err(device_error)?;
         self.metrics.batch("decode", joined, begun.elapsed());
         self.accept(live, 0, &logits);
         Ok(())

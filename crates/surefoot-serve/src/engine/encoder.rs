@@ -71,6 +71,16 @@ impl Encoder {
         self.queue.close();
     }
 
+    /// Runs a pass over `count` short texts, or as many as go through in one.
+    pub(crate) fn warm_up(&self, count: usize) -> Result<(), EngineError> {
+        let width = bucket::width(1).min(self.shape.text_tokens);
+        let texts = vec![vec![0]; count.min(self.shape.pass_tokens / width).max(1)];
+        self.resident.ahead("warm up", |loaded| {
+            let least = loaded.least(texts.len(), width, &self.shape);
+            loaded.model.embed_in(&texts, self.pooling, least).map(|_| ())
+        })
+    }
+
     /// Queues all or none.
     pub(crate) fn submit(
         &self,
@@ -180,11 +190,11 @@ impl Encoder {
                 Err(NotLoaded::Model(error)) => return Ok(Done(Err(error))),
                 Err(NotLoaded::Device(error)) => return Err(error),
             };
-            // Kernels are made for a shape: on a GPU the same few widths are used again and again.
-            let width = if loaded.asynchronous { width.min(self.shape.text_tokens) } else { 0 };
             let mut vectors = Vec::with_capacity(tokens.len());
             for part in step.ranges(tokens.len()) {
-                match loaded.model.embed_in(&tokens[part], self.pooling, width) {
+                let least =
+                    loaded.least(part.len(), width.min(self.shape.text_tokens), &self.shape);
+                match loaded.model.embed_in(&tokens[part], self.pooling, least) {
                     Ok(rows) => {
                         vectors.extend(rows.numbers.chunks_exact(rows.cols).map(<[f32]>::to_vec));
                     }

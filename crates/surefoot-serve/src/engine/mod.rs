@@ -81,7 +81,7 @@ impl Engine {
         drop(opened);
         let resident =
             Arc::new(Resident::new(folder, shape, settings.budget, Arc::clone(&footing)));
-        resident.load()?;
+        resident.ahead("load", |_| Ok(()))?;
         let pulse = Arc::new(Pulse::new(settings.journal, Arc::clone(&metrics)));
         let encoder = Arc::new(Encoder::new(
             Arc::clone(&resident),
@@ -121,6 +121,31 @@ impl Engine {
             pulse,
             threads,
         })
+    }
+
+    /// Runs passes of the sizes that requests come in, so that the first of them don't wait for
+    /// kernels: where a device makes them for a shape, which the CPU doesn't. `progress` is told
+    /// how many of how many sizes are done.
+    pub fn warm_up(&self, mut progress: impl FnMut(usize, usize)) -> Result<(), EngineError> {
+        if !self.footing.device()?.is_asynchronous() {
+            return Ok(());
+        }
+        let texts = bucket::sizes(self.shape.texts);
+        let sequences = self.decoder.as_ref().map(|_| bucket::sizes(self.shape.sequences));
+        let sequences = sequences.unwrap_or_default();
+        let all = texts.len() + sequences.len();
+        for (done, &count) in texts.iter().enumerate() {
+            progress(done, all);
+            self.encoder.warm_up(count)?;
+        }
+        for (done, &count) in sequences.iter().enumerate() {
+            progress(texts.len() + done, all);
+            if let Some(decoder) = &self.decoder {
+                decoder.warm_up(count)?;
+            }
+        }
+        progress(all, all);
+        Ok(())
     }
 
     /// What runs at once.

@@ -8,8 +8,9 @@ use surefoot::device::DeviceName;
 use surefoot::recover::{Rung, Step, Task};
 use surefoot::{BoxError, Footing};
 use surefoot_lanes::OnceMap;
-use surefoot_models::{Model, ModelError, Opened};
+use surefoot_models::{Model, ModelError, Opened, Rectangle};
 
+use super::bucket;
 use super::error::EngineError;
 use super::shape::Shape;
 
@@ -26,6 +27,17 @@ pub(crate) struct Loaded {
     pub(crate) place: Place,
     /// Whether the device works behind the caller's back.
     pub(crate) asynchronous: bool,
+}
+
+impl Loaded {
+    /// The least size of a pass over `count` sequences of `width` tokens. Where kernels are made
+    /// for a shape, the same few are used again and again.
+    pub(crate) fn least(&self, count: usize, width: usize, shape: &Shape) -> Rectangle {
+        match self.asynchronous {
+            true => bucket::rectangle(count, width, shape.pass_tokens.max(shape.sequences)),
+            false => Rectangle::default(),
+        }
+    }
 }
 
 /// The model of one folder.
@@ -68,12 +80,16 @@ impl Resident {
         *self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Loads it ahead of the first request.
-    pub(crate) fn load(&self) -> Result<(), EngineError> {
+    /// Loads it ahead of the first request and does `work` with it.
+    pub(crate) fn ahead(
+        &self,
+        name: &'static str,
+        work: impl Fn(&Loaded) -> Result<(), ModelError>,
+    ) -> Result<(), EngineError> {
         let mistake = Mutex::new(None);
-        self.task("load").run(|step| {
-            match self.on(step) {
-                Ok(_) => {}
+        self.task(name).run(|step| {
+            match self.on(step).and_then(|loaded| Ok(work(&loaded)?)) {
+                Ok(()) => {}
                 Err(NotLoaded::Model(error)) => {
                     *mistake.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
                 }

@@ -1,6 +1,7 @@
 //! What must hold on every device.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
@@ -66,6 +67,29 @@ pub fn probe_finds_it_healthy(device: &Arc<OpenDevice>) {
     let _guard = memory_to_myself();
     let report = probe(device, |_| ());
     assert!(report.is_healthy(), "{report:#?}");
+}
+
+/// Burn hands out data before a device has computed it; a guarded run ends when it has.
+pub fn a_guarded_run_ends_when_its_work_is_done(device: &Arc<OpenDevice>) {
+    let _guard = memory_to_myself();
+    let footing = footing(device);
+    let ones = Tensor::<2>::ones([256, 256], device.burn());
+    let times: Vec<_> = (0..6)
+        .map(|_| {
+            let started = Instant::now();
+            let product = footing
+                .run("products", |_| {
+                    Ok((0..16).fold(ones.clone(), |x, _| x.matmul(ones.clone()) / 256.0))
+                })
+                .expect("it runs");
+            let guarded = started.elapsed();
+            let started = Instant::now();
+            assert_close(&numbers(product.slice([0..1, 0..1])), &[1.0]);
+            (guarded, started.elapsed())
+        })
+        .collect();
+    // Another process may hold up a read, but not each of them.
+    assert!(times.iter().any(|(guarded, read)| *read * 4 < *guarded), "{times:?}");
 }
 
 /// The guard adds nothing and takes nothing.

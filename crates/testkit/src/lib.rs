@@ -47,6 +47,7 @@ macro_rules! conformance_suite {
             $crate::conformance_suite!(@cases $open,
                 probe_finds_it_healthy,
                 a_guarded_run_gives_what_burn_gives,
+                a_guarded_run_ends_when_its_work_is_done,
                 inputs_on_another_device_are_brought_here,
                 a_mix_of_dtypes_is_repaired_before_the_device_sees_it,
                 a_dtype_it_cannot_compute_in_is_refused,

@@ -3,10 +3,13 @@
 //! A GPU's errors show only when a result is read: a failed allocation taints its buffer and
 //! what depends on it, while a sync says that all is well. So a guarded run reads one value of
 //! each tensor that it returns before it calls the work done.
+//!
+//! Reading means looking at the number: Burn copies it from the device only then, so that data
+//! which nobody looks at is there before the work is done.
 
-use burn::tensor::{Bool, DType, Float, Int, Tensor};
+use burn::tensor::{Bool, DType, Float, Int, Tensor, TensorData};
 
-use crate::fault::{Fault, FaultKind};
+use crate::fault::{Fault, FaultKind, catch};
 
 /// A result that can be confirmed.
 pub trait Confirm {
@@ -32,12 +35,17 @@ fn read_one<const D: usize, K: burn::tensor::kind::Basic>(
     if tensor.dims().contains(&0) {
         return Ok(());
     }
-    tensor
-        .clone()
-        .slice(std::array::from_fn::<_, D, _>(|_| 0..1))
-        .try_into_data()
-        .map(drop)
-        .map_err(|error| Fault::from_error(operation, &error))
+    let one = tensor.clone().slice(std::array::from_fn::<_, D, _>(|_| 0..1));
+    let data = one.try_into_data().map_err(|error| Fault::from_error(operation, &error))?;
+    arrived(&data, operation)
+}
+
+/// Waits until `data` is on the host, or gives the fault that stopped it.
+fn arrived(data: &TensorData, operation: &str) -> Result<(), Fault> {
+    match catch(|| std::hint::black_box(data.as_bytes()).len()) {
+        Ok(_) => Ok(()),
+        Err(record) => Err(Fault::from_panic(operation, &record)),
+    }
 }
 
 fn numbers<const D: usize>(tensor: &Tensor<D>) -> Option<Vec<f64>> {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::OpenDevice;
 use crate::fault::{Fault, catch};
 use crate::place::Precision;
+use crate::recover::Confirm;
 
 /// What to use, and why.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -70,7 +71,7 @@ fn best_batch(device: &OpenDevice) -> Result<Advice<usize>, Fault> {
         let forward = || {
             let x = Tensor::<2>::ones([batch, 256], device.burn());
             let y = layers.iter().fold(x, |x, w| x.matmul(w.clone()));
-            y.sum().try_into_data().map(drop).map_err(|e| Fault::from_error("batch", &e))
+            y.sum().confirm("batch")
         };
         forward()?;
         let (mut runs, started) = (0u32, Instant::now());

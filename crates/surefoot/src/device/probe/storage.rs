@@ -8,6 +8,7 @@ use crate::device::memory::{Budget, Bytes};
 use crate::device::{Backend, OpenDevice};
 use crate::fault::{Fault, FaultKind};
 use crate::place::Slot;
+use crate::recover::Confirm;
 
 pub(super) fn round_trip(device: &OpenDevice) -> Result<String, Fault> {
     // Odd length, so that nothing is aligned by luck.
@@ -49,7 +50,7 @@ pub(super) fn over_limit(device: &OpenDevice) -> Result<String, Fault> {
             let limit = device.info.max_buffer.or(device.info.memory_total).unwrap_or(1 << 40);
             let elements = (limit / 4 + 1024) as usize;
             let tensor = Tensor::<1>::zeros([elements], device.burn());
-            tensor.slice([0..1]).try_into_data().err().map(|e| Fault::from_error("allocate", &e))
+            tensor.confirm("allocate").err()
         }
     };
     let refusal = refusal.ok_or_else(|| {

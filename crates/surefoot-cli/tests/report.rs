@@ -65,13 +65,14 @@ fn a_page_never_replaces_the_journal_and_needs_a_file() {
     assert_eq!(fs::read(run).unwrap(), before);
 }
 
-/// A training run that is watched, and the address it tells.
-fn watched(folder: &Path, option: &str) -> (Child, BufReader<std::process::ChildStderr>, String) {
-    let config = "data: {kind: digits}\nmodel: {kind: mlp, hidden: [16]}\nepochs: 100000\n";
-    fs::write(folder.join("long.yaml"), config).unwrap();
+/// A run that is watched, and the address it tells.
+fn watched(
+    folder: &Path,
+    arguments: &[&str],
+) -> (Child, BufReader<std::process::ChildStderr>, String) {
     let mut run = Process::new(env!("CARGO_BIN_EXE_surefoot"))
         .current_dir(folder)
-        .args(["train", "long.yaml", option])
+        .args(arguments)
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()
@@ -94,23 +95,60 @@ fn get(address: &str, path: &str) -> BufReader<TcpStream> {
 }
 
 #[cfg(unix)]
+fn interrupt(run: &Child) {
+    assert!(Process::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap().success());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_server_can_be_watched_too() {
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/gpt2-tiny");
+    let arguments = ["serve", model.to_str().unwrap(), "--port", "0", "--watch"];
+    let (mut run, mut said, address) = watched(&std::env::temp_dir(), &arguments);
+    let mut events = get(&address, "/events");
+    let mut line = String::new();
+    while !line.contains("\"select\"") {
+        line.clear();
+        assert_ne!(events.read_line(&mut line).unwrap(), 0, "the stream ended early");
+    }
+    // Interrupted once it serves: before that, Ctrl-C just ends it.
+    while !line.contains(" at once, ") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it never served");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    interrupt(&run);
+    let mut rest = String::new();
+    let _ = events.read_to_string(&mut rest);
+    assert!(rest.contains("event: end"), "{rest}");
+    said.read_to_string(&mut rest).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(0), "{rest}");
+}
+
+#[cfg(unix)]
 #[test]
 fn a_watched_run_serves_its_page_and_events_and_ends_them_with_itself() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut run, mut said, address) = watched(folder.path(), "--watch");
+    let config = "data: {kind: digits}\nmodel: {kind: mlp, hidden: [16]}\nepochs: 100000\n";
+    fs::write(folder.path().join("long.yaml"), config).unwrap();
+    let (mut run, mut said, address) = watched(folder.path(), &["train", "long.yaml", "--watch"]);
     assert!(address.starts_with("127.0.0.1:"), "{address}");
     let mut page = String::new();
     get(&address, "/").read_to_string(&mut page).unwrap();
     assert!(page.contains("\"title\":\"Training long\"") && page.contains("\"live\":true"));
     let mut events = get(&address, "/events");
-    let mut line = String::new();
+    let (mut line, mut chunks) = (String::new(), Vec::new());
     while !line.contains("train step") {
         line.clear();
         assert_ne!(events.read_line(&mut line).unwrap(), 0, "the stream ended early");
+        if line.contains("\"number\":") {
+            chunks.push(line.clone());
+        }
     }
-    assert!(line.starts_with("data:") && line.contains("\"number\":0"), "the history comes first");
+    assert!(chunks[0].contains("\"number\":0,"), "the history comes first: {chunks:?}");
     // A run that is interrupted tells its pages.
-    assert!(Process::new("kill").args(["-INT", &run.id().to_string()]).status().unwrap().success());
+    interrupt(&run);
     let mut rest = String::new();
     let _ = events.read_to_string(&mut rest);
     assert!(rest.contains("event: end"), "{}", &rest[rest.len().saturating_sub(300)..]);

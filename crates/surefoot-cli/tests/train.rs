@@ -98,6 +98,15 @@ fn the_last_object_tells_how_it_ended_and_a_checkpoint_tests_the_same() {
     let events: Vec<Value> =
         text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(events.iter().filter(|event| event["event"] == "epoch").count(), 3);
+    let loading = |name: &str| {
+        let event = events.iter().find(|event| event["event"] == name).unwrap();
+        (event["loading"].clone(), event["batches_in_memory"].as_u64().unwrap())
+    };
+    let (first, in_memory) = loading("started");
+    assert_eq!((&first["workers"], &first["staging"]), (&2.into(), &false.into()));
+    assert_eq!((first["prefetch"].as_u64(), in_memory), (Some(3), 4), "one that waits");
+    let (paced, in_memory) = loading("loading");
+    assert_eq!(paced["prefetch"].as_u64(), Some(in_memory - 1), "the one that is trained on");
     let end = events.last().unwrap();
     assert_eq!(end["steps"], 69);
     assert_eq!(end["device"], "cpu");

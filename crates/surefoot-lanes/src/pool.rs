@@ -182,9 +182,9 @@ impl Pool {
         if was_head {
             state.head = Head::new();
         }
-        let next = state.hand_over();
+        let lucky = state.hand_over();
         drop(state);
-        wake(next.as_deref());
+        wake(&lucky);
     }
 
     fn lend(&self, lane: usize) -> Lease<'_> {
@@ -197,10 +197,10 @@ impl Pool {
     pub fn set_active(&self, active: usize) {
         let mut state = lock(&self.state);
         state.active = active.clamp(1, self.lanes);
-        let lucky: Vec<_> = std::iter::from_fn(|| state.hand_over()).collect();
+        let lucky = state.hand_over();
         state.meter = Meter::new(state.is_full());
         drop(state);
-        lucky.iter().for_each(|waiter| wake(Some(waiter)));
+        wake(&lucky);
     }
 
     /// How many lanes may be leased at once.
@@ -237,25 +237,23 @@ impl Pool {
         state.meter.ended(full);
         state.free.push(Reverse(lane));
         state.leased -= 1;
-        let next = match since {
+        let to_wake = match since {
             Some(since) if !state.queue.is_empty() && state.leaves_free(since, self.slice) => {
                 let knew = std::mem::replace(&mut state.head.looks, true);
-                state.queue.front().filter(|_| !knew).cloned()
+                state.queue.front().filter(|_| !knew).cloned().into_iter().collect()
             }
             _ => state.hand_over(),
         };
         let full = state.is_full();
         state.meter.full(full);
         drop(state);
-        wake(next.as_deref());
+        wake(&to_wake);
     }
 }
 
 /// Once the lock is free, so that the one who wakes finds it so.
-fn wake(waiter: Option<&Waiter>) {
-    if let Some(waiter) = waiter {
-        waiter.wake.notify_one();
-    }
+fn wake(waiters: &[Arc<Waiter>]) {
+    waiters.iter().for_each(|waiter| waiter.wake.notify_one());
 }
 
 impl State {
@@ -287,16 +285,19 @@ impl State {
         waiter
     }
 
-    /// Gives a lane to the first waiter, who is to be woken once the lock is free.
-    fn hand_over(&mut self) -> Option<Arc<Waiter>> {
-        if self.queue.is_empty() {
-            return None;
+    /// Gives lanes to the first waiters, as long as there are both: the next head knows nothing of
+    /// lanes that were left free for the one before it. They are to be woken once the lock is free.
+    fn hand_over(&mut self) -> Vec<Arc<Waiter>> {
+        let mut lucky = Vec::new();
+        while !self.queue.is_empty()
+            && let Some(lane) = self.take()
+            && let Some(waiter) = self.queue.pop_front()
+        {
+            waiter.lane.store(lane, Ordering::Relaxed);
+            self.head = Head::new();
+            lucky.push(waiter);
         }
-        let lane = self.take()?;
-        let waiter = self.queue.pop_front()?;
-        waiter.lane.store(lane, Ordering::Relaxed);
-        self.head = Head::new();
-        Some(waiter)
+        lucky
     }
 
     /// Whether a lane that was leased at `since` is left for who comes first.

@@ -70,6 +70,26 @@ fn eight_callers_share_three_lanes_that_are_left_free() {
 }
 
 #[test]
+fn lanes_that_are_given_back_reach_all_who_wait() {
+    for slice in [Duration::ZERO, Duration::from_millis(1)] {
+        check(10_000, move || {
+            let pool = Arc::new(Pool::with_slice(4, slice));
+            let held: Vec<_> = (0..4).map(|_| pool.lease()).collect();
+            let waiters: Vec<_> = (0..4)
+                .map(|_| {
+                    let pool = Arc::clone(&pool);
+                    // None gives its lane back, so that none can live on another's.
+                    thread::spawn(move || std::mem::forget(pool.lease()))
+                })
+                .collect();
+            drop(held);
+            waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
+            assert_eq!(pool.statistics().leased, 4);
+        });
+    }
+}
+
+#[test]
 fn eight_callers_make_each_key_once_though_some_fail() {
     check(20_000, || {
         let map = Arc::new(OnceMap::<usize, usize>::new());

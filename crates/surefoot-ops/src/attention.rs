@@ -58,7 +58,7 @@ impl<C: CheckpointStrategy> Attention for Autodiff<burn::backend::Cube, C> {}
 
 impl Attention for Flex {
     fn attended(mixed: FlexTensor, heads: usize) -> FlexTensor {
-        if flat::is_f32(&mixed) {
+        if flat::is_ours(&mixed) {
             let parts = Parts::new(mixed, heads);
             parts.gather(parts.shares())
         } else {
@@ -69,7 +69,7 @@ impl Attention for Flex {
 
 impl<C: CheckpointStrategy> Attention for Autodiff<Flex, C> {
     fn attended(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
-        if !flat::is_f32(mixed.primitive()) {
+        if !flat::is_ours(mixed.primitive()) {
             return composed::<Self>(mixed, heads);
         }
         let parts = Parts::new(mixed.primitive().clone(), heads);

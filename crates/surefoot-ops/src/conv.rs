@@ -130,7 +130,7 @@ fn sizes(x: &FlexTensor, weight: &FlexTensor, stride: usize, padding: usize) -> 
         && height + 2 * padding >= rows
         && width + 2 * padding >= columns
         && samples * inputs * outputs * height * width * stride > 0;
-    (fits && flat::is_f32(x) && flat::is_f32(weight)).then_some(Sizes {
+    (fits && flat::is_ours(x) && flat::is_ours(weight)).then_some(Sizes {
         samples,
         inputs,
         outputs,

@@ -101,7 +101,7 @@ fn classes(logits: &FlexTensor, targets: &FlexTensor) -> Option<Vec<usize>> {
         DType::I64 => targets.as_slice::<i64>()?.iter().map(|class| *class as usize).collect(),
         _ => return None,
     };
-    let fit = flat::is_f32(logits) && classes.iter().all(|class| *class < width);
+    let fit = flat::is_ours(logits) && classes.iter().all(|class| *class < width);
     fit.then_some(classes)
 }
 

@@ -2,10 +2,12 @@
 
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
+use pulp::Arch;
 
-/// Whether the kernels here take it: everything else is composed of Burn's own operations.
-pub(crate) fn is_f32(tensor: &FlexTensor) -> bool {
-    tensor.dtype() == DType::F32
+/// Whether the kernels here take it: numbers in f32, on a processor whose vector instructions
+/// they know. Everything else is composed of Burn's own operations.
+pub(crate) fn is_ours(tensor: &FlexTensor) -> bool {
+    tensor.dtype() == DType::F32 && !matches!(Arch::new(), Arch::Scalar)
 }
 
 /// Its numbers in order. The tensor must have gone through [`contiguous`].

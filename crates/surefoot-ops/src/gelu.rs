@@ -47,13 +47,13 @@ impl<C: CheckpointStrategy> Gelu for Autodiff<burn::backend::Cube, C> {}
 
 impl Gelu for Flex {
     fn smooth(x: FlexTensor) -> FlexTensor {
-        if flat::is_f32(&x) { forward(x) } else { composed::<Self>(x) }
+        if flat::is_ours(&x) { forward(x) } else { composed::<Self>(x) }
     }
 }
 
 impl<C: CheckpointStrategy> Gelu for Autodiff<Flex, C> {
     fn smooth(x: FloatTensor<Self>) -> FloatTensor<Self> {
-        if !flat::is_f32(x.primitive()) {
+        if !flat::is_ours(x.primitive()) {
             return composed::<Self>(x);
         }
         let prep = GeluBackward

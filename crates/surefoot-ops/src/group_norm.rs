@@ -227,7 +227,7 @@ impl Inputs {
 fn ours(inputs: [&FlexTensor; 3], around: Option<&FlexTensor>, norm: GroupNorm) -> bool {
     let [samples, channels, rows, columns] = flat::dims(inputs[0]);
     let mut all = inputs.into_iter().chain(around);
-    all.all(flat::is_f32)
+    all.all(flat::is_ours)
         && around.is_none_or(|around| flat::dims(around) == [samples, channels, rows, columns])
         && channels % norm.groups == 0
         && samples * channels * rows * columns > 0

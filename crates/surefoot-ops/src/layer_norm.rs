@@ -59,7 +59,7 @@ impl<C: CheckpointStrategy> LayerNormed for Autodiff<burn::backend::Cube, C> {}
 impl LayerNormed for Flex {
     fn layered(x: FlexTensor, gamma: FlexTensor, beta: FlexTensor, epsilon: f64) -> FlexTensor {
         let inputs = [x, gamma, beta];
-        if inputs.iter().all(flat::is_f32) {
+        if inputs.iter().all(flat::is_ours) {
             return forward(inputs, epsilon).0;
         }
         let [x, gamma, beta] = inputs;
@@ -75,7 +75,7 @@ impl<C: CheckpointStrategy> LayerNormed for Autodiff<Flex, C> {
         epsilon: f64,
     ) -> FloatTensor<Self> {
         let inputs = [x, gamma, beta];
-        if !inputs.iter().all(|input| flat::is_f32(input.primitive())) {
+        if !inputs.iter().all(|input| flat::is_ours(input.primitive())) {
             let [x, gamma, beta] = inputs;
             return composed::<Self>(x, gamma, beta, epsilon);
         }

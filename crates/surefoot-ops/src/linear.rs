@@ -70,7 +70,7 @@ impl Linear for Flex {
         around: Optional<Self>,
     ) -> FlexTensor {
         let around = around.into_option();
-        let ours = [&x, &weight, &bias].into_iter().chain(&around).all(flat::is_f32);
+        let ours = [&x, &weight, &bias].into_iter().chain(&around).all(flat::is_ours);
         match ours {
             true => forward(x, weight, bias, around),
             false => composed::<Self>(x, weight, bias, around),
@@ -86,8 +86,8 @@ impl<C: CheckpointStrategy> Linear for Autodiff<Flex, C> {
         around: Optional<Self>,
     ) -> FloatTensor<Self> {
         let around = around.into_option();
-        let is_f32 = |tensor: &FloatTensor<Self>| flat::is_f32(tensor.primitive());
-        let ours = [&x, &weight, &bias].into_iter().chain(&around).all(is_f32);
+        let is_ours = |tensor: &FloatTensor<Self>| flat::is_ours(tensor.primitive());
+        let ours = [&x, &weight, &bias].into_iter().chain(&around).all(is_ours);
         if !ours {
             return composed::<Self>(x, weight, bias, around);
         }

@@ -142,7 +142,7 @@ impl Update for Flex {
         step: AdamW,
     ) -> (FlexTensor, FlexTensor, FlexTensor) {
         let inputs = [value, gradient, first, second];
-        if !inputs.iter().all(flat::is_f32) {
+        if !inputs.iter().all(flat::is_ours) {
             let [value, gradient, first, second] = inputs;
             return composed_adamw::<Self>(value, gradient, first, second, step);
         }
@@ -161,7 +161,7 @@ impl Update for Flex {
         step: Sgd,
     ) -> (FlexTensor, FlexTensor) {
         let inputs = [value, gradient, speed];
-        if !inputs.iter().all(flat::is_f32) {
+        if !inputs.iter().all(flat::is_ours) {
             let [value, gradient, speed] = inputs;
             return composed_sgd::<Self>(value, gradient, speed, step);
         }

@@ -1,6 +1,7 @@
 //! The operations mean the same on a GPU, where they are composed, as on the processor, where
 //! they are kernels: values and gradients.
 #![cfg(feature = "gpu")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use surefoot_ops as ops;

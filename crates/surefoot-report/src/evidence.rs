@@ -28,9 +28,9 @@ pub struct Evidence {
     pub verdict: Verdict,
     /// Why, in a sentence or two.
     pub summary: String,
-    /// How often SAME may be wrong.
-    pub alpha: f64,
     /// How often DIFFERENT may be wrong.
+    pub alpha: f64,
+    /// How often SAME may be wrong.
     pub beta: f64,
     /// The evidence after each challenge, in order.
     pub challenges: Vec<Challenge>,
@@ -45,10 +45,10 @@ pub struct Evidence {
 /// The evidence after one more challenge.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Challenge {
-    /// The decimal logarithm of the e-value against "same within tolerance": past `log10(1/β)`
+    /// The decimal logarithm of the e-value against "same within tolerance": past `log10(1/α)`
     /// the models are different.
     pub against_same: f64,
-    /// The decimal logarithm of the e-value against "different by at least δ": past `log10(1/α)`
+    /// The decimal logarithm of the e-value against "different by at least δ": past `log10(1/β)`
     /// the models are the same.
     pub against_different: f64,
 }

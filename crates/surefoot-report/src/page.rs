@@ -72,7 +72,7 @@ pub(crate) fn write(
 ) -> io::Result<()> {
     let mut rest = SHELL;
     while let Some(at) = rest.find("{{") {
-        out.write_all(rest[..at].as_bytes())?;
+        out.write_all(&rest.as_bytes()[..at])?;
         let (name, after) = rest[at + 2..].split_once("}}").unwrap_or((&rest[at + 2..], ""));
         match name {
             "kind" => out.write_all(kind.name().as_bytes())?,

@@ -16,9 +16,9 @@ use surefoot::Footing;
 use surefoot::device::{DeviceName, Selector};
 use surefoot::place::{Autocast, Dtype};
 use surefoot_train::batch::HostBatch;
-use surefoot_train::config::{ModelConfig, OnBadSample};
+use surefoot_train::config::{LoadingConfig, ModelConfig, OnBadSample};
 use surefoot_train::data::{Augment, Form, Sample, Source, Transform};
-use surefoot_train::loader::{Loader, Recipe, choose_workers, plan};
+use surefoot_train::loader::{Loader, Loading, Recipe, plan};
 use surefoot_train::model::{Builtin, Trainable};
 use surefoot_train::optimizer::Rule;
 use surefoot_train::parameters::shapes;
@@ -134,7 +134,7 @@ fn loader_against_memory(footing: &Footing, recipe: &Recipe, config: &ModelConfi
         let done = step(footing, &settings(32), ORDER, &state, &shapes, batch);
         std::hint::black_box(done.expect("a step works").loss);
     };
-    let workers = choose_workers(None, recipe, 32);
+    let loading = Loading::choose(LoadingConfig::default(), recipe, 32, true);
     let in_memory: Vec<HostBatch> = plan(COUNT, 32, Some(1), 0)
         .iter()
         .map(|samples| recipe.make(samples, 0).expect("samples are good"))
@@ -143,7 +143,7 @@ fn loader_against_memory(footing: &Footing, recipe: &Recipe, config: &ModelConfi
     for epoch in 0..7 {
         loaded.push(timed(|| {
             let plan = plan(COUNT, 32, Some(1), epoch);
-            for batch in Loader::start(recipe.clone(), epoch, plan, workers, 4) {
+            for batch in Loader::start(recipe.clone(), epoch, plan, loading) {
                 one(&batch.expect("samples are good"));
             }
         }));
@@ -151,9 +151,10 @@ fn loader_against_memory(footing: &Footing, recipe: &Recipe, config: &ModelConfi
     }
     let (loaded, memory) = (median(loaded), median(memory));
     println!(
-        "loader / data in memory: {:.3}  ({:.0} ms / {:.0} ms an epoch, {workers} workers; target ≤ 1.05)",
+        "loader / data in memory: {:.3}  ({:.0} ms / {:.0} ms an epoch, {} workers; target ≤ 1.05)",
         loaded / memory,
         1e3 * loaded,
-        1e3 * memory
+        1e3 * memory,
+        loading.workers
     );
 }

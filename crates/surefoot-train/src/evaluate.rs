@@ -3,7 +3,7 @@
 use burn::tensor::{DType, Tensor};
 use surefoot::{BoxError, Fault, FaultKind, Footing};
 
-use crate::loader::{Loader, Recipe, plan};
+use crate::loader::{Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
 use crate::state::State;
 use crate::step::bring;
@@ -28,12 +28,11 @@ pub fn evaluate<M: Trainable>(
     state: &State<M>,
     recipe: &Recipe,
     batch_size: usize,
-    workers: usize,
-    prefetch: usize,
+    loading: Loading,
 ) -> Result<Evaluation, Fault> {
     let plan = plan(recipe.source.len(), batch_size, None, 0);
     let (mut loss, mut correct, mut items, mut skipped) = (0.0, 0.0, 0usize, 0);
-    for batch in Loader::start(recipe.clone(), 0, plan, workers, prefetch) {
+    for batch in Loader::start(recipe.clone(), 0, plan, loading) {
         let batch = batch?;
         skipped += batch.skipped.len() as u64;
         if batch.samples() == 0 {

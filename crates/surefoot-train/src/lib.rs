@@ -46,6 +46,7 @@ pub mod parameters;
 pub mod report;
 mod run;
 pub mod scale;
+pub mod stage;
 pub mod state;
 pub mod step;
 mod watch;

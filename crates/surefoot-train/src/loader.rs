@@ -5,83 +5,24 @@
 //! same whatever the number of workers. At most `prefetch` batches are loaded or being loaded at
 //! any time. A panic while reading costs the sample that was read, not the worker.
 
+mod choose;
+mod recipe;
+
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use surefoot::{Fault, FaultKind};
 
 use crate::batch::HostBatch;
-use crate::chance::Chance;
-use crate::config::OnBadSample;
-use crate::data::{Sample, Source, Transform};
 
-/// A batch that loads faster than this is loaded where it is needed: a thread would cost more.
-const NOT_WORTH_A_THREAD: Duration = Duration::from_micros(500);
+pub use choose::Loading;
+pub use recipe::{Recipe, plan};
 
-/// What batches are made of.
-#[derive(Clone)]
-pub struct Recipe {
-    /// The samples.
-    pub source: Arc<dyn Source>,
-    /// What is done to each.
-    pub transform: Arc<Transform>,
-    /// What a bad one does.
-    pub on_bad_sample: OnBadSample,
-    /// Where the chances of augmentation come from; none to test.
-    pub seed: Option<u64>,
-}
-
-impl Recipe {
-    /// Makes one batch of these samples.
-    pub fn make(&self, samples: &[usize], epoch: u64) -> Result<HostBatch, Fault> {
-        let mut batch = HostBatch::new(self.source.form(), samples.len());
-        for &at in samples {
-            let outcome = self.sample(at, epoch).and_then(|sample| batch.push(sample));
-            if let Err(why) = outcome {
-                let bad = format!("{}: {why}", self.source.name(at));
-                match self.on_bad_sample {
-                    OnBadSample::Skip => batch.skipped.push(bad),
-                    OnBadSample::Fail => {
-                        return Err(Fault::new(FaultKind::DataLoading, "load", bad)
-                            .advise("mend it, or set `on_bad_sample: skip` under `data`"));
-                    }
-                }
-            }
-        }
-        Ok(batch)
-    }
-
-    fn sample(&self, at: usize, epoch: u64) -> Result<Sample, String> {
-        let read = catch_unwind(AssertUnwindSafe(|| self.source.read(at)));
-        let mut sample = read.unwrap_or_else(|_| Err("reading it panicked".to_owned()))?;
-        if let Sample::Dense { values, .. } = &mut sample {
-            if values.len() != self.source.form().size() {
-                return Err(format!("it has {} numbers", values.len()));
-            }
-            let chance = self
-                .seed
-                .filter(|_| self.transform.is_random())
-                .map(|seed| Chance::of(&[seed, epoch, at as u64]));
-            self.transform.apply(values, chance);
-        }
-        Ok(sample)
-    }
-}
-
-/// The samples of each batch of an epoch, shuffled by the seed, or in order without one.
-pub fn plan(samples: usize, batch: usize, seed: Option<u64>, epoch: u64) -> Vec<Vec<usize>> {
-    let order = match seed {
-        Some(seed) => Chance::of(&[seed, 0x0de2, epoch]).permutation(samples),
-        None => (0..samples).collect(),
-    };
-    order.chunks(batch.max(1)).map(<[usize]>::to_vec).collect()
-}
-
-type Loaded = Result<HostBatch, Fault>;
+/// A batch, or why there is none.
+pub type Loaded = Result<HostBatch, Fault>;
 type Job = (Vec<usize>, SyncSender<Loaded>);
 
 /// Gives the batches of an epoch in order.
@@ -96,14 +37,9 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Starts loading `plan` with `workers` threads; none loads each batch when it is asked for.
-    pub fn start(
-        recipe: Recipe,
-        epoch: u64,
-        plan: Vec<Vec<usize>>,
-        workers: usize,
-        prefetch: usize,
-    ) -> Self {
+    /// Starts loading `plan` with threads; without any, each batch is loaded when it is asked for.
+    pub fn start(recipe: Recipe, epoch: u64, plan: Vec<Vec<usize>>, loading: Loading) -> Self {
+        let Loading { workers, prefetch, .. } = loading;
         let mut loader = Self {
             recipe,
             epoch,
@@ -128,6 +64,27 @@ impl Loader {
             loader.order_ahead();
         }
         loader
+    }
+
+    /// Changes how many batches may be loaded ahead.
+    pub fn set_prefetch(&mut self, prefetch: usize) {
+        self.prefetch = prefetch.max(1);
+        self.order_ahead();
+    }
+
+    /// The next batch if nobody has to be waited for: it is there, or it is loaded here anyway.
+    pub fn next_if_ready(&mut self) -> Option<Loaded> {
+        let Some(first) = self.coming.front() else { return self.next() };
+        match first.try_recv() {
+            Err(TryRecvError::Empty) => None,
+            // A thread that ended is told of by `next`.
+            Err(TryRecvError::Disconnected) => self.next(),
+            Ok(loaded) => {
+                self.coming.pop_front();
+                self.order_ahead();
+                Some(loaded)
+            }
+        }
     }
 
     fn order_ahead(&mut self) {
@@ -183,28 +140,14 @@ impl Drop for Loader {
     }
 }
 
-/// How many threads to load with: as asked for, else none where one core is all there is or
-/// where a batch, measured, loads faster than a thread would hand it over.
-pub fn choose_workers(asked: Option<usize>, recipe: &Recipe, batch: usize) -> usize {
-    if let Some(workers) = asked {
-        return workers;
-    }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let samples: Vec<usize> = (0..batch.min(recipe.source.len())).collect();
-    let started = Instant::now();
-    let _ = recipe.make(&samples, 0);
-    if cores == 1 || started.elapsed() < NOT_WORTH_A_THREAD {
-        return 0;
-    }
-    (cores - 1).min(4)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Augment, Form};
+    use crate::config::OnBadSample;
+    use crate::data::{Augment, Form, Sample, Source, Transform};
     use proptest::prelude::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     /// Numbered samples, of which some are bad; counts how many batches' worth are out at once.
     struct Numbers {
@@ -246,12 +189,17 @@ mod tests {
         Recipe { source, transform, on_bad_sample, seed: Some(1) }
     }
 
+    fn loading(workers: usize, prefetch: usize) -> Loading {
+        Loading { workers, prefetch, staging: false, load_seconds: 0.0 }
+    }
+
     #[test]
     fn the_order_is_the_same_whatever_the_number_of_workers() {
         let batches = |workers: usize| {
             let recipe = recipe(200, OnBadSample::Skip);
             let plan = plan(200, 7, Some(3), 2);
-            Loader::start(recipe, 2, plan, workers, 4).map(Result::unwrap).collect::<Vec<_>>()
+            let loading = loading(workers, 4);
+            Loader::start(recipe, 2, plan, loading).map(Result::unwrap).collect::<Vec<_>>()
         };
         let alone = batches(0);
         assert_eq!(alone.len(), 29);
@@ -262,7 +210,8 @@ mod tests {
 
     #[test]
     fn a_bad_sample_and_a_panic_cost_one_sample_if_they_are_skipped() {
-        let loader = Loader::start(recipe(40, OnBadSample::Skip), 0, plan(40, 10, None, 0), 2, 2);
+        let loader =
+            Loader::start(recipe(40, OnBadSample::Skip), 0, plan(40, 10, None, 0), loading(2, 2));
         let batches: Vec<HostBatch> = loader.map(Result::unwrap).collect();
         assert_eq!(batches.iter().map(HostBatch::samples).sum::<usize>(), 38);
         assert_eq!(batches[1].skipped, ["number 13: unlucky", "number 17: reading it panicked"]);
@@ -270,7 +219,8 @@ mod tests {
 
     #[test]
     fn a_worker_that_fails_fails_one_batch() {
-        let loader = Loader::start(recipe(40, OnBadSample::Fail), 0, plan(40, 10, None, 0), 2, 2);
+        let loader =
+            Loader::start(recipe(40, OnBadSample::Fail), 0, plan(40, 10, None, 0), loading(2, 2));
         let batches: Vec<Loaded> = loader.collect();
         assert_eq!(batches.iter().filter(|batch| batch.is_ok()).count(), 3);
         let fault = batches[1].clone().unwrap_err();
@@ -282,12 +232,16 @@ mod tests {
     fn no_more_batches_are_loaded_than_may_wait() {
         let source = Arc::new(Numbers { count: 10, reads: AtomicUsize::new(0) });
         let recipe = Recipe { source: source.clone(), ..recipe(10, OnBadSample::Fail) };
-        let mut loader = Loader::start(recipe, 0, plan(10, 1, None, 0), 3, 2);
+        let mut loader = Loader::start(recipe, 0, plan(10, 1, None, 0), loading(3, 2));
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(source.reads.load(Ordering::SeqCst), 2);
         loader.next().unwrap().unwrap();
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(source.reads.load(Ordering::SeqCst), 3);
+        loader.next_if_ready().unwrap().unwrap();
+        loader.set_prefetch(3);
+        std::thread::sleep(Duration::from_millis(50));
+        assert_eq!(source.reads.load(Ordering::SeqCst), 5);
     }
 
     proptest! {

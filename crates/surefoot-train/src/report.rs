@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::loader::Loading;
+
 /// One epoch, done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EpochReport {
@@ -98,8 +100,8 @@ pub enum News {
         steps: u64,
         /// The step it goes on from.
         from: u64,
-        /// Threads that load.
-        workers: usize,
+        /// How batches are loaded.
+        loading: Loading,
         /// Where checkpoints go.
         folder: PathBuf,
     },
@@ -109,6 +111,13 @@ pub enum News {
         micro_batch: usize,
         /// The budget in bytes.
         budget: u64,
+    },
+    /// How batches are loaded was chosen anew, now that the time of a step is known.
+    Loading {
+        /// The choice.
+        loading: Loading,
+        /// Seconds of a step.
+        step_seconds: f64,
     },
     /// A step is done.
     Step {

@@ -5,32 +5,38 @@
 //! device is lost with everything on it, the run goes back to that copy and does the steps since
 //! again, with the same samples in the same order, so that none is missing and none counts twice.
 
+mod course;
+mod epoch;
+mod keep;
+#[cfg(test)]
+mod tests;
+
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use surefoot::device::DeviceName;
+use surefoot::journal::{Event, EventKind};
 use surefoot::{Fault, FaultKind, Footing};
 
-use crate::batch::HostBatch;
-use crate::checkpoint::{self, Best, CheckpointError, Order, Running, Shelf, Story};
+use self::course::{Course, Stretch};
+use crate::checkpoint::{CheckpointError, Order, Shelf};
 use crate::config::{Config, Length};
-use crate::curves;
 use crate::data::DataSet;
-use crate::evaluate::{Evaluation, evaluate};
 use crate::fit::Trials;
-use crate::loader::{Loader, Recipe, choose_workers, plan};
+use crate::loader::{Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
 use crate::parameters::{self, Shape};
-use crate::report::{EpochReport, FaultReport, News, Report};
-use crate::state::{Held, State};
+use crate::report::{FaultReport, News, Report};
+use crate::stage::{Feed, Stage};
+use crate::state::State;
 use crate::step::{STATE_LOST, StepOrder, StepSettings, step};
 use crate::watch::{Notice, Watch};
 
 /// Steps with inf or NaN in a row that end a run, where no loss scale can be to blame.
 const BAD_STEPS: u32 = 8;
-/// Holding a copy on the host may take this share of the time.
-const HOLDING_SHARE: u32 = 50;
+/// Steps whose time decides how batches are loaded; the first are slower, and left out.
+const MEASURED_STEPS: usize = 8;
+const FIRST_STEPS: usize = 2;
 
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
@@ -76,40 +82,6 @@ pub struct Run<'a> {
     pub stop: &'a AtomicBool,
 }
 
-/// What changes while a run goes on.
-struct Course<M> {
-    state: State<M>,
-    running: Running,
-    epochs: Vec<EpochReport>,
-    best: Option<Best>,
-    faults: Vec<FaultReport>,
-    bad_in_a_row: u32,
-    checkpointing: bool,
-    held: Option<(Held, Running, Vec<EpochReport>)>,
-    micro_batch: usize,
-    held_at: Instant,
-    holding_took: Duration,
-    started: Instant,
-    seconds_before: f64,
-    epoch_started: (Instant, u64),
-}
-
-impl<M> Course<M> {
-    /// Whether an epoch is done but not yet tested and told: also after a fault in between.
-    fn is_untested(&self, per_epoch: u64, total: u64) -> bool {
-        let step = self.state.step;
-        let is_end = step > 0 && (step.is_multiple_of(per_epoch) || step == total);
-        is_end && self.epochs.last().is_none_or(|epoch| epoch.step != step)
-    }
-}
-
-/// How a stretch of steps ended.
-enum Stretch {
-    Whole,
-    Stopped,
-    Rewound,
-}
-
 impl Run<'_> {
     /// Trains `model`, from the checkpoint at `resume` if there is one, and tells what happens.
     pub fn train<M: Trainable>(
@@ -122,17 +94,19 @@ impl Run<'_> {
         let device = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
         let model = model.valid().to_device(&device.burn().clone().without_autodiff());
         let shapes = parameters::shapes(&model);
-        let mut course = self.begin(model, device.name(), &shapes, resume)?;
-        let resumed_from = resume.map(|_| course.state.step);
         let recipe = self.recipe(true);
-        let workers = choose_workers(self.config.workers, &recipe, self.effective_batch());
+        let (asked, unified) = (self.config.loading, device.info.unified_memory);
+        let loading = Loading::choose(asked, &recipe, self.effective_batch(), unified);
+        let mut course = self.begin(model, device.name(), &shapes, resume, loading)?;
+        let resumed_from = resume.map(|_| course.state.step);
+        surefoot_ops::keep_freed_memory();
         let (per_epoch, total) = self.lengths();
         tell(&News::Started {
             parameters: course.state.model.num_params(),
             samples: (self.data.train.len(), self.data.test.len()),
             steps: total,
             from: course.state.step,
-            workers,
+            loading,
             folder: self.shelf.folder().to_owned(),
         });
         if let Some(budget) = self.config.memory {
@@ -145,14 +119,14 @@ impl Run<'_> {
         while !interrupted {
             let done = course.state.step;
             if course.is_untested(per_epoch, total) {
-                self.finish_epoch(&mut course, &shapes, (done - 1) / per_epoch, workers, tell)?;
+                self.finish_epoch(&mut course, &shapes, (done - 1) / per_epoch, tell)?;
                 continue;
             }
             if done >= total {
                 break;
             }
             let lengths = (done / per_epoch, per_epoch, total);
-            let stretch = self.stretch(&mut course, &shapes, &recipe, lengths, workers, tell)?;
+            let stretch = self.stretch(&mut course, &shapes, &recipe, lengths, tell)?;
             interrupted = matches!(stretch, Stretch::Stopped);
         }
         self.report(course, &shapes, resumed_from, interrupted, tell)
@@ -209,50 +183,6 @@ impl Run<'_> {
         TrainError::Fault { fault: Box::new(fault), step, saved }
     }
 
-    fn begin<M: Trainable>(
-        &self,
-        model: M,
-        device: DeviceName,
-        shapes: &[Shape],
-        resume: Option<&Path>,
-    ) -> Result<Course<M>, TrainError> {
-        let now = Instant::now();
-        let mut course = Course {
-            state: State::new(model, device),
-            running: Running::default(),
-            epochs: Vec::new(),
-            best: None,
-            faults: Vec::new(),
-            bad_in_a_row: 0,
-            checkpointing: false,
-            held: None,
-            micro_batch: self.config.batch_size,
-            held_at: now,
-            holding_took: Duration::ZERO,
-            started: now,
-            seconds_before: 0.0,
-            epoch_started: (now, 0),
-        };
-        let Some(path) = resume else { return Ok(course) };
-        let (held, story) = checkpoint::read(path, shapes)?;
-        if story.order != self.order() {
-            let why = format!(
-                "it has {:?}, this one {:?}; the samples would come in another order",
-                story.order,
-                self.order()
-            );
-            return Err(TrainError::OtherRun { path: path.to_owned(), why });
-        }
-        let burn = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
-        course.state = State::from_held(&held, course.state.model, device, burn.burn());
-        course.running = story.running;
-        course.epochs = story.epochs;
-        course.best = story.best;
-        course.seconds_before = story.seconds;
-        course.epoch_started.1 = course.state.step;
-        Ok(course)
-    }
-
     /// Steps to the end of an epoch or of the run.
     fn stretch<M: Trainable>(
         &self,
@@ -260,7 +190,6 @@ impl Run<'_> {
         shapes: &[Shape],
         recipe: &Recipe,
         (epoch, per_epoch, total): (u64, u64, u64),
-        workers: usize,
         tell: &mut dyn FnMut(&News),
     ) -> Result<Stretch, TrainError> {
         let mut plan =
@@ -269,8 +198,9 @@ impl Run<'_> {
         plan.drain(..done);
         plan.truncate((total - course.state.step) as usize);
         course.epoch_started = (Instant::now(), course.state.step);
-        let loader = Loader::start(recipe.clone(), epoch, plan, workers, self.config.prefetch);
-        for loaded in loader {
+        let loader = Loader::start(recipe.clone(), epoch, plan, course.loading);
+        let stage = Stage::new(loader, course.loading.staging);
+        while let Some(loaded) = stage.next() {
             if self.stop.load(Ordering::Relaxed) {
                 return Ok(Stretch::Stopped);
             }
@@ -282,9 +212,12 @@ impl Run<'_> {
                 course.running.skipped_samples += 1;
                 tell(&News::SkippedSample { what: what.clone() });
             }
-            if let Stretch::Rewound = self.one_step(course, shapes, &batch, total, tell)? {
+            let started = Instant::now();
+            let feed = Feed { batch: &batch, stage: Some(&stage) };
+            if let Stretch::Rewound = self.one_step(course, shapes, feed, total, tell)? {
                 return Ok(Stretch::Rewound);
             }
+            self.pace(course, &stage, started.elapsed(), tell);
             self.hold(course, false);
             let step = course.state.step;
             let due = self.config.checkpoint.every.is_some_and(|every| step.is_multiple_of(every));
@@ -305,10 +238,11 @@ impl Run<'_> {
         &self,
         course: &mut Course<M>,
         shapes: &[Shape],
-        batch: &HostBatch,
+        feed: Feed<'_>,
         total: u64,
         tell: &mut dyn FnMut(&News),
     ) -> Result<Stretch, TrainError> {
+        let batch = feed.batch;
         if batch.samples() == 0 {
             course.state.step += 1;
             return Ok(Stretch::Whole);
@@ -320,7 +254,7 @@ impl Run<'_> {
             checkpointing: course.checkpointing,
             name_bad: course.bad_in_a_row + 1 >= BAD_STEPS || course.state.scale.is_last_try(),
         };
-        let done = step(self.footing, &settings, order, &course.state, shapes, batch);
+        let done = step(self.footing, &settings, order, &course.state, shapes, feed);
         self.pass_on_faults(course, tell);
         let done = match done {
             Ok(done) => done,
@@ -362,6 +296,38 @@ impl Run<'_> {
         Ok(Stretch::Whole)
     }
 
+    /// Chooses how to load once the first steps have shown how long one takes.
+    fn pace<M>(
+        &self,
+        course: &mut Course<M>,
+        stage: &Stage,
+        took: Duration,
+        tell: &mut dyn FnMut(&News),
+    ) {
+        if course.paces.len() == MEASURED_STEPS {
+            return;
+        }
+        course.paces.push(took);
+        if course.paces.len() < MEASURED_STEPS {
+            return;
+        }
+        let mut paces = course.paces[FIRST_STEPS..].to_vec();
+        paces.sort_unstable();
+        let step_seconds = paces[paces.len() / 2].as_secs_f64();
+        course.loading = course.loading.at_pace(self.config.loading, step_seconds);
+        let Loading { workers, prefetch, staging, load_seconds } = course.loading;
+        stage.set_prefetch(prefetch);
+        self.footing.journal().record(
+            Event::new(EventKind::Note, "load")
+                .context("workers", workers as u64)
+                .context("prefetch", prefetch as u64)
+                .context("staging", staging)
+                .context("load_seconds", load_seconds)
+                .context("step_seconds", step_seconds),
+        );
+        tell(&News::Loading { loading: course.loading, step_seconds });
+    }
+
     fn speed<M>(&self, course: &Course<M>) -> f64 {
         let (since, step) = course.epoch_started;
         let samples = (course.state.step - step) as f64 * self.effective_batch() as f64;
@@ -384,261 +350,6 @@ impl Run<'_> {
                     tell(&News::Recovery { rung, device, parts });
                 }
             }
-        }
-    }
-
-    /// Goes back to the copy on the host.
-    fn rewind<M: Trainable>(
-        &self,
-        course: &mut Course<M>,
-        fault: Fault,
-        tell: &mut dyn FnMut(&News),
-    ) -> Result<Stretch, TrainError> {
-        let step = course.state.step;
-        let Some((held, running, epochs)) = course.held.clone() else {
-            return Err(self.stopped(fault, step, None));
-        };
-        let device = self.footing.device().map_err(|fault| self.stopped(fault, step, None))?;
-        let model = course.state.model.clone();
-        course.state = State::from_held(&held, model, device.name(), device.burn());
-        (course.running, course.epochs) = (running, epochs);
-        tell(&News::Rewound { to: held.step });
-        Ok(Stretch::Rewound)
-    }
-
-    /// Holds a copy on the host if the device's memory is its own and it is time.
-    fn hold<M: Trainable>(&self, course: &mut Course<M>, now: bool) {
-        if course.state.device == DeviceName::CPU {
-            course.held = None;
-            return;
-        }
-        if !now && course.held_at.elapsed() < course.holding_took * HOLDING_SHARE {
-            return;
-        }
-        let started = Instant::now();
-        // A state that can't be read is found out by the next step, which says so.
-        if let Ok(held) = course.state.hold() {
-            course.held = Some((held, course.running, course.epochs.clone()));
-        }
-        course.holding_took = started.elapsed();
-        course.held_at = Instant::now();
-    }
-
-    /// Tests the state; none if it went with its device and the run went back to the copy.
-    fn test<M: Trainable>(
-        &self,
-        course: &mut Course<M>,
-        shapes: &[Shape],
-        workers: usize,
-        tell: &mut dyn FnMut(&News),
-    ) -> Result<Option<Evaluation>, TrainError> {
-        let (size, prefetch) = (course.micro_batch, self.config.prefetch);
-        let result =
-            evaluate(self.footing, &course.state, &self.recipe(false), size, workers, prefetch);
-        self.pass_on_faults(course, tell);
-        match result {
-            Ok(tested) => Ok(Some(tested)),
-            Err(fault) if fault.root_cause() == STATE_LOST => {
-                self.rewind(course, fault, tell).map(|_| None)
-            }
-            Err(fault) => Err(self.save_and_stop(course, shapes, fault)),
-        }
-    }
-
-    fn finish_epoch<M: Trainable>(
-        &self,
-        course: &mut Course<M>,
-        shapes: &[Shape],
-        epoch: u64,
-        workers: usize,
-        tell: &mut dyn FnMut(&News),
-    ) -> Result<Stretch, TrainError> {
-        let samples_per_second = self.speed(course);
-        let Some(tested) = self.test(course, shapes, workers, tell)? else {
-            return Ok(Stretch::Rewound);
-        };
-        let items = course.running.items.max(1) as f64;
-        let device =
-            self.footing.device().map_err(|fault| self.stopped(fault, course.state.step, None))?;
-        let report = EpochReport {
-            epoch: epoch + 1,
-            step: course.state.step,
-            train_loss: course.running.loss / items,
-            train_accuracy: course.running.correct / items,
-            test_loss: tested.loss,
-            test_accuracy: tested.accuracy,
-            samples_per_second,
-            memory: device.memory_in_use(),
-            device: course.state.device.to_string(),
-        };
-        let better = course.best.as_ref().is_none_or(|best| {
-            (tested.accuracy, -tested.loss) > (best.test_accuracy, -best.test_loss)
-        });
-        if better {
-            course.best = Some(Best {
-                step: course.state.step,
-                test_loss: tested.loss,
-                test_accuracy: tested.accuracy,
-            });
-        }
-        course.epochs.push(report.clone());
-        course.running = Running {
-            skipped_steps: course.running.skipped_steps,
-            skipped_samples: course.running.skipped_samples,
-            ..Running::default()
-        };
-        tell(&News::Epoch(report));
-        match self.save(course, shapes, tell) {
-            Err(TrainError::Fault { fault, .. }) if course.held.is_some() => {
-                self.rewind(course, *fault, tell)
-            }
-            other => other.map(|_| Stretch::Whole),
-        }
-    }
-
-    fn story<M>(&self, course: &Course<M>) -> Story {
-        Story {
-            version: checkpoint::VERSION,
-            step: course.state.step,
-            updates: course.state.moments.updates,
-            scale: course.state.scale,
-            order: self.order(),
-            running: course.running,
-            epochs: course.epochs.clone(),
-            best: course.best.clone(),
-            seconds: course.seconds_before + course.started.elapsed().as_secs_f64(),
-            config: self.origin.0.clone(),
-            flags: self.origin.1.clone(),
-        }
-    }
-
-    fn save<M: Trainable>(
-        &self,
-        course: &mut Course<M>,
-        shapes: &[Shape],
-        tell: &mut dyn FnMut(&News),
-    ) -> Result<PathBuf, TrainError> {
-        let step = course.state.step;
-        let held = course.state.hold().map_err(|fault| self.stopped(fault, step, None))?;
-        let path = self.shelf.put(&held, shapes, &self.story(course))?;
-        let best = course.best.as_ref().is_some_and(|best| best.step == step);
-        tell(&News::Checkpoint { path: path.clone(), best });
-        if course.state.device != DeviceName::CPU {
-            course.held = Some((held, course.running, course.epochs.clone()));
-            course.held_at = Instant::now();
-        }
-        Ok(path)
-    }
-
-    /// Ends the run with `fault`; what was done so far is saved if it can be.
-    fn save_and_stop<M: Trainable>(
-        &self,
-        course: &mut Course<M>,
-        shapes: &[Shape],
-        fault: Fault,
-    ) -> TrainError {
-        let step = course.state.step;
-        let saved = match step {
-            0 => None,
-            _ => self.save(course, shapes, &mut |_| {}).ok(),
-        };
-        self.stopped(fault, step, saved)
-    }
-
-    fn report<M: Trainable>(
-        &self,
-        mut course: Course<M>,
-        shapes: &[Shape],
-        resumed_from: Option<u64>,
-        interrupted: bool,
-        tell: &mut dyn FnMut(&News),
-    ) -> Result<Report, TrainError> {
-        let step = course.state.step;
-        let last = match self.shelf.path(step) {
-            path if path.exists() && !interrupted => path,
-            _ => self.save(&mut course, shapes, tell)?,
-        };
-        let precision =
-            self.footing.precision().map_err(|fault| self.stopped(fault, step, None))?;
-        let curves = curves::write(self.shelf.folder(), &course.epochs).ok().flatten();
-        let tested = course.epochs.last();
-        let best = course.best.as_ref();
-        Ok(Report {
-            test_accuracy: tested.map_or(f64::NAN, |epoch| epoch.test_accuracy),
-            test_loss: tested.map_or(f64::NAN, |epoch| epoch.test_loss),
-            steps: step,
-            seconds: course.seconds_before + course.started.elapsed().as_secs_f64(),
-            device: course.state.device.to_string(),
-            faults: course.faults.len(),
-            best_checkpoint: best.map_or_else(|| last.clone(), |best| self.shelf.path(best.step)),
-            best_test_accuracy: best.map_or(f64::NAN, |best| best.test_accuracy),
-            checkpoint: last,
-            interrupted,
-            precision: precision.compute.to_string(),
-            parameters: course.state.model.num_params(),
-            peak_memory: self.footing.device().map_or(0, |device| device.memory_peak()),
-            skipped_steps: course.running.skipped_steps,
-            skipped_samples: course.running.skipped_samples,
-            resumed_from,
-            fault_log: course.faults,
-            epochs: course.epochs,
-            curves,
-        })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::Builtin;
-    use crate::step::tests::STATE_IS_LOST;
-    use surefoot::device::{Backend, Selector};
-    use surefoot::journal::Journal;
-    use surefoot::recover::Drill;
-
-    const CONFIG: &str =
-        "{data: {kind: digits}, model: {kind: mlp, hidden: [16]}, batch_size: 160, steps: 12}";
-
-    fn train(drill: Drill) -> (Report, Vec<News>) {
-        let config = Config::parse(CONFIG, &[]).unwrap();
-        let data = crate::data::open(&config.data, config.seed).unwrap();
-        let watch = Watch::default();
-        let spare = DeviceName { backend: Backend::Cpu, index: 1 };
-        let footing = Footing::builder()
-            .devices(Selector::Chain(vec![spare, DeviceName::CPU]))
-            .journal(Journal::builder().listener(watch.listener()).build())
-            .drill(drill)
-            .build()
-            .unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let run = Run {
-            footing: &footing,
-            config: &config,
-            origin: (CONFIG.to_owned(), Vec::new()),
-            data: &data,
-            shelf: Shelf::new(folder.path(), 1).unwrap(),
-            watch,
-            stop: &AtomicBool::new(false),
-        };
-        let device = footing.device().unwrap();
-        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
-        let mut heard = Vec::new();
-        let report = run.train(model, None, |news| heard.push(news.clone())).unwrap();
-        (report, heard)
-    }
-
-    #[test]
-    fn a_state_that_goes_with_its_device_is_made_again_from_the_host_s_copy() {
-        let (expected, _) = train(Drill::default());
-        for step in [0, 6, 11] {
-            STATE_IS_LOST.set(true);
-            let (report, news) = train(Drill::once(FaultKind::DeviceLost, step).on("cpu:1"));
-            STATE_IS_LOST.set(false);
-            assert!(news.iter().any(|news| matches!(news, News::Rewound { .. })), "{step}");
-            assert_eq!((report.steps, report.device.as_str()), (12, "cpu"), "{step}");
-            assert_eq!(report.test_loss.to_bits(), expected.test_loss.to_bits(), "{step}");
-            let losses = |report: &Report| report.epochs.last().unwrap().train_loss.to_bits();
-            assert_eq!(losses(&report), losses(&expected), "{step}");
         }
     }
 }

@@ -11,10 +11,10 @@ use surefoot::place::Dtype;
 use surefoot::recover::{Confirm, Rung, Step};
 use surefoot::{BoxError, Fault, FaultKind, Footing};
 
-use crate::batch::HostBatch;
 use crate::model::Trainable;
 use crate::optimizer::{Rule, Slice};
 use crate::parameters::{self, Shape};
+use crate::stage::Feed;
 use crate::state::State;
 
 /// The name of the operation in the journal and in drills.
@@ -80,23 +80,24 @@ impl<M> Confirm for Done<M> {
     }
 }
 
-/// Does one step.
-pub fn step<M: Trainable>(
+/// Does one step with a batch.
+pub fn step<'a, M: Trainable>(
     footing: &Footing,
     settings: &StepSettings,
     order: StepOrder,
     state: &State<M>,
     shapes: &[Shape],
-    batch: &HostBatch,
+    feed: impl Into<Feed<'a>>,
 ) -> Result<Done<M>, Fault> {
+    let feed = feed.into();
     footing
         .task(OPERATION)
         .can(Rung::Checkpoint)
         .can(Rung::Precision)
         .starting_on(state.device)
         .checkpointing(order.checkpointing)
-        .run_in_parts(settings.micro_batch.min(batch.samples()), |step| {
-            attempt(step, settings, order, state, shapes, batch)
+        .run_in_parts(settings.micro_batch.min(feed.batch.samples()), |step| {
+            attempt(step, settings, order, state, shapes, feed)
         })
 }
 
@@ -106,8 +107,10 @@ fn attempt<M: Trainable>(
     order: StepOrder,
     state: &State<M>,
     shapes: &[Shape],
-    batch: &HostBatch,
+    feed: Feed<'_>,
 ) -> Result<Done<M>, BoxError> {
+    let batch = feed.batch;
+    let mut staged = feed.stage.and_then(|stage| stage.take(step.device_name()));
     let state = bring(state, step)?;
     let model = parameters::armed(state.model.clone(), &step.autodiff_device());
     let scale = state.scale.factor(step.compute());
@@ -117,7 +120,11 @@ fn attempt<M: Trainable>(
     for micro in micro_batches(batch.samples(), settings.micro_batch) {
         for range in step.ranges(micro.len()) {
             let range = micro.start + range.start..micro.start + range.end;
-            let part = batch.on_device(range, step.device())?;
+            let whole = range == (0..batch.samples());
+            let part = match staged.take().filter(|_| whole) {
+                Some(staged) => staged,
+                None => batch.on_device(range, step.device())?,
+            };
             let score = model.score(&part, step.autocast());
             let mut tape = score.loss.clone().mul_scalar(share).backward();
             gradients = added(gradients, parameters::gradients(&model, &mut tape));
@@ -136,6 +143,11 @@ fn attempt<M: Trainable>(
         return Err(Box::new(Fault::new(FaultKind::DataLoading, OPERATION, "an empty batch")));
     };
     let check = gradient_check(&gradients, settings.clip_norm.is_some(), &losses);
+    // Where memory is short, the next batch had better wait.
+    let at_once = step.parts() == 1 && settings.micro_batch >= batch.samples();
+    if let Some(stage) = feed.stage.filter(|_| at_once) {
+        stage.look_ahead(step.device_name(), step.device());
+    }
     let seen = read(Tensor::cat(vec![losses, hits, check], 0))?;
     let (loss, correct, check) = (seen[0], seen[1], seen[2]);
     let finite = loss.is_finite() && check.is_finite();

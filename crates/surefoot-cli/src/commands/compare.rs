@@ -1,5 +1,7 @@
 //! `surefoot compare`: is this the same model?
 
+mod page;
+
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -12,8 +14,8 @@ use surefoot_verify::decision::{Rule, Verdict};
 use surefoot_verify::endpoint::{self, Tokenizer, Weakness};
 use surefoot_verify::fingerprint::Fingerprint;
 use surefoot_verify::noise::Class;
+use surefoot_verify::seal;
 use surefoot_verify::transcript::{Candidate, Transcript};
-use surefoot_verify::{report, seal};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
@@ -106,7 +108,10 @@ impl Compare {
             seal::write(out, &transcript.seal(key.as_ref())?)?;
         }
         if let Some(html) = &self.html {
-            seal::write(html, report::html(&transcript).as_bytes())?;
+            let page = page::html(&transcript).map_err(|error| {
+                Failure::usage("the report could not be made").caused_by(&error)
+            })?;
+            seal::write(html, &page)?;
         }
         let weakness = match &transcript.candidate {
             Candidate::Endpoint(_, weakness) => Some(weakness),

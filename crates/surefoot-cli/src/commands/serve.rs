@@ -23,6 +23,7 @@ use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_run;
 use crate::terminal::Terminal;
+use crate::watch;
 
 /// Where a key can be given without leaving it in a file or on the command line.
 const KEY_VARIABLE: &str = "SUREFOOT_API_KEY";
@@ -44,6 +45,7 @@ the environment variable SUREFOOT_API_KEY.
 Examples:
   surefoot serve models/llama
   surefoot serve models/llama --port 0 --memory 4GiB --context 4096
+  surefoot serve models/llama --watch         and a page that shows it live
   surefoot serve models/minilm --host 0.0.0.0 --api-key-file keys.txt
 
   curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
@@ -78,6 +80,9 @@ pub(crate) struct Serve {
     /// How the tokens of a text become one vector
     #[arg(long, value_enum, value_name = "HOW")]
     pooling: Option<PoolingArg>,
+    /// Show what happens live on a page of this machine: on this port, or any that is free
+    #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
+    watch: Option<u16>,
     #[command(flatten)]
     limits: Limits,
     #[command(flatten)]
@@ -88,7 +93,8 @@ pub(crate) struct Serve {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 struct Limits {
-    /// Tokens of one sequence, prompt and answer; what the model was made for if left out
+    /// Tokens of one sequence, prompt and answer: 4096 unless said otherwise, and never more than
+    /// the model was made for
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     context: Option<u32>,
     /// Sequences that are decoded at once
@@ -161,7 +167,12 @@ impl Serve {
         model_run::with_one_arena()?;
         // Taken before the model is loaded: a port that is in use is found out at once.
         let listener = listen(address)?;
-        let journal = global.journal_builder()?.build();
+        let live = watch::start(self.watch, format!("Serving {}", self.name()?), terminal)?;
+        let mut journal = global.journal_builder()?;
+        if let Some(live) = &live {
+            journal = journal.listener(live.listener());
+        }
+        let journal = journal.build();
         let metrics = Arc::new(Metrics::default());
         let quiet = engine::quiet(journal.clone(), Arc::clone(&metrics));
         let precision = model_run::precision(self.footing.precision);
@@ -204,6 +215,9 @@ impl Serve {
             counts.finished, counts.failed, counts.cancelled, counts.refused
         ));
         crate::args::flush(&journal, terminal);
+        if let Some(live) = live {
+            live.end();
+        }
         served.map(|()| Exit::Done)
     }
 

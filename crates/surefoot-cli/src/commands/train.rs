@@ -20,7 +20,7 @@ use surefoot_train::checkpoint::{self, CheckpointError, Shelf, fresh_folder, lat
 use surefoot_train::config::Config;
 use surefoot_train::data::{self, DataError, DataSet};
 use surefoot_train::evaluate::evaluate;
-use surefoot_train::loader::Recipe;
+use surefoot_train::loader::{Loading, Recipe};
 use surefoot_train::model::Builtin;
 use surefoot_train::state::State;
 use surefoot_train::step::StepSettings;
@@ -30,6 +30,7 @@ use crate::args::{Global, flush};
 use crate::child::supervise_with;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
+use crate::watch;
 use options::Options;
 use record::Record;
 use show::Show;
@@ -108,33 +109,20 @@ impl Train {
             return supervise_with(terminal, global.open_journal()?, &more);
         }
         let data = data::open(&origin.config.data, origin.config.seed).map_err(bad_data)?;
-        let watch = Watch::default();
-        let live = self.live(terminal)?;
-        let journal = journal(global, &watch, live.as_ref())?;
+        let heard = Watch::default();
+        let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
+        let live = watch::start(self.watch, format!("Training {}", name.display()), terminal)?;
+        let journal = journal(global, &heard, live.as_ref())?;
         let footing = self.footing(&origin.config, journal.clone())?;
         if self.find_batch {
             return find_batch(&origin.config, &footing, &data, global, terminal);
         }
-        let exit = self.train(origin, &folder, &footing, &data, watch, global, terminal);
+        let exit = self.train(origin, &folder, &footing, &data, heard, global, terminal);
         flush(&journal, terminal);
         if let Some(live) = live {
             live.end();
         }
         exit
-    }
-
-    /// The page that `--watch` asks for.
-    fn live(&self, terminal: &Terminal) -> Result<Option<Server>, Failure> {
-        let Some(port) = self.watch else { return Ok(None) };
-        let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
-        let server =
-            Server::start(format!("Training {}", name.display()), port).map_err(|error| {
-                Failure::usage("the run can't be watched")
-                    .caused_by(&error)
-                    .hint("take another port with --watch=PORT, or any free one with --watch")
-            })?;
-        terminal.note(&format!("watch it at {}", server.url()));
-        Ok(Some(server))
     }
 
     fn read_config(&self) -> Result<Origin, Failure> {
@@ -262,10 +250,10 @@ impl Train {
             on_bad_sample: config.data.on_bad_sample,
             seed: None,
         };
-        let workers = config.workers.unwrap_or(0);
-        let result =
-            evaluate(&footing, &state, &recipe, config.batch_size, workers, config.prefetch)
-                .map_err(Failure::from)?;
+        let unified = device.info.unified_memory;
+        let loading = Loading::choose(config.loading, &recipe, config.batch_size, unified);
+        let result = evaluate(&footing, &state, &recipe, config.batch_size, loading)
+            .map_err(Failure::from)?;
         flush(&journal, terminal);
         let tested = Tested {
             test_accuracy: result.accuracy,
@@ -372,11 +360,9 @@ fn bad_config(error: ConfigError) -> Failure {
 }
 
 fn bad_data(error: DataError) -> Failure {
-    let failure = Failure::usage("the data can't be used").because(error.to_string());
-    match error.hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
+    let usual = "`data.path` says where it is; --set data.path=PATH gives another place";
+    let hint = error.hint.clone().unwrap_or_else(|| usual.to_owned());
+    Failure::usage("the data can't be used").because(error.to_string()).hint(hint)
 }
 
 fn bad_checkpoint(error: CheckpointError) -> Failure {

@@ -22,9 +22,16 @@ const SMALL_PIECE: u64 = 512 << 10;
 /// Pieces in memory at once: one that is used, one that waits, one that comes in.
 const IN_FLIGHT: u64 = 3;
 
-/// Those, and the copies of the one that comes in.
+/// A pool was seen to hold this many times what passes through it: memory goes from the stream
+/// that used it to the one that uploads only when both are done, and pages are not filled.
+const POOL_HOLDS: u64 = 3;
+
+/// The pieces that there must be room for, the copies of the one that comes in among them.
 fn in_flight(format: &Format) -> u64 {
-    IN_FLIGHT + format.copies_on_the_way()
+    match format.is_on_host() {
+        true => IN_FLIGHT,
+        false => POOL_HOLDS * IN_FLIGHT + format.copies_on_the_way(),
+    }
 }
 
 /// Some rows of a matrix, and whether they stay.
@@ -84,11 +91,7 @@ impl Residency {
         if format.is_on_host() {
             cuts.iter_mut().for_each(join_residents);
         }
-        let largest = cuts
-            .iter()
-            .zip(&sizes)
-            .flat_map(|(cuts, row)| cuts.iter().map(move |cut| cut.rows.len() as u64 * row));
-        let on_the_way = format.copies_on_the_way() * largest.max().unwrap_or(0);
+        let on_the_way = (in_flight(format) - IN_FLIGHT) * piece;
         Self { cuts, window: IN_FLIGHT * piece, on_the_way }
     }
 }
@@ -186,7 +189,8 @@ impl Plan {
         let residency = if spare >= all_resident(matrices, format) {
             Residency::all(matrices, format)
         } else {
-            let piece = (spare / 12).clamp(smallest, LARGE_PIECE.max(smallest));
+            let piece = spare / (4 * in_flight(format));
+            let piece = piece.clamp(smallest, LARGE_PIECE.max(smallest));
             let room = spare.saturating_sub(in_flight(format) * piece);
             Residency::within(matrices, format, piece, room)
         };

@@ -50,10 +50,9 @@ impl Format {
     }
 
     /// How often a piece is in memory beside the device's copy while it is on its way there: as it
-    /// is read or converted, in the driver's own buffer, and as what a pool leaves unused of its
-    /// last page.
+    /// is read or converted, and in the driver's own buffer.
     pub(crate) fn copies_on_the_way(&self) -> u64 {
-        if self.on_host { 0 } else { 3 }
+        if self.on_host { 0 } else { 2 }
     }
 
     /// Whether weights are plain memory of this process.

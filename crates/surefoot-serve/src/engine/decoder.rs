@@ -155,8 +155,8 @@ impl Decoder {
     fn expire(&self, requests: Vec<Request<Sequence>>) {
         let now = Instant::now();
         for request in requests {
-            request.item.expire(now);
             self.metrics.failed();
+            request.item.expire(now);
         }
     }
 
@@ -197,8 +197,8 @@ impl Decoder {
 
     fn fail(&self, sequences: impl Iterator<Item = Sequence>, fault: &Fault) {
         for sequence in sequences {
-            sequence.fail(fault.clone().into());
             self.metrics.failed();
+            sequence.fail(fault.clone().into());
         }
     }
 
@@ -250,8 +250,8 @@ impl Decoder {
                 live.take_out(at);
                 self.metrics.cancelled();
             } else if sequence.is_expired(now) {
-                live.take_out(at).expire(now);
                 self.metrics.failed();
+                live.take_out(at).expire(now);
             } else {
                 at += 1;
             }
@@ -316,8 +316,8 @@ impl Decoder {
             // Refused before it ran: those that are decoded are as they were.
             Err(error) => {
                 for sequence in live.sequences.drain(joined..end) {
-                    sequence.fail(EngineError::Request(error.to_string()));
                     self.metrics.failed();
+                    sequence.fail(EngineError::Request(error.to_string()));
                 }
                 Ok(())
             }
@@ -349,13 +349,15 @@ impl Decoder {
             }
             match fate {
                 Fate::GoesOn => {}
-                Fate::Ended => {
+                Fate::Ended(ending) => {
                     let ended = live.take_out(first + row);
                     self.metrics.finished(ended.generated());
+                    ended.end(ending);
                 }
-                Fate::Failed => {
-                    live.take_out(first + row);
+                Fate::NotFinite => {
+                    let failed = live.take_out(first + row);
                     self.metrics.failed();
+                    failed.fail(EngineError::NotFinite);
                 }
             }
         }

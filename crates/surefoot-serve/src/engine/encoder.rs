@@ -22,6 +22,9 @@ use super::resident::{NotLoaded, Resident, device_error};
 use super::shape::Shape;
 use crate::metrics::Metrics;
 
+/// A vector that will come, or why it won't.
+pub type ToCome = oneshot::Receiver<Result<Vec<f32>, EngineError>>;
+
 /// A text that waits for its vector.
 struct Text {
     tokens: Vec<u32>,
@@ -73,7 +76,7 @@ impl Encoder {
         &self,
         texts: Vec<Vec<u32>>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<oneshot::Receiver<Result<Vec<f32>, EngineError>>>, EngineError> {
+    ) -> Result<Vec<ToCome>, EngineError> {
         let mut tickets = Vec::with_capacity(texts.len());
         let mut heard = Vec::with_capacity(texts.len());
         for tokens in texts {

@@ -25,10 +25,10 @@ use surefoot::journal::Journal;
 use surefoot_models::embed::Pooling;
 use surefoot_models::stream::plan::Plan;
 use surefoot_models::{ModelError, Opened};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 pub use decoder::Decoder;
-pub use encoder::Encoder;
+pub use encoder::{Encoder, ToCome};
 pub use error::EngineError;
 pub use pulse::quiet;
 pub use sequence::{Generation, Likely, Logprobs, Said};
@@ -153,7 +153,7 @@ impl Engine {
         &self,
         texts: Vec<Vec<u32>>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<oneshot::Receiver<Result<Vec<f32>, EngineError>>>, EngineError> {
+    ) -> Result<Vec<ToCome>, EngineError> {
         self.counted(self.encoder.submit(texts, deadline))
     }
 

@@ -73,8 +73,10 @@ pub(crate) struct Sequence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     GoesOn,
-    Ended,
-    Failed,
+    /// To be told by [`Sequence::end`], once it was counted.
+    Ended(Ending),
+    /// To be told by [`Sequence::fail`].
+    NotFinite,
 }
 
 impl Sequence {
@@ -116,21 +118,22 @@ impl Sequence {
     /// Chooses the next token by the logits behind the last one.
     pub(crate) fn accept(&mut self, logits: &[f32], ends: &[u32]) -> Fate {
         if !logits.iter().all(|logit| logit.is_finite()) {
-            self.fail(EngineError::NotFinite);
-            return Fate::Failed;
+            return Fate::NotFinite;
         }
         let id = self.sampler.choose(logits);
         if ends.contains(&id) {
-            self.say(Said::Ended(Ending::EndOfText));
-            return Fate::Ended;
+            return Fate::Ended(Ending::EndOfText);
         }
         self.tokens.push(id);
         self.say(Said::Token { id, logprobs: self.logprobs.map(|top| logprobs(logits, id, top)) });
         if self.generated() >= self.max_tokens {
-            self.say(Said::Ended(Ending::MaxTokens));
-            return Fate::Ended;
+            return Fate::Ended(Ending::MaxTokens);
         }
         Fate::GoesOn
+    }
+
+    pub(crate) fn end(&self, ending: Ending) {
+        self.say(Said::Ended(ending));
     }
 
     pub(crate) fn fail(&self, error: EngineError) {
@@ -195,17 +198,19 @@ mod tests {
         let (told, mut heard) = unbounded_channel();
         let mut sequence = Sequence::new(generation.clone(), told, None);
         assert_eq!(sequence.accept(&[0.0, 1.0], &[]), Fate::GoesOn);
-        assert_eq!(sequence.accept(&[1.0, 0.0], &[]), Fate::Ended);
+        assert_eq!(sequence.accept(&[1.0, 0.0], &[]), Fate::Ended(Ending::MaxTokens));
+        sequence.end(Ending::MaxTokens);
         assert_eq!(sequence.tokens, [5, 1, 0]);
         assert!(matches!(heard.try_recv(), Ok(Said::Token { id: 1, .. })));
         assert!(matches!(heard.try_recv(), Ok(Said::Token { id: 0, .. })));
         assert!(matches!(heard.try_recv(), Ok(Said::Ended(Ending::MaxTokens))));
         let (told, mut heard) = unbounded_channel();
         let mut sequence = Sequence::new(generation, told, None);
-        assert_eq!(sequence.accept(&[0.0, f32::NAN], &[]), Fate::Failed);
+        assert_eq!(sequence.accept(&[0.0, f32::NAN], &[]), Fate::NotFinite);
+        assert_eq!(sequence.accept(&[0.0, 1.0], &[1]), Fate::Ended(Ending::EndOfText));
+        assert_eq!(sequence.generated(), 0);
+        sequence.fail(EngineError::NotFinite);
         assert!(matches!(heard.try_recv(), Ok(Said::Failed(EngineError::NotFinite))));
-        assert_eq!(sequence.accept(&[0.0, 1.0], &[1]), Fate::Ended);
-        assert!(matches!(heard.try_recv(), Ok(Said::Ended(Ending::EndOfText))));
         drop(heard);
         assert!(sequence.is_abandoned());
     }

@@ -12,12 +12,17 @@ use super::error::EngineError;
 /// Kept for connections, requests and answers.
 const HTTP_BYTES: u64 = 24 << 20;
 
+/// The tokens of a sequence unless more are wished for: models are made for a hundred thousand,
+/// and a cache for that leaves no room for others.
+const USUAL_CONTEXT: usize = 4096;
+
 /// What to run at once, at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
     /// Sequences that are decoded at once.
     pub sequences: usize,
-    /// Tokens of one sequence, prompt and answer; what the model was made for if none.
+    /// Tokens of one sequence, prompt and answer; 4096 if none. Never more than the model was
+    /// made for.
     pub context: Option<usize>,
     /// Texts that are embedded at once.
     pub texts: usize,
@@ -64,7 +69,7 @@ impl Shape {
         budget: Option<u64>,
     ) -> Result<(Self, Plan), EngineError> {
         let positions = opened.blueprint.max_positions;
-        let context = wish.context.map_or(positions, |context| context.min(positions)).max(1);
+        let context = wish.context.unwrap_or(USUAL_CONTEXT).clamp(1, positions.max(1));
         let text_tokens = wish.text_tokens.map_or(context, |most| most.min(context));
         let mut shape = Self {
             sequences: wish.sequences.max(1),

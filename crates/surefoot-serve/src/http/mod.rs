@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::header;
+use axum::http::{Method, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -32,6 +32,7 @@ use serde_json::json;
 use surefoot_models::ModelError;
 use surefoot_models::generate::text::Texts;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 pub use access::{Keys, UnusableKeys};
 pub use error::ApiError;
@@ -65,9 +66,15 @@ pub struct App {
     settings: ServerSettings,
     metrics: Arc<Metrics>,
     draining: AtomicBool,
+    /// KiB of bodies that may be read at once.
+    bodies: Semaphore,
     created: u64,
     next_id: AtomicU64,
 }
+
+/// Bodies that are read at once have this many bytes together, or one of them has as many as
+/// the limit for one allows.
+const BODIES: usize = 16 << 20;
 
 impl App {
     /// A server of one model. Without `texts` it takes token ids only, without `template` no
@@ -79,8 +86,10 @@ impl App {
         settings: ServerSettings,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let bodies = Semaphore::new(kib(BODIES.max(settings.max_body)) as usize);
         Self {
             engine,
+            bodies,
             texts: texts.map(Arc::new),
             template,
             settings,
@@ -228,7 +237,12 @@ async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     } else if app.draining.load(Ordering::Acquire) && path != "/metrics" {
         ApiError::draining().into_response()
     } else {
-        match tokio::time::timeout(limit, next.run(request)).await {
+        let work = async {
+            let size = body_size(&request, app.settings.max_body);
+            let _room = app.bodies.acquire_many(kib(size)).await;
+            next.run(request).await
+        };
+        match tokio::time::timeout(limit, work).await {
             Ok(response) => response,
             Err(_) => ApiError::expired(limit).into_response(),
         }
@@ -238,6 +252,23 @@ async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         app.metrics.took(path, begun.elapsed());
     }
     response
+}
+
+/// What a body is taken for that doesn't say how long it is.
+const UNTOLD: usize = 256 << 10;
+
+/// The bytes that a request's body may come to; what is too large is refused before it is read.
+fn body_size(request: &Request, most: usize) -> usize {
+    let length = request.headers().get(header::CONTENT_LENGTH);
+    let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
+    match (length, request.method()) {
+        (None, &Method::GET) => 0,
+        (length, _) => length.unwrap_or(UNTOLD).min(most),
+    }
+}
+
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX >> 3)
 }
 
 /// Whether the answer has only begun.

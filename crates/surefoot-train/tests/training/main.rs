@@ -7,3 +7,4 @@ mod faults;
 mod harness;
 mod precision;
 mod resume;
+mod staging;

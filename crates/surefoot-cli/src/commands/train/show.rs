@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use surefoot::Footing;
 use surefoot::device::memory::Bytes;
 use surefoot_train::config::{Config, Length};
+use surefoot_train::loader::Loading;
 use surefoot_train::report::EpochReport;
 use surefoot_train::{News, Report};
 
@@ -19,6 +20,16 @@ use crate::terminal::Terminal;
 
 /// Samples that were left out are named up to here, and counted beyond.
 const NAMED_SAMPLES: usize = 10;
+
+fn loading_text(loading: &Loading) -> String {
+    let threads = match loading.workers {
+        0 => "loading in the training thread".to_owned(),
+        1 => "1 loading thread".to_owned(),
+        n => format!("{n} loading threads"),
+    };
+    let staged = if loading.staging { ", the next batch brought to the device ahead" } else { "" };
+    format!("{threads}{staged}")
+}
 
 /// Shows one run.
 pub(super) struct Show<'a> {
@@ -68,7 +79,7 @@ impl<'a> Show<'a> {
 
     pub(super) fn tell(&mut self, news: &News) {
         match news {
-            News::Started { parameters, samples, steps, from, workers, folder } => {
+            News::Started { parameters, samples, steps, from, loading, folder } => {
                 (self.steps, self.from, self.since) = (*steps, *from, Instant::now());
                 self.bar.set_length(*steps);
                 self.note(&format!(
@@ -79,18 +90,24 @@ impl<'a> Show<'a> {
                     count(*steps)
                 ));
                 self.note(&self.hardware);
-                let loading = match workers {
-                    0 => "loading in the training thread".to_owned(),
-                    1 => "1 loading thread".to_owned(),
-                    n => format!("{n} loading threads"),
-                };
-                self.note(&format!("checkpoints go to {}; {loading}", folder.display()));
+                self.note(&format!(
+                    "checkpoints go to {}; {}",
+                    folder.display(),
+                    loading_text(loading)
+                ));
                 if *from > 0 {
                     self.note(&format!("going on from step {from}"));
                 }
                 self.line(json!({
                     "event": "started", "parameters": parameters, "train_samples": samples.0,
                     "test_samples": samples.1, "steps": steps, "from": from, "folder": folder,
+                    "loading": loading, "batches_in_memory": loading.batches_in_memory(),
+                }));
+            }
+            News::Loading { loading, step_seconds } => {
+                self.line(json!({
+                    "event": "loading", "loading": loading, "step_seconds": step_seconds,
+                    "batches_in_memory": loading.batches_in_memory(),
                 }));
             }
             News::Fitted { micro_batch, budget } => {

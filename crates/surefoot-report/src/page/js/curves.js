@@ -1,4 +1,4 @@
-// Training curves: the loss and accuracy over steps and epochs.
+// Curves: the loss and accuracy over steps and epochs, and what a server did over time.
 
 /** points: { step, loss, accuracy, samples_per_second }; epochs: { step, train_loss, test_loss, … }. */
 function curveCharts(points, epochs) {
@@ -20,4 +20,16 @@ function epochTable(epochs) {
   return el("div.card.wide", null, el("table", null,
     el("thead", null, el("tr", null, ["epoch", "steps", "train loss", "train accuracy", "test loss", "test accuracy", "samples/s", "memory", "device"].map((name, at) => el(at < 8 ? "th.num" : "th", null, name)))),
     el("tbody", null, epochs.map((epoch) => el("tr", null, [count(epoch.epoch), count(epoch.step), number(epoch.train_loss, 4), share(epoch.train_accuracy), number(epoch.test_loss, 4), share(epoch.test_accuracy), count(epoch.samples_per_second || 0), bytes(epoch.memory ?? epoch.in_use)].map((text) => el("td.num", null, text)), el("td", null, epoch.device || ""))))));
+}
+
+/** What a server did, from its notes: each tells the counts since the last one. */
+function servingCharts(served, first) {
+  const line = (name, colour, of) => ({ name, colour, points: served.map((done) => [(done.t - first) / 1e6, of(done)]).filter((point) => Number.isFinite(point[1])) });
+  const options = { x: "seconds", zero: true };
+  const failed = served.some((done) => done.failed || done.refused);
+  return [
+    lineChart("Requests a second", [line("answered", "c0", (done) => done.finished / done.seconds), ...(failed ? [line("refused", "warn", (done) => done.refused / done.seconds), line("failed", "bad", (done) => done.failed / done.seconds)] : [])], options),
+    lineChart("Tokens a second", [line("tokens", "c1", (done) => done.tokens / done.seconds)], options),
+    lineChart("Rows in a batch", [line("mean", "c2", (done) => (done.batches ? done.rows / done.batches : NaN))], options),
+  ];
 }

@@ -24,6 +24,7 @@ class Events {
     this.budget = null;
     this.points = [];
     this.epochs = [];
+    this.served = [];
     this.stories = new Stories(this);
     this.stride = 1;
     this.lost = 0;
@@ -189,9 +190,14 @@ class Events {
     line.most = Math.max(line.most, inUse);
   }
 
-  /** Points of training curves. */
+  /** Points of training curves, and what a server did in a stretch of time. */
   learn(at) {
     const op = this.text(this.op[at]);
+    if (op === "serve" && this.ns[at] > 0) {
+      const done = Object.fromEntries(this.context[at] || []);
+      if (typeof done.finished === "number") this.served.push({ ...done, t: this.t[at], seconds: this.ns[at] / 1e9 });
+      return;
+    }
     if (op !== "progress" && op !== "epoch") return;
     const point = Object.fromEntries(this.context[at] || []);
     if (typeof point.step === "number") (op === "epoch" ? this.epochs : this.points).push(point);

@@ -12,6 +12,8 @@ const tiles = el("dl.tiles");
 const notices = el("div");
 const curves = el("div.charts");
 const curveSection = section("Training", "", curves);
+const serving = el("div.charts");
+const servingSection = section("Serving", "", serving);
 const timeline = new Timeline(events, (at) => select(at));
 const stories = new StoryList(events, (story, where) => {
   const end = story.end === null ? story.parts.at(-1) : story.end;
@@ -26,7 +28,7 @@ const spent = new Spent(events, timeline, (sum) => {
 const list = new EventList(events, timeline, (at) => select(at));
 let viewTimer = 0;
 timeline.onview = () => { if (list.inView) { clearTimeout(viewTimer); viewTimer = setTimeout(() => list.filter(), 80); } };
-main.append(title, sub, verdict, tiles, notices, timeline.node, curveSection, stories.node, spent.node, list.node);
+main.append(title, sub, verdict, tiles, notices, timeline.node, servingSection, curveSection, stories.node, spent.node, list.node);
 
 function select(at) {
   list.choose(at);
@@ -77,12 +79,12 @@ function drawTiles() {
   const e = events;
   const found = e.stories.outcomes();
   const faults = e.stories.all.length;
-  const most = Math.max(0, ...[...e.memory.values()].map((line) => line.most));
+  const most = Math.max(0, ...[...e.memory.values()].filter((line) => line.points.length >= LEAST_POINTS).map((line) => line.most));
   const last = e.epochs.at(-1);
   tiles.replaceChildren(
     tile("duration", time((e.last - e.first) * 1000), e.runs > 1 ? `${e.runs} runs in one file` : clock(e.origin + e.first)),
     tile("faults", count(e.stories.faults), faults ? `${found.recovered} of ${plural(faults, "piece")} of work recovered` : "every try succeeded", found["given up"] ? "bad" : faults ? "good" : ""),
-    tile("memory, at most", most ? bytes(most) : "not told", e.budget ? `${percent(most / e.budget, 0)} of the budget of ${bytes(e.budget)}` : "no budget was set", e.budget && most > e.budget ? "bad" : ""),
+    tile("memory, at most", most ? bytes(most) : "not told", e.budget ? `${most ? `${percent(most / e.budget, 0)} of ` : ""}the budget of ${bytes(e.budget)}` : "no budget was set", e.budget && most > e.budget ? "bad" : ""),
     tile("devices", [...e.devices.keys()].map((device) => e.text(device)).join(", ") || "none named", `${plural(e.lanes.length, "lane")}`),
     last && Number.isFinite(last.test_accuracy) ? tile("test accuracy", percent(last.test_accuracy, 2), `after ${plural(last.step, "step")}`) : tile("events", count(e.size), e.stride > 1 ? `1 of ${e.stride} ordinary ones kept` : "all of them are here"),
   );
@@ -102,6 +104,8 @@ function update() {
   drawNotices();
   curveSection.hidden = !events.points.length && !events.epochs.length;
   if (!curveSection.hidden) curves.replaceChildren(...curveCharts(events.points, events.epochs));
+  servingSection.hidden = !events.served.length;
+  if (!servingSection.hidden) serving.replaceChildren(...servingCharts(events.served, events.first));
   stories.update();
   spent.update();
   list.update();

@@ -1,9 +1,12 @@
 // Memory in use over time against the budget, on the timeline's axis.
 
+/** Fewer measurements than this are no course of things. */
+const LEAST_POINTS = 3;
+
 Object.assign(Timeline.prototype, {
   drawMemory(from, to) {
     const e = this.events;
-    const lines = [...e.memory.values()].filter((line) => line.points.length);
+    const lines = [...e.memory.values()].filter((line) => line.points.length >= LEAST_POINTS);
     const is = lines.length > 0;
     this.memoryHead.hidden = this.memoryCanvas.hidden = !is;
     this.memoryHead.style.display = is ? "" : "none";

@@ -1,0 +1,239 @@
+//! From the text of a configuration to its meaning.
+
+use surefoot::device::memory::Bytes;
+
+use super::section::Section;
+use super::{
+    CheckpointConfig, Config, ConfigError, DataConfig, DataKind, Length, LoadingConfig,
+    ModelConfig, OnBadSample, OnFault, OptimizerConfig, yaml,
+};
+use crate::data::Augment;
+use crate::optimizer::{Rule, Schedule};
+
+impl Config {
+    /// Reads a text; see [`Config::read`].
+    pub fn parse(text: &str, flags: &[(String, String)]) -> Result<Self, ConfigError> {
+        let mut root = yaml::parse(text)?;
+        for (path, value) in flags {
+            yaml::set(&mut root, path, value)?;
+        }
+        let mut root = Section::new("", root)?;
+        let positive = |number: usize| number > 0;
+        let config = Self {
+            device: root.parsed("device")?.unwrap_or_default(),
+            precision: root.parsed("precision")?.unwrap_or_default(),
+            memory: root.parsed::<Bytes>("memory")?.map(|bytes| bytes.0),
+            seed: root.number("seed", |_: u64| true, "a whole number")?.unwrap_or(42),
+            data: data(root.section("data")?)?,
+            model: model(root.section("model")?)?,
+            batch_size: root
+                .number("batch_size", positive, "a whole number above 0")?
+                .unwrap_or(64),
+            length: length(&mut root)?,
+            optimizer: optimizer(root.section("optimizer")?)?,
+            clip_norm: root.number("clip_norm", |norm: f64| norm > 0.0, "a number above 0")?,
+            accumulate: root.number("accumulate", positive, "a whole number above 0")?.unwrap_or(1),
+            checkpoint: checkpoint(root.section("checkpoint")?)?,
+            on_fault: root
+                .choice(
+                    "on_fault",
+                    &[
+                        ("recover", OnFault::Recover),
+                        ("stay", OnFault::Stay),
+                        ("fail", OnFault::Fail),
+                    ],
+                )?
+                .unwrap_or(OnFault::Recover),
+            loading: loading(&mut root)?,
+        };
+        root.finish()?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// What is wrong only together.
+    fn check(&self) -> Result<(), ConfigError> {
+        let text = self.data.kind == DataKind::Text;
+        let gpt = matches!(self.model, ModelConfig::Gpt { .. });
+        if text != gpt {
+            return Err(ConfigError::at(0, "text needs the model gpt, and gpt needs text")
+                .hint("set data.kind to text and model.kind to gpt, or neither"));
+        }
+        if self.data.kind == DataKind::Csv && matches!(self.model, ModelConfig::Cnn { .. }) {
+            return Err(ConfigError::at(0, "a table has no pixels for the model cnn")
+                .hint("set model.kind to mlp"));
+        }
+        Ok(())
+    }
+}
+
+fn loading(root: &mut Section) -> Result<LoadingConfig, ConfigError> {
+    let number = |lowest: usize| {
+        move |text: &str| match (text, text.parse::<usize>()) {
+            ("auto", _) => Ok(None),
+            (_, Ok(number)) if (lowest..=256).contains(&number) => Ok(Some(number)),
+            _ => Err(format!("'{text}' is neither auto nor a whole number from {lowest} to 256")),
+        }
+    };
+    let staging =
+        root.choice("staging", &[("auto", None), ("on", Some(true)), ("off", Some(false))]);
+    Ok(LoadingConfig {
+        workers: root.read("workers", number(0))?.flatten(),
+        prefetch: root.read("prefetch", number(1))?.flatten(),
+        staging: staging?.flatten(),
+    })
+}
+
+fn length(root: &mut Section) -> Result<Length, ConfigError> {
+    let wanted = "a whole number above 0";
+    let epochs = root.number("epochs", |n: u64| n > 0, wanted)?;
+    let steps = root.number("steps", |n: u64| n > 0, wanted)?;
+    match (epochs, steps) {
+        // A flag `--steps` cuts a run short whose file says epochs.
+        (_, Some(steps)) => Ok(Length::Steps(steps)),
+        (Some(epochs), None) => Ok(Length::Epochs(epochs)),
+        (None, None) => Err(root.missing("epochs", "10").hint("or `steps: 1000`")),
+    }
+}
+
+fn data(mut section: Section) -> Result<DataConfig, ConfigError> {
+    let kind = section
+        .choice("kind", &DataKind::WORDS)?
+        .ok_or_else(|| section.missing("kind", "digits"))?;
+    let mut augment = section.section("augment")?;
+    let config = DataConfig {
+        kind,
+        path: section.parsed("path")?,
+        test: section
+            .number("test", |share: f64| share > 0.0 && share < 1.0, "between 0 and 1")?
+            .unwrap_or(0.2),
+        normalise: section.flag("normalise")?.unwrap_or(true),
+        augment: Augment {
+            flip: augment.flag("flip")?.unwrap_or(false),
+            crop: augment
+                .number("crop", |pixels: usize| pixels <= 64, "a number of pixels up to 64")?
+                .unwrap_or(0),
+        },
+        on_bad_sample: section
+            .choice("on_bad_sample", &[("fail", OnBadSample::Fail), ("skip", OnBadSample::Skip)])?
+            .unwrap_or(OnBadSample::Fail),
+        size: section
+            .number("size", |side: usize| (4..=1024).contains(&side), "a side from 4 to 1024")?
+            .unwrap_or(32),
+        channels: section
+            .number("channels", |n: usize| n == 1 || n == 3, "1 (grey) or 3 (colour)")?
+            .unwrap_or(3),
+        label: section.parsed("label")?,
+        tokenizer: section.parsed("tokenizer")?,
+        length: section
+            .number("length", |n: usize| (2..=65_536).contains(&n), "from 2 to 65536")?
+            .unwrap_or(128),
+    };
+    augment.finish()?;
+    section.finish()?;
+    Ok(config)
+}
+
+#[derive(Clone, Copy)]
+enum ModelKind {
+    Mlp,
+    Cnn,
+    Gpt,
+}
+
+fn model(mut section: Section) -> Result<ModelConfig, ConfigError> {
+    let kinds = [("mlp", ModelKind::Mlp), ("cnn", ModelKind::Cnn), ("gpt", ModelKind::Gpt)];
+    let kind = section.choice("kind", &kinds)?.ok_or_else(|| section.missing("kind", "cnn"))?;
+    let above_0 = "a whole number above 0";
+    let positive = |number: usize| number > 0;
+    let config = match kind {
+        ModelKind::Mlp => {
+            ModelConfig::Mlp { hidden: section.sizes("hidden")?.unwrap_or_else(|| vec![128]) }
+        }
+        ModelKind::Cnn => ModelConfig::Cnn {
+            width: section
+                .number("width", |n: usize| n > 0 && n.is_multiple_of(8), "a multiple of 8")?
+                .unwrap_or(32),
+            stages: section
+                .number("stages", |n: usize| (1..=5).contains(&n), "from 1 to 5")?
+                .unwrap_or(2),
+        },
+        ModelKind::Gpt => {
+            let heads = section.number("heads", positive, above_0)?.unwrap_or(4);
+            ModelConfig::Gpt {
+                layers: section.number("layers", positive, above_0)?.unwrap_or(4),
+                heads,
+                width: section
+                    .number(
+                        "width",
+                        |n: usize| n > 0 && n.is_multiple_of(heads),
+                        &format!("a multiple of the {heads} heads"),
+                    )?
+                    .unwrap_or(heads * 32),
+            }
+        }
+    };
+    section.finish()?;
+    Ok(config)
+}
+
+#[derive(Clone, Copy)]
+enum RuleKind {
+    AdamW,
+    Sgd,
+}
+
+fn optimizer(mut section: Section) -> Result<OptimizerConfig, ConfigError> {
+    let kind = section
+        .choice("kind", &[("adamw", RuleKind::AdamW), ("sgd", RuleKind::Sgd)])?
+        .unwrap_or(RuleKind::AdamW);
+    let share = |number: f64| (0.0..1.0).contains(&number);
+    let below_1 = "from 0 to below 1";
+    let decay = |section: &mut Section, usual: f64| {
+        section
+            .number("weight_decay", |n: f64| n >= 0.0 && n.is_finite(), "a number from 0")
+            .map(|decay| decay.unwrap_or(usual))
+    };
+    let (rule, usual_lr) = match kind {
+        RuleKind::AdamW => {
+            let weight_decay = decay(&mut section, 0.01)?;
+            let beta1 = section.number("beta1", share, below_1)?.unwrap_or(0.9);
+            let beta2 = section.number("beta2", share, below_1)?.unwrap_or(0.999);
+            (Rule::AdamW { beta1, beta2, epsilon: 1e-8, weight_decay }, 1e-3)
+        }
+        RuleKind::Sgd => {
+            let weight_decay = decay(&mut section, 0.0)?;
+            let momentum = section.number("momentum", share, below_1)?.unwrap_or(0.9);
+            (Rule::Sgd { momentum, weight_decay }, 0.05)
+        }
+    };
+    let config = OptimizerConfig {
+        rule,
+        lr: section
+            .number("lr", |n: f64| n > 0.0 && n.is_finite(), "a number above 0")?
+            .unwrap_or(usual_lr),
+        schedule: section
+            .choice(
+                "schedule",
+                &[
+                    ("constant", Schedule::Constant),
+                    ("linear", Schedule::Linear),
+                    ("cosine", Schedule::Cosine),
+                ],
+            )?
+            .unwrap_or(Schedule::Cosine),
+        warmup: section.number("warmup", |_: u64| true, "a number of steps")?.unwrap_or(0),
+    };
+    section.finish()?;
+    Ok(config)
+}
+
+fn checkpoint(mut section: Section) -> Result<CheckpointConfig, ConfigError> {
+    let config = CheckpointConfig {
+        folder: section.parsed("folder")?,
+        every: section.number("every", |n: u64| n > 0, "a number of steps above 0")?,
+        keep: section.number("keep", |n: usize| n > 0, "a whole number above 0")?.unwrap_or(2),
+    };
+    section.finish()?;
+    Ok(config)
+}

@@ -1,0 +1,106 @@
+//! What is kept of a run: copies on the host, and checkpoints.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use surefoot::Fault;
+use surefoot::device::DeviceName;
+
+use super::course::{Course, Stretch};
+use super::{Run, TrainError};
+use crate::checkpoint::{self, Story};
+use crate::model::Trainable;
+use crate::parameters::Shape;
+use crate::report::News;
+use crate::state::State;
+
+/// Holding a copy on the host may take this share of the time.
+const HOLDING_SHARE: u32 = 50;
+
+impl Run<'_> {
+    /// Goes back to the copy on the host.
+    pub(super) fn rewind<M: Trainable>(
+        &self,
+        course: &mut Course<M>,
+        fault: Fault,
+        tell: &mut dyn FnMut(&News),
+    ) -> Result<Stretch, TrainError> {
+        let step = course.state.step;
+        let Some((held, running, epochs)) = course.held.clone() else {
+            return Err(self.stopped(fault, step, None));
+        };
+        let device = self.footing.device().map_err(|fault| self.stopped(fault, step, None))?;
+        let model = course.state.model.clone();
+        course.state = State::from_held(&held, model, device.name(), device.burn());
+        (course.running, course.epochs) = (running, epochs);
+        tell(&News::Rewound { to: held.step });
+        Ok(Stretch::Rewound)
+    }
+
+    /// Holds a copy on the host if the device's memory is its own and it is time.
+    pub(super) fn hold<M: Trainable>(&self, course: &mut Course<M>, now: bool) {
+        if course.state.device == DeviceName::CPU {
+            course.held = None;
+            return;
+        }
+        if !now && course.held_at.elapsed() < course.holding_took * HOLDING_SHARE {
+            return;
+        }
+        let started = Instant::now();
+        // A state that can't be read is found out by the next step, which says so.
+        if let Ok(held) = course.state.hold() {
+            course.held = Some((held, course.running, course.epochs.clone()));
+        }
+        course.holding_took = started.elapsed();
+        course.held_at = Instant::now();
+    }
+
+    pub(super) fn story<M>(&self, course: &Course<M>) -> Story {
+        Story {
+            version: checkpoint::VERSION,
+            step: course.state.step,
+            updates: course.state.moments.updates,
+            scale: course.state.scale,
+            order: self.order(),
+            running: course.running,
+            epochs: course.epochs.clone(),
+            best: course.best.clone(),
+            seconds: course.seconds_before + course.started.elapsed().as_secs_f64(),
+            config: self.origin.0.clone(),
+            flags: self.origin.1.clone(),
+        }
+    }
+
+    pub(super) fn save<M: Trainable>(
+        &self,
+        course: &mut Course<M>,
+        shapes: &[Shape],
+        tell: &mut dyn FnMut(&News),
+    ) -> Result<PathBuf, TrainError> {
+        let step = course.state.step;
+        let held = course.state.hold().map_err(|fault| self.stopped(fault, step, None))?;
+        let path = self.shelf.put(&held, shapes, &self.story(course))?;
+        let best = course.best.as_ref().is_some_and(|best| best.step == step);
+        tell(&News::Checkpoint { path: path.clone(), best });
+        if course.state.device != DeviceName::CPU {
+            course.held = Some((held, course.running, course.epochs.clone()));
+            course.held_at = Instant::now();
+        }
+        Ok(path)
+    }
+
+    /// Ends the run with `fault`; what was done so far is saved if it can be.
+    pub(super) fn save_and_stop<M: Trainable>(
+        &self,
+        course: &mut Course<M>,
+        shapes: &[Shape],
+        fault: Fault,
+    ) -> TrainError {
+        let step = course.state.step;
+        let saved = match step {
+            0 => None,
+            _ => self.save(course, shapes, &mut |_| {}).ok(),
+        };
+        self.stopped(fault, step, saved)
+    }
+}

@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use surefoot::device::Selector;
+use surefoot::device::{DeviceName, Selector};
+use surefoot::place::Precision;
 use surefoot_models::folder::header::Dtype;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::stream::plan::Placement;
@@ -234,14 +235,27 @@ impl<'a> Maker<'a> {
         self.check(folder, set)?;
         let group = self.group(folder, set)?;
         let (captures, ran) = self.pass(folder, set, policy, &Pass::plain(group))?;
-        let elsewhere = options.calibrate_on.as_ref().map(|device| {
+        let with = |change: &dyn Fn(&mut FootingArgs)| {
             let mut args = self.args.clone();
-            args.device = device.clone();
+            change(&mut args);
             args
-        });
+        };
+        let elsewhere = options
+            .calibrate_on
+            .as_ref()
+            .map(|device| with(&|args: &mut FootingArgs| args.device = device.clone()));
         let elsewhere = match &elsewhere {
             Some(args) => Some(ModelRun::new(args, self.global, self.terminal)?),
             None => None,
+        };
+        // A device that doesn't compute in bf16 would give wrong numbers: then the CPU does it.
+        let here = with(&|args: &mut FootingArgs| args.precision = Precision::Bf16);
+        let mut on_cpu = here.clone();
+        on_cpu.device = Selector::only(DeviceName::CPU);
+        let in_bf16 = ModelRun::new(&here, self.global, self.terminal);
+        let in_bf16 = match in_bf16.and_then(|run| Ok((run.footing.precision()?, run))) {
+            Ok((_, run)) => run,
+            Err(_) => ModelRun::new(&on_cpu, self.global, self.terminal)?,
         };
         let variations = Variations {
             group,
@@ -256,7 +270,11 @@ impl<'a> Maker<'a> {
         let passes: usize = trials.iter().map(|trial| trial.passes.len()).sum();
         self.terminal.note(&format!("learning the noise of the model: {passes} more passes"));
         let noise = calibrate::calibrate(&captures, &trials, |_, pass| {
-            let run = elsewhere.as_ref().filter(|_| pass.elsewhere).unwrap_or(&self.run);
+            let run = match (&elsewhere, pass.precision) {
+                (_, PassPrecision::Bf16) => &in_bf16,
+                (Some(elsewhere), _) if pass.elsewhere => elsewhere,
+                _ => &self.run,
+            };
             self.pass_on(run, folder, set, policy, pass).map(|(captures, _)| captures)
         })?;
         self.assemble(folder, set, policy, captures, noise, ran)
@@ -320,11 +338,8 @@ impl<'a> Maker<'a> {
     ) -> Result<(Captures, Ran), Failure> {
         let work = capture::work(&Opened::new(folder)?, pass.group, set.longest());
         let passes = set.sequences.len().div_ceil(pass.group);
-        let compute = match pass.precision {
-            PassPrecision::Asked => None,
-            PassPrecision::Fp32 => Some(Dtype::F32),
-            PassPrecision::Bf16 => Some(Dtype::Bf16),
-        };
+        // Every device computes in fp32; for bf16 the footing was asked.
+        let compute = (pass.precision == PassPrecision::Fp32).then_some(Dtype::F32);
         let way = Way { streamed: pass.streamed, compute };
         run.run_as(way, "fingerprint", folder, &work, passes, |model, plan| {
             let captures =

@@ -280,4 +280,20 @@ fn a_model_on_the_gpu_is_the_one_on_the_cpu() {
         .success()
         .stdout(predicate::str::contains("on gpu"));
     compare("same precision");
+    // A reference from the GPU, which may not compute in bf16: its rounding is learned all the same.
+    surefoot()
+        .args(["fingerprint", "--device", "gpu", "--no-fallback", "--out"])
+        .arg(&file)
+        .arg(&model)
+        .args(tokens)
+        .assert()
+        .success();
+    surefoot()
+        .arg("compare")
+        .arg(&file)
+        .arg(&model)
+        .args(["--device", "cpu", "--precision", "bf16"])
+        .assert()
+        .code(0)
+        .stdout(predicate::str::contains("SAME"));
 }

@@ -10,7 +10,9 @@
 //!    to, in `n log n` steps.
 //!
 //! Every sum has a fixed order and nothing is fused, so the numbers are the same on every
-//! machine and for every number of threads.
+//! machine and for every number of threads, whatever vectors its processor has.
+
+use pulp::Arch;
 
 use crate::seed::{self, Stream};
 
@@ -66,6 +68,11 @@ impl Projector {
     /// The projections of `rows`, row after row, and their level; nothing if a number is not
     /// finite.
     pub(crate) fn project(&self, rows: &[f32]) -> Option<(Vec<f32>, Level)> {
+        Arch::new().dispatch(|| self.projected(rows))
+    }
+
+    #[inline(always)]
+    fn projected(&self, rows: &[f32]) -> Option<(Vec<f32>, Level)> {
         let count = rows.len() / self.width;
         let mut sums = vec![vec![0.0_f32; self.padded]; self.row_signs.len()];
         let mut squashed = vec![0.0_f32; self.width];
@@ -118,6 +125,7 @@ impl Projector {
 }
 
 /// A sum over lanes in fixed order: fast, and the same everywhere.
+#[inline(always)]
 fn sum(row: &[f32], of: impl Fn(f32) -> f32) -> f32 {
     const LANES: usize = 16;
     let mut lanes = [0.0_f32; LANES];
@@ -132,6 +140,7 @@ fn sum(row: &[f32], of: impl Fn(f32) -> f32) -> f32 {
 }
 
 /// The Walsh–Hadamard transform, unscaled.
+#[inline(always)]
 fn hadamard(numbers: &mut [f32]) {
     let mut half = 1;
     while half < numbers.len() {

@@ -5,8 +5,12 @@
 //! until it is dropped. A consumer takes a batch
 //! - at once, when no batch is in flight or the queue is closed;
 //! - when a bucket has as many requests as fit in a batch;
-//! - when the request at the head of a bucket has waited as long as it may, or has so near a
-//!   deadline that it must not wait.
+//! - when the request at the head of a bucket has waited as long as it may, which is never longer
+//!   than half of what the last batch took, or has so near a deadline that it must not wait.
+//!
+//! Callers that ask again as soon as they are answered come back one by one when a batch ends. The
+//! first of them would go alone and the others wait for it, so a moment after a batch, an eighth of
+//! what it took at most, is left for as many to come as it had.
 //!
 //! What is overdue goes first, oldest first, then what is full, then the oldest: no bucket starves.
 
@@ -36,12 +40,22 @@ struct State<K, T> {
     len: usize,
     next_id: u64,
     in_flight: usize,
+    /// The batch that ended last.
+    last: Option<Ended>,
     closed: bool,
     /// Consumers that wait, the least batch that one of them would call full, and the longest
     /// that one of them lets a request wait. A push that matters to none of them wakes none.
     watching: usize,
     full_at: usize,
     patience: Duration,
+}
+
+/// A batch that has ended.
+#[derive(Clone, Copy, Debug)]
+struct Ended {
+    at: Instant,
+    took: Duration,
+    requests: usize,
 }
 
 /// What a consumer got.
@@ -69,6 +83,8 @@ pub struct Batch<'q, K: Eq + Hash + Clone, T> {
 #[derive(Debug)]
 struct Flight<'q, K: Eq + Hash + Clone, T> {
     queue: &'q BatchQueue<K, T>,
+    since: Instant,
+    requests: usize,
 }
 
 impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
@@ -79,6 +95,7 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
             len: 0,
             next_id: 0,
             in_flight: 0,
+            last: None,
             closed: false,
             watching: 0,
             full_at: usize::MAX,
@@ -112,7 +129,8 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         let waiting_here = bucket.len();
         state.len += 1;
         let hurries = deadline.is_some_and(|at| at < arrived + state.patience);
-        let matters = first || state.in_flight == 0 || waiting_here >= state.full_at || hurries;
+        let all_back = state.in_flight == 0 && state.are_back();
+        let matters = first || all_back || waiting_here >= state.full_at || hurries;
         let wake = matters && state.watching > 0;
         drop(state);
         if wake {
@@ -239,7 +257,8 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         state.forget_if_empty(&key);
         state.in_flight += 1;
         self.pass_on(state);
-        Batch { key, requests, _flight: Flight { queue: self } }
+        let flight = Flight { queue: self, since: now(), requests: requests.len() };
+        Batch { key, requests, _flight: flight }
     }
 
     /// What is left is another consumer's to look after: this one may have been the only one
@@ -257,7 +276,10 @@ impl<K: Eq + Hash + Clone, T> Drop for Flight<'_, K, T> {
     fn drop(&mut self) {
         let mut state = lock(&self.queue.state);
         state.in_flight -= 1;
-        // With nothing in flight what waits is to go at once.
+        let at = now();
+        let took = at.saturating_duration_since(self.since);
+        state.last = Some(Ended { at, took, requests: self.requests });
+        // With nothing in flight what waits is to go soon.
         match state.in_flight {
             0 => self.queue.pass_on(state),
             _ => drop(state),
@@ -280,6 +302,7 @@ impl<K: Eq + Hash + Clone, T> State<K, T> {
         now: Instant,
         waited_enough: bool,
     ) -> Choice<K> {
+        let max_wait = self.last.map_or(max_wait, |last| max_wait.min(last.took / 2));
         let due = |bucket: &VecDeque<Request<T>>| {
             bucket.iter().map(|request| request.due(max_wait)).min().unwrap_or(now)
         };
@@ -297,10 +320,20 @@ impl<K: Eq + Hash + Clone, T> State<K, T> {
         if let Some((key, _)) = full.min_by_key(|(_, bucket)| head(bucket)) {
             return Choice::Take(key.clone());
         }
-        match self.in_flight == 0 || self.closed {
-            true => Choice::Take(oldest.clone()),
-            false => Choice::Wait(due),
+        if self.in_flight > 0 && !self.closed {
+            return Choice::Wait(due);
         }
+        match self.last {
+            Some(last) if !self.closed && !self.are_back() && now < last.at + last.took / 8 => {
+                Choice::Wait(due.min(last.at + last.took / 8))
+            }
+            _ => Choice::Take(oldest.clone()),
+        }
+    }
+
+    /// Whether as many wait as the last batch had.
+    fn are_back(&self) -> bool {
+        self.last.is_none_or(|last| self.len >= last.requests)
     }
 
     fn take_expired(&mut self, now: Instant) -> Vec<Request<T>> {

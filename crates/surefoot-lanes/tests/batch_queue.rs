@@ -41,6 +41,55 @@ fn with_a_batch_in_flight_requests_wait_for_company_but_not_too_long() {
     assert!(started.elapsed() >= wait - Duration::from_millis(1));
 }
 
+/// A queue whose last batch had the requests `a` and `b` and took `time`.
+fn after_two(time: Duration) -> BatchQueue<u32, &'static str> {
+    let queue = BatchQueue::new(8);
+    queue.push(1, "a", None).unwrap();
+    queue.push(1, "b", None).unwrap();
+    let flying = batch(queue.next_batch(4, NEVER));
+    std::thread::sleep(time);
+    drop(flying);
+    queue
+}
+
+#[test]
+fn those_whom_a_batch_answered_have_a_moment_to_come_back_together() {
+    let queue = after_two(Duration::from_millis(1600));
+    queue.push(1, "a", None).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            queue.push(1, "b", None).unwrap();
+        });
+        assert_eq!(items(&batch(queue.next_batch(4, NEVER))), ["a", "b"]);
+    });
+}
+
+#[test]
+fn who_comes_back_alone_waits_for_an_eighth_of_the_last_batch_and_for_its_patience_at_most() {
+    let queue = after_two(Duration::from_millis(400));
+    let started = Instant::now();
+    queue.push(1, "a", None).unwrap();
+    assert_eq!(items(&batch(queue.next_batch(4, Duration::from_millis(5)))), ["a"]);
+    assert!(started.elapsed() < Duration::from_millis(40), "{:?}", started.elapsed());
+
+    let queue = after_two(Duration::from_millis(80));
+    queue.push(1, "a", None).unwrap();
+    assert_eq!(items(&batch(queue.next_batch(4, NEVER))), ["a"]);
+}
+
+#[test]
+fn a_request_waits_for_company_no_longer_than_half_of_the_last_batch() {
+    let queue = after_two(Duration::from_millis(40));
+    std::thread::sleep(Duration::from_millis(6));
+    queue.push(1, "a", None).unwrap();
+    let _flying = batch(queue.next_batch(4, NEVER));
+    queue.push(1, "b", None).unwrap();
+    let started = Instant::now();
+    assert_eq!(items(&batch(queue.next_batch(4, NEVER))), ["b"]);
+    assert!(started.elapsed() >= Duration::from_millis(19), "{:?}", started.elapsed());
+}
+
 #[test]
 fn a_full_bucket_goes_without_waiting() {
     let queue = BatchQueue::new(8);

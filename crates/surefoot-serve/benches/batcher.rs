@@ -72,7 +72,7 @@ fn engine(folder: &Path, footing: Arc<Footing>, batches_in_flight: usize) -> Eng
             text_tokens: None,
             pass_tokens: 8192,
             queue: 4096,
-            patience: Duration::from_millis(2),
+            patience: Duration::from_millis(10),
             batches_in_flight,
         },
         pooling: Pooling::Mean,

@@ -4,7 +4,7 @@
 //! journal see it often, and long enough that they don't see every token. In each step:
 //!
 //! 1. who was abandoned or is out of time leaves;
-//! 2. who waits joins, as far as there is room, and is run over its prompt;
+//! 2. who waits joins, as far as there is room and not for long, and is run over its prompt;
 //! 3. all are run for one token, which each is told at once.
 //!
 //! A sequence's tokens are all there is to it: after a fault the cache is made anew from them,
@@ -247,7 +247,7 @@ impl Decoder {
         loop {
             self.let_go(live);
             self.admit(live, room);
-            self.join(live, &mut passes, &loaded)?;
+            self.join_all(live, room, &mut passes, &loaded)?;
             self.step(live, &mut passes, &loaded)?;
             if live.sequences.is_empty() || live.alone || Instant::now() >= until {
                 break;
@@ -295,8 +295,29 @@ impl Decoder {
         }
     }
 
+    /// Lets those that wait join, pass after pass, and who comes meanwhile too: a step costs little
+    /// more for many sequences than for few. Those that are still left after a while wait for the
+    /// next step, so that nobody waits long for a token.
+    fn join_all(
+        &self,
+        live: &mut Live,
+        room: usize,
+        passes: &mut Passes<'_>,
+        loaded: &Loaded,
+    ) -> Result<(), BoxError> {
+        let until = Instant::now() + RUN;
+        while live.joined() < live.sequences.len() {
+            self.join(live, passes, loaded)?;
+            if Instant::now() >= until {
+                break;
+            }
+            self.admit(live, room);
+        }
+        Ok(())
+    }
+
     /// Runs some that wait over their tokens: those of the first one's length, as many as fit
-    /// in one pass. The others wait for the next step, so that nobody waits long for a token.
+    /// in one pass.
     fn join(
         &self,
         live: &mut Live,

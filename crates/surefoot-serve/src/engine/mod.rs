@@ -82,7 +82,12 @@ impl Engine {
         let resident =
             Arc::new(Resident::new(folder, shape, settings.budget, Arc::clone(&footing)));
         resident.ahead("load", |_| Ok(()))?;
-        let pulse = Arc::new(Pulse::new(settings.journal, Arc::clone(&metrics)));
+        let pulse = Arc::new(Pulse::new(
+            settings.journal,
+            Arc::clone(&metrics),
+            Arc::clone(&resident),
+            Arc::clone(&footing),
+        ));
         let encoder = Arc::new(Encoder::new(
             Arc::clone(&resident),
             settings.pooling,

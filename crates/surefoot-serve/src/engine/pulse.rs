@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use surefoot::Footing;
 use surefoot::journal::{Event, EventKind, Journal};
 
+use super::resident::Resident;
 use crate::metrics::{Counts, Metrics};
 
 /// The least time between two notes.
@@ -31,18 +33,25 @@ pub fn quiet(journal: Journal, metrics: Arc<Metrics>) -> Journal {
         .build()
 }
 
-/// Tells how much was done since it last told.
+/// Tells how much was done since it last told, and how full the device is.
 pub(crate) struct Pulse {
     journal: Journal,
     metrics: Arc<Metrics>,
+    resident: Arc<Resident>,
+    footing: Arc<Footing>,
     told: Mutex<(Instant, Counts)>,
     telling: AtomicBool,
 }
 
 impl Pulse {
-    pub(crate) fn new(journal: Journal, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(
+        journal: Journal,
+        metrics: Arc<Metrics>,
+        resident: Arc<Resident>,
+        footing: Arc<Footing>,
+    ) -> Self {
         let told = Mutex::new((Instant::now(), Counts::default()));
-        Self { journal, metrics, told, telling: AtomicBool::new(false) }
+        Self { journal, metrics, resident, footing, told, telling: AtomicBool::new(false) }
     }
 
     /// Tells, if it is time to.
@@ -70,8 +79,15 @@ impl Pulse {
         }
         let time = told.0.elapsed();
         *told = (Instant::now(), now);
+        let device = self.resident.device();
+        let memory = self.footing.memory().into_iter().find(|(name, ..)| Some(*name) == device);
         self.journal.with(|| {
-            Event::new(EventKind::Note, "serve")
+            let event = Event::new(EventKind::Note, "serve");
+            let event = match memory {
+                Some((name, in_use, _)) => event.device(name.to_string()).context("in_use", in_use),
+                None => event,
+            };
+            event
                 .duration(time)
                 .context("accepted", since.accepted)
                 .context("finished", since.finished)

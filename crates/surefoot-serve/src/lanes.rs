@@ -6,10 +6,11 @@
 //! the lane back, in a panic too. No lock is held while `forward` runs, and nothing waits for the
 //! whole device: `forward` reads its own result, and that waits for its own stream.
 //!
-//! How many lanes are active is found by measurement: more of them pay until the device, its driver
-//! or the processor is busy, and beyond that they cost. The others wait their turn.
+//! How many lanes are active on a GPU is found by measurement: more of them pay until the device, its
+//! driver or the processor is busy, and beyond that they cost. The others wait their turn.
 
 use std::hash::Hash;
+use std::num::NonZero;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,10 @@ use surefoot_lanes::{Begun, Climb, OnceMap, Patience, Pool, PoolStatistics};
 /// The most lanes that are tried where nothing else is asked for. Each lane that was ever used
 /// keeps memory on its device.
 pub const MOST_LANES: usize = 32;
+
+/// Where a forward runs on its caller's thread there is nothing to search for: the system shares the
+/// cores out. A few lanes for each keep it busy while threads change places.
+const LANES_PER_CORE: usize = 8;
 
 /// Callers whose forwards are far shorter than this change places once in so long, not after each.
 const SLICE: Duration = Duration::from_millis(1);
@@ -49,6 +54,10 @@ struct Tuning {
 impl<K: Eq + Hash + Clone> Lanes<K> {
     /// At most `most` lanes on `device`; as many of them are active as pay.
     pub fn new(device: Arc<OpenDevice>, most: usize) -> Self {
+        if !device.is_asynchronous() {
+            let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+            return Self::fixed(device, most.min(LANES_PER_CORE * cores));
+        }
         let climb = Climb::new(most);
         let lanes = Self::fixed(device, most);
         lanes.pool.set_active(climb.active());

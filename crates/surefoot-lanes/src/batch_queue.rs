@@ -10,7 +10,7 @@
 //!
 //! Callers that ask again as soon as they are answered come back one by one when a batch ends. The
 //! first of them would go alone and the others wait for it, so a moment after a batch, an eighth of
-//! what it took at most, is left for as many to come as it had.
+//! what it took at most, is left for as many to come as were answered.
 //!
 //! What is overdue goes first, oldest first, then what is full, then the oldest: no bucket starves.
 
@@ -42,6 +42,8 @@ struct State<K, T> {
     in_flight: usize,
     /// The batch that ended last.
     last: Option<Ended>,
+    /// Requests that were answered by batches, less those that came since.
+    away: usize,
     closed: bool,
     /// Consumers that wait, the least batch that one of them would call full, and the longest
     /// that one of them lets a request wait. A push that matters to none of them wakes none.
@@ -55,7 +57,6 @@ struct State<K, T> {
 struct Ended {
     at: Instant,
     took: Duration,
-    requests: usize,
 }
 
 /// What a consumer got.
@@ -96,6 +97,7 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
             next_id: 0,
             in_flight: 0,
             last: None,
+            away: 0,
             closed: false,
             watching: 0,
             full_at: usize::MAX,
@@ -129,7 +131,8 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         let waiting_here = bucket.len();
         state.len += 1;
         let hurries = deadline.is_some_and(|at| at < arrived + state.patience);
-        let all_back = state.in_flight == 0 && state.are_back();
+        state.away = state.away.saturating_sub(1);
+        let all_back = state.in_flight == 0 && state.away == 0;
         let matters = first || all_back || waiting_here >= state.full_at || hurries;
         let wake = matters && state.watching > 0;
         drop(state);
@@ -255,6 +258,10 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         let requests: Vec<_> = bucket.drain(..max.min(bucket.len())).collect();
         state.len -= requests.len();
         state.forget_if_empty(&key);
+        if state.in_flight == 0 {
+            // Who is still away after the moment that was left is not coming back.
+            state.away = 0;
+        }
         state.in_flight += 1;
         self.pass_on(state);
         let flight = Flight { queue: self, since: now(), requests: requests.len() };
@@ -278,7 +285,8 @@ impl<K: Eq + Hash + Clone, T> Drop for Flight<'_, K, T> {
         state.in_flight -= 1;
         let at = now();
         let took = at.saturating_duration_since(self.since);
-        state.last = Some(Ended { at, took, requests: self.requests });
+        state.last = Some(Ended { at, took });
+        state.away += self.requests;
         // With nothing in flight what waits is to go soon.
         match state.in_flight {
             0 => self.queue.pass_on(state),
@@ -324,16 +332,11 @@ impl<K: Eq + Hash + Clone, T> State<K, T> {
             return Choice::Wait(due);
         }
         match self.last {
-            Some(last) if !self.closed && !self.are_back() && now < last.at + last.took / 8 => {
+            Some(last) if !self.closed && self.away > 0 && now < last.at + last.took / 8 => {
                 Choice::Wait(due.min(last.at + last.took / 8))
             }
             _ => Choice::Take(oldest.clone()),
         }
-    }
-
-    /// Whether as many wait as the last batch had.
-    fn are_back(&self) -> bool {
-        self.last.is_none_or(|last| self.len >= last.requests)
     }
 
     fn take_expired(&mut self, now: Instant) -> Vec<Request<T>> {

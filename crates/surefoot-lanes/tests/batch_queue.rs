@@ -66,6 +66,26 @@ fn those_whom_a_batch_answered_have_a_moment_to_come_back_together() {
 }
 
 #[test]
+fn those_of_two_batches_come_back_together() {
+    let queue = BatchQueue::new(8);
+    queue.push(1, "a", None).unwrap();
+    let first = batch(queue.next_batch(1, NEVER));
+    queue.push(1, "b", None).unwrap();
+    let second = batch(queue.next_batch(1, NEVER));
+    std::thread::sleep(Duration::from_millis(1600));
+    drop(first);
+    queue.push(1, "a", None).unwrap();
+    drop(second);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(20));
+            queue.push(1, "b", None).unwrap();
+        });
+        assert_eq!(items(&batch(queue.next_batch(4, NEVER))), ["a", "b"]);
+    });
+}
+
+#[test]
 fn who_comes_back_alone_waits_for_an_eighth_of_the_last_batch_and_for_its_patience_at_most() {
     let queue = after_two(Duration::from_millis(400));
     let started = Instant::now();

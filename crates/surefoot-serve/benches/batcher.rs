@@ -4,7 +4,8 @@
 //! - the p99 of single requests at half that rate, of the time of one such batch;
 //! - the same rate for sequences that are decoded.
 //!
-//! `cargo bench --workspace --bench batcher -- --device cpu|gpu [--seconds 2] [--rounds 3]`
+//! `cargo bench --workspace --bench batcher -- --device cpu|gpu [--seconds 2] [--rounds 3]
+//! [--only embed|decode]`
 #![allow(clippy::unwrap_used, reason = "a bench that can't go on has failed")]
 
 use std::ops::ControlFlow;
@@ -34,6 +35,7 @@ struct Options {
     device: String,
     seconds: f64,
     rounds: usize,
+    only: Option<String>,
 }
 
 fn options() -> Options {
@@ -45,6 +47,7 @@ fn options() -> Options {
         device: value("--device").unwrap_or_else(|| "cpu".to_owned()),
         seconds: value("--seconds").map_or(2.0, |text| text.parse().unwrap()),
         rounds: value("--rounds").map_or(3, |text| text.parse().unwrap()),
+        only: value("--only"),
     }
 }
 
@@ -55,8 +58,13 @@ fn main() {
         Arc::new(Footing::builder().devices(selector).build().unwrap())
     };
     println!("device {}, {CLIENTS} clients, {} rounds", options.device, options.rounds);
-    encode(&options, footing());
-    decode(&options, footing());
+    let wanted = |part: &str| options.only.as_deref().is_none_or(|only| only == part);
+    if wanted("embed") {
+        encode(&options, footing());
+    }
+    if wanted("decode") {
+        decode(&options, footing());
+    }
 }
 
 fn text(number: usize, length: usize) -> Vec<u32> {

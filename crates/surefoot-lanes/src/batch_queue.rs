@@ -44,6 +44,9 @@ struct State<K, T> {
     last: Option<Ended>,
     /// Requests that were answered by batches, less those that came since.
     away: usize,
+    /// Requests that came while a batch was in flight and nobody was away: most likely it had
+    /// answered some of its own already.
+    early: usize,
     closed: bool,
     /// Consumers that wait, the least batch that one of them would call full, and the longest
     /// that one of them lets a request wait. A push that matters to none of them wakes none.
@@ -98,6 +101,7 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
             in_flight: 0,
             last: None,
             away: 0,
+            early: 0,
             closed: false,
             watching: 0,
             full_at: usize::MAX,
@@ -131,7 +135,11 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         let waiting_here = bucket.len();
         state.len += 1;
         let hurries = deadline.is_some_and(|at| at < arrived + state.patience);
-        state.away = state.away.saturating_sub(1);
+        if state.away > 0 {
+            state.away -= 1;
+        } else if state.in_flight > 0 {
+            state.early += 1;
+        }
         let all_back = state.in_flight == 0 && state.away == 0;
         let matters = first || all_back || waiting_here >= state.full_at || hurries;
         let wake = matters && state.watching > 0;
@@ -260,7 +268,7 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         state.forget_if_empty(&key);
         if state.in_flight == 0 {
             // Who is still away after the moment that was left is not coming back.
-            state.away = 0;
+            (state.away, state.early) = (0, 0);
         }
         state.in_flight += 1;
         self.pass_on(state);
@@ -286,7 +294,8 @@ impl<K: Eq + Hash + Clone, T> Drop for Flight<'_, K, T> {
         let at = now();
         let took = at.saturating_duration_since(self.since);
         state.last = Some(Ended { at, took });
-        state.away += self.requests;
+        state.away += self.requests.saturating_sub(state.early);
+        state.early = state.early.saturating_sub(self.requests);
         // With nothing in flight what waits is to go soon.
         match state.in_flight {
             0 => self.queue.pass_on(state),

@@ -66,6 +66,21 @@ fn those_whom_a_batch_answered_have_a_moment_to_come_back_together() {
 }
 
 #[test]
+fn those_who_come_back_before_their_batch_has_ended_are_not_waited_for() {
+    let queue = BatchQueue::new(8);
+    queue.push(1, "a", None).unwrap();
+    queue.push(1, "b", None).unwrap();
+    let flying = batch(queue.next_batch(4, NEVER));
+    std::thread::sleep(Duration::from_millis(1600));
+    queue.push(1, "a", None).unwrap();
+    queue.push(1, "b", None).unwrap();
+    drop(flying);
+    let started = Instant::now();
+    assert_eq!(items(&batch(queue.next_batch(4, NEVER))), ["a", "b"]);
+    assert!(started.elapsed() < Duration::from_millis(100), "{:?}", started.elapsed());
+}
+
+#[test]
 fn those_of_two_batches_come_back_together() {
     let queue = BatchQueue::new(8);
     queue.push(1, "a", None).unwrap();

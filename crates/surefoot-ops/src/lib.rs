@@ -20,6 +20,7 @@ mod linear;
 mod math;
 mod memory;
 mod optional;
+mod product;
 #[cfg(test)]
 mod testing;
 mod update;
@@ -32,4 +33,5 @@ pub use group_norm::{GroupNorm, group_norm};
 pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use memory::keep_freed_memory;
+pub use product::product;
 pub use update::{AdamW, Sgd, adamw, sgd};

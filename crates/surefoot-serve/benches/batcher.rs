@@ -103,20 +103,22 @@ fn rate(seconds: f64, each: usize, mut work: impl FnMut()) -> f64 {
     count as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// What `CLIENTS` threads get a second, each asking again as soon as it is answered; `work` gives
-/// how much one answer counts.
-fn clients(seconds: f64, work: impl Fn(usize) -> usize + Sync) -> f64 {
+/// What `CLIENTS` threads get a second, each asking again as soon as it is answered; `work` tells of
+/// each part of its answer when it comes.
+fn clients(seconds: f64, work: impl Fn(usize, &dyn Fn()) + Sync) -> f64 {
     let (stop, counting, done) =
         (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
             let (stop, counting, done, work) = (&stop, &counting, &done, &work);
             scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    let count = work(client);
+                let came = || {
                     if counting.load(Ordering::Relaxed) {
-                        done.fetch_add(count, Ordering::Relaxed);
+                        done.fetch_add(1, Ordering::Relaxed);
                     }
+                };
+                while !stop.load(Ordering::Relaxed) {
+                    work(client, &came);
                 }
             });
         }
@@ -158,12 +160,12 @@ fn encode(options: &Options, footing: Arc<Footing>) {
                 model.embed(&texts, Pooling::Mean).unwrap();
             })
         });
-        rates.push(clients(options.seconds, |client| {
+        rates.push(clients(options.seconds, |client, came| {
             let heard = engine.embed(vec![text(client, TEXT)], None).unwrap();
             for heard in heard {
                 heard.blocking_recv().unwrap().unwrap();
+                came();
             }
-            1
         }));
     }
     let (size, best) = fixed.best();
@@ -260,7 +262,7 @@ fn decode(options: &Options, footing: Arc<Footing>) {
     let mut rates = Vec::new();
     for _ in 0..options.rounds {
         fixed.measure(|size| rate(options.seconds / 2.0, size * NEW_TOKENS, || generate(size)));
-        rates.push(clients(options.seconds, |client| {
+        rates.push(clients(options.seconds, |client, came| {
             let generation = Generation {
                 prompt: text(client, PROMPT),
                 max_tokens: NEW_TOKENS,
@@ -268,11 +270,10 @@ fn decode(options: &Options, footing: Arc<Footing>) {
                 logprobs: None,
             };
             let mut heard = engine.generate(vec![generation], None).unwrap().remove(0);
-            let mut count = 0;
             loop {
                 match heard.blocking_recv().unwrap() {
-                    Said::Token { .. } => count += 1,
-                    Said::Ended(_) => return count,
+                    Said::Token { .. } => came(),
+                    Said::Ended(_) => return,
                     Said::Failed(error) => panic!("{error}"),
                 }
             }

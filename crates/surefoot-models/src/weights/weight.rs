@@ -1,9 +1,8 @@
 //! Rows of a matrix in memory, and products with them.
 
 use burn::tensor::{Device, Tensor};
-use rayon::prelude::*;
+use surefoot_ops::product;
 
-use super::format;
 use super::gate::Permit;
 use super::half_rows::HalfRows;
 use crate::arch::blueprint::Layout;
@@ -29,8 +28,7 @@ impl Weight {
     /// are outputs; for [`Layout::InOut`] the sum over these rows, which are inputs.
     pub(crate) fn times(&self, layout: Layout, x: Tensor<2>) -> Tensor<2> {
         match (self, layout) {
-            (Self::Tensor(weight), Layout::OutIn) => product(weight.clone(), x),
-            (Self::Tensor(weight), Layout::InOut) => weight.clone().transpose().matmul(x),
+            (Self::Tensor(weight), layout) => product(weight.clone(), layout == Layout::InOut, x),
             (Self::Half(rows), layout) => rows.times(layout, x),
         }
     }
@@ -42,27 +40,4 @@ pub(crate) struct Passing {
     pub(crate) weight: Weight,
     /// Where the tensor's memory is a device's, which doesn't give it back itself.
     pub(crate) _permit: Option<Permit>,
-}
-
-/// Below this a product is over before other threads have begun.
-const WORTH_SPLITTING: usize = 1 << 18;
-
-/// `[outputs, inputs]` × `[inputs, columns]`. Burn's CPU backend multiplies with a single column
-/// on one thread, though that is most of decoding: the rows are shared out instead.
-fn product(weight: Tensor<2>, x: Tensor<2>) -> Tensor<2> {
-    let [rows, inputs] = weight.dims();
-    let threads = rayon::current_num_threads();
-    let alone = x.dims()[1] > 1 || rows * inputs < WORTH_SPLITTING || rows < threads;
-    if alone || threads == 1 || !format::is_host(&weight.device()) {
-        return weight.matmul(x);
-    }
-    let share = rows.div_ceil(threads);
-    let parts: Vec<Tensor<2>> = (0..rows.div_ceil(share))
-        .into_par_iter()
-        .map(|part| {
-            let from = part * share;
-            weight.clone().narrow(0, from, share.min(rows - from)).matmul(x.clone())
-        })
-        .collect();
-    Tensor::cat(parts, 0)
 }

@@ -37,6 +37,10 @@ use crate::metrics::Metrics;
 /// How long one guarded run of steps lasts.
 const RUN: Duration = Duration::from_millis(100);
 
+/// How long those who ask again as soon as they are answered are waited for: sequences that began
+/// together end together.
+const GATHER: Duration = Duration::from_millis(2);
+
 /// Decodes sequences.
 pub struct Decoder {
     queue: BatchQueue<(), Sequence>,
@@ -149,7 +153,7 @@ impl Decoder {
     pub(crate) fn work(&self) {
         let live = RefCell::new(Live::default());
         loop {
-            match self.queue.next_batch(self.shape.sequences, Duration::ZERO) {
+            match self.queue.next_batch(self.shape.sequences, GATHER) {
                 Next::Closed => return,
                 Next::Expired(requests) => self.expire(requests),
                 Next::Batch(batch) => {

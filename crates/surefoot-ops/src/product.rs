@@ -1,0 +1,141 @@
+//! Weights times activations, where the weights are large and the columns are few.
+//!
+//! A general matrix product packs both sides before it multiplies, which pays if each number is used
+//! often. Weights are used once for each token of a pass: with a few of them packing takes longer
+//! than multiplying. Here the weights are read once, in place. More than [`kernel::MOST`] columns are
+//! left to the general product, which is faster then.
+
+mod kernel;
+
+use burn::backend::autodiff::Autodiff;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
+use burn::tensor::Tensor;
+use burn_flex::FlexTensor;
+use rayon::prelude::*;
+
+use crate::flat;
+use kernel::{Columns, Matrix};
+
+/// Below so many multiplications a product is over before other threads have begun.
+const WORTH_SPLITTING: usize = 1 << 20;
+/// Parts for each thread, so that one which is kept waiting doesn't keep the others.
+const PARTS: usize = 4;
+/// Parts have a multiple of so many rows: all that the kernels take at once divide it.
+const ROWS: usize = 24;
+
+/// The backends' side of [`product`].
+#[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
+pub(crate) trait Product: Backend {
+    /// See [`product`].
+    fn multiplied(
+        weight: FloatTensor<Self>,
+        turned: bool,
+        x: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        composed::<Self>(weight, turned, x)
+    }
+}
+
+/// `weight · x`, or with the weight turned, `weightᵀ · x`.
+pub fn product(weight: Tensor<2>, turned: bool, x: Tensor<2>) -> Tensor<2> {
+    let (weight, x) = (weight.into_dispatch(), x.into_dispatch());
+    Tensor::from_dispatch(<Dispatch as Product>::multiplied(weight, turned, x))
+}
+
+fn composed<B: Backend>(weight: FloatTensor<B>, turned: bool, x: FloatTensor<B>) -> FloatTensor<B> {
+    let weight = if turned { B::float_swap_dims(weight, 0, 1) } else { weight };
+    B::float_matmul(weight, x)
+}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl Product for burn::backend::Cube {}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl<C: CheckpointStrategy> Product for Autodiff<burn::backend::Cube, C> {}
+
+impl<C: CheckpointStrategy> Product for Autodiff<Flex, C> {}
+
+impl Product for Flex {
+    fn multiplied(weight: FlexTensor, turned: bool, x: FlexTensor) -> FlexTensor {
+        let ours = flat::is_ours(&weight)
+            && flat::is_ours(&x)
+            && x.shape()[1] <= kernel::MOST
+            && weight.layout().contiguous_offsets().is_some();
+        if ours { multiply(&weight, turned, x) } else { composed::<Self>(weight, turned, x) }
+    }
+}
+
+fn multiply(weight: &FlexTensor, turned: bool, x: FlexTensor) -> FlexTensor {
+    let x = flat::contiguous(x);
+    let ([stored, width], [inputs, columns]) = (flat::dims(weight), flat::dims(&x));
+    let rows = if turned { width } else { stored };
+    let weights = Matrix { numbers: flat::numbers(weight), width, turned };
+    let mut out = vec![0.0; rows * columns];
+    if rows * inputs * columns == 0 {
+        return flat::tensor(out, [rows, columns]);
+    }
+    let columns_of_x = Columns::new(flat::numbers(&x), inputs, columns);
+    let threads = rayon::current_num_threads();
+    let part = match rows * inputs * columns < WORTH_SPLITTING {
+        true => rows,
+        // A turned weight is read across: what a part reads of a row should not be too short.
+        false if turned => rows.div_ceil(threads).next_multiple_of(ROWS),
+        false => rows.div_ceil(PARTS * threads).next_multiple_of(ROWS),
+    };
+    if part >= rows {
+        kernel::multiply(&weights, 0, &columns_of_x, &mut out);
+    } else {
+        out.par_chunks_mut(part * columns).enumerate().for_each(|(at, out)| {
+            kernel::multiply(&weights, at * part, &columns_of_x, out);
+        });
+    }
+    flat::tensor(out, [rows, columns])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::{Device, TensorData};
+    use proptest::prelude::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        /// Small integers, so that every order of sums gives the same.
+        #[test]
+        fn a_product_is_what_the_numbers_say(
+            rows in 1_usize..70,
+            inputs in 1_usize..150,
+            columns in 1_usize..24,
+            many in any::<bool>(),
+            turned in any::<bool>(),
+            seed in 0_usize..1000,
+        ) {
+            // Many rows are shared out.
+            let rows = if many { rows * 37 } else { rows };
+            let number = |at: usize| ((at * 7 + at / 5 + seed) % 9) as f32 - 4.0;
+            let shape = if turned { [inputs, rows] } else { [rows, inputs] };
+            let tensor = |shape: [usize; 2], from: usize| {
+                let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|at| number(at + from)).collect();
+                Tensor::<2>::from_data(TensorData::new(numbers, shape), &Device::flex())
+            };
+            let (weight, x) = (tensor(shape, 0), tensor([inputs, columns], 3));
+            let plain = if turned { weight.clone().transpose() } else { weight.clone() };
+            let numbers = |tensor: Tensor<2>| tensor.into_data().try_to_vec::<f32>().unwrap();
+            let expected = numbers(plain.matmul(x.clone()));
+            prop_assert_eq!(numbers(product(weight, turned, x)), expected);
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_weight_and_a_turned_x_are_taken_as_they_are() {
+        let tensor = |shape: [usize; 2]| {
+            let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|at| (at % 11) as f32).collect();
+            Tensor::<2>::from_data(TensorData::new(numbers, shape), &Device::flex())
+        };
+        let (weight, x) = (tensor([40, 64]).narrow(0, 7, 20), tensor([6, 64]).transpose());
+        let expected = weight.clone().matmul(x.clone()).into_data();
+        assert_eq!(product(weight, false, x).into_data(), expected);
+    }
+}

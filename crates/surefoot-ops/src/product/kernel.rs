@@ -1,0 +1,341 @@
+//! Some rows of a product, on one core.
+//!
+//! With up to [`FEW`] columns the numbers of a row of weights are multiplied side by side, a vector of
+//! them with a vector of each column. With more, the columns are side by side, and each weight is
+//! multiplied with a vector of them. Either way several rows are in hand at once, since the sums of one
+//! would wait for each other, and a number's terms are added in an order that depends on the number
+//! of columns alone, not on how the rows are shared out.
+
+use std::borrow::Cow;
+
+use pulp::{Arch, Simd, WithSimd};
+
+/// As many columns are few.
+const FEW: usize = 8;
+/// Vectors, or rows, that a single column takes at once.
+const RUN: usize = 4;
+/// More columns than these are not taken: a vector of the widest sort.
+pub(super) const MOST: usize = 16;
+
+/// The weights. Turned, a row of the product comes from a column of theirs.
+pub(super) struct Matrix<'a> {
+    pub(super) numbers: &'a [f32],
+    pub(super) width: usize,
+    pub(super) turned: bool,
+}
+
+/// The columns, laid out for the kernel that they go to.
+pub(super) struct Columns<'a> {
+    /// Row after row of `MOST` numbers, or column after column if they are `few`.
+    numbers: Cow<'a, [f32]>,
+    inputs: usize,
+    count: usize,
+    few: bool,
+}
+
+impl<'a> Columns<'a> {
+    /// `inputs` rows of `count` numbers.
+    pub(super) fn new(numbers: &'a [f32], inputs: usize, count: usize) -> Self {
+        let few = count <= FEW;
+        let numbers = if few {
+            let mut turned = vec![0.0; inputs * count];
+            for (row, numbers) in numbers.chunks_exact(count).enumerate() {
+                for (column, number) in numbers.iter().enumerate() {
+                    turned[column * inputs + row] = *number;
+                }
+            }
+            Cow::Owned(turned)
+        } else if count == MOST {
+            Cow::Borrowed(numbers)
+        } else {
+            let mut padded = vec![0.0; inputs * MOST];
+            for (to, from) in padded.chunks_exact_mut(MOST).zip(numbers.chunks_exact(count)) {
+                to[..count].copy_from_slice(from);
+            }
+            Cow::Owned(padded)
+        };
+        Self { numbers, inputs, count, few }
+    }
+}
+
+/// Fills `out` with the rows of the product from `first` on.
+pub(super) fn multiply(weights: &Matrix<'_>, first: usize, x: &Columns<'_>, out: &mut [f32]) {
+    Arch::new().dispatch(Work { weights, first, x, out });
+}
+
+struct Work<'a> {
+    weights: &'a Matrix<'a>,
+    first: usize,
+    x: &'a Columns<'a>,
+    out: &'a mut [f32],
+}
+
+impl WithSimd for Work<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // There are 32 registers of the widest sort and 16 of the others.
+        let wide = S::F32_LANES >= 16;
+        match (self.x.few, self.weights.turned) {
+            (true, false) if wide => rows_by_count::<S, 4, 2>(simd, self),
+            (true, false) => rows_by_count::<S, 2, 1>(simd, self),
+            (true, true) if wide => stripes_by_count::<S, 6, 4, 3>(simd, self),
+            (true, true) => stripes_by_count::<S, 2, 1, 1>(simd, self),
+            (false, _) if wide => tiles::<S, 12, 1>(simd, self),
+            (false, _) if S::F32_LANES == 8 => tiles::<S, 6, 2>(simd, self),
+            (false, _) => tiles::<S, 3, 4>(simd, self),
+        }
+    }
+}
+
+/// `A` rows at once for up to four columns, `B` for more.
+#[inline(always)]
+fn rows_by_count<S: Simd, const A: usize, const B: usize>(simd: S, work: Work<'_>) {
+    match work.x.count {
+        1 => long_dots(simd, work),
+        2 => dots::<S, A, 2>(simd, work),
+        3 => dots::<S, A, 3>(simd, work),
+        4 => dots::<S, A, 4>(simd, work),
+        5 => dots::<S, B, 5>(simd, work),
+        6 => dots::<S, B, 6>(simd, work),
+        7 => dots::<S, B, 7>(simd, work),
+        _ => dots::<S, B, 8>(simd, work),
+    }
+}
+
+/// A single column: nothing is used twice, so all that counts is to read one row after the other.
+#[inline(always)]
+fn long_dots<S: Simd>(simd: S, work: Work<'_>) {
+    let Work { weights, first, x, out } = work;
+    let inputs = x.inputs;
+    let (column, last) = S::as_simd_f32s(&x.numbers[..inputs]);
+    let (runs, rest) = column.as_chunks::<RUN>();
+    let rows = weights.numbers[first * inputs..].chunks_exact(inputs);
+    for (row, out) in rows.zip(out) {
+        let (row, row_last) = S::as_simd_f32s(row);
+        let (row_runs, row_rest) = row.as_chunks::<RUN>();
+        let mut sums = [simd.splat_f32s(0.0); RUN];
+        for (weights, numbers) in row_runs.iter().zip(runs) {
+            for at in 0..RUN {
+                sums[at] = simd.mul_add_e_f32s(weights[at], numbers[at], sums[at]);
+            }
+        }
+        for (weight, number) in row_rest.iter().zip(rest) {
+            sums[0] = simd.mul_add_e_f32s(*weight, *number, sums[0]);
+        }
+        let two = [simd.add_f32s(sums[0], sums[1]), simd.add_f32s(sums[2], sums[3])];
+        *out = simd.reduce_sum_f32s(simd.add_f32s(two[0], two[1]));
+        for (weight, number) in row_last.iter().zip(last) {
+            *out += weight * number;
+        }
+    }
+}
+
+#[inline(always)]
+fn dots<S: Simd, const ROWS: usize, const COLUMNS: usize>(simd: S, work: Work<'_>) {
+    let Work { weights, first, x, out } = work;
+    let mut first = first;
+    let mut blocks = out.chunks_exact_mut(ROWS * COLUMNS);
+    for out in &mut blocks {
+        dot::<S, ROWS, COLUMNS>(simd, weights, first, x, out);
+        first += ROWS;
+    }
+    for out in blocks.into_remainder().chunks_exact_mut(COLUMNS) {
+        dot::<S, 1, COLUMNS>(simd, weights, first, x, out);
+        first += 1;
+    }
+}
+
+#[inline(always)]
+fn dot<S: Simd, const ROWS: usize, const COLUMNS: usize>(
+    simd: S,
+    weights: &Matrix<'_>,
+    first: usize,
+    x: &Columns<'_>,
+    out: &mut [f32],
+) {
+    let inputs = x.inputs;
+    let mut rows: [(&[S::f32s], &[f32]); ROWS] = [(&[], &[]); ROWS];
+    for (row, from) in rows.iter_mut().enumerate() {
+        *from = S::as_simd_f32s(&weights.numbers[(first + row) * inputs..][..inputs]);
+    }
+    let mut columns: [(&[S::f32s], &[f32]); COLUMNS] = [(&[], &[]); COLUMNS];
+    for (column, from) in columns.iter_mut().enumerate() {
+        *from = S::as_simd_f32s(&x.numbers[column * inputs..][..inputs]);
+    }
+    let mut sums = [[simd.splat_f32s(0.0); COLUMNS]; ROWS];
+    for at in 0..inputs / S::F32_LANES {
+        for (sums, row) in sums.iter_mut().zip(&rows) {
+            let weight = row.0[at];
+            for (sum, column) in sums.iter_mut().zip(&columns) {
+                *sum = simd.mul_add_e_f32s(weight, column.0[at], *sum);
+            }
+        }
+    }
+    for (row, (sums, out)) in sums.iter().zip(out.chunks_exact_mut(COLUMNS)).enumerate() {
+        for (column, (sum, out)) in sums.iter().zip(out).enumerate() {
+            let mut total = simd.reduce_sum_f32s(*sum);
+            for (weight, x) in rows[row].1.iter().zip(columns[column].1) {
+                total += weight * x;
+            }
+            *out = total;
+        }
+    }
+}
+
+/// A weight that is turned has its outputs side by side: `A` vectors of them at once for up to four
+/// columns, `B` for five and six, `C` for more.
+#[inline(always)]
+fn stripes_by_count<S: Simd, const A: usize, const B: usize, const C: usize>(
+    simd: S,
+    work: Work<'_>,
+) {
+    match work.x.count {
+        1 => long_stripes(simd, work),
+        2 => stripes::<S, 2, A>(simd, work),
+        3 => stripes::<S, 3, A>(simd, work),
+        4 => stripes::<S, 4, A>(simd, work),
+        5 => stripes::<S, 5, B>(simd, work),
+        6 => stripes::<S, 6, B>(simd, work),
+        7 => stripes::<S, 7, C>(simd, work),
+        _ => stripes::<S, 8, C>(simd, work),
+    }
+}
+
+/// A single column: the weights of some inputs at a time are added to all outputs.
+#[inline(always)]
+fn long_stripes<S: Simd>(simd: S, work: Work<'_>) {
+    let Work { weights, first, x, out } = work;
+    let count = out.len();
+    let row = |input: usize| &weights.numbers[input * weights.width + first..][..count];
+    let whole = x.inputs / RUN * RUN;
+    for input in (0..whole).step_by(RUN) {
+        let mut rows: [(&[S::f32s], &[f32]); RUN] = [(&[], &[]); RUN];
+        let mut numbers = [simd.splat_f32s(0.0); RUN];
+        for at in 0..RUN {
+            rows[at] = S::as_simd_f32s(row(input + at));
+            numbers[at] = simd.splat_f32s(x.numbers[input + at]);
+        }
+        let (vectors, rest) = S::as_mut_simd_f32s(out);
+        for (place, sum) in vectors.iter_mut().enumerate() {
+            for at in 0..RUN {
+                *sum = simd.mul_add_e_f32s(rows[at].0[place], numbers[at], *sum);
+            }
+        }
+        for (place, sum) in rest.iter_mut().enumerate() {
+            for at in 0..RUN {
+                *sum = rows[at].1[place].mul_add(x.numbers[input + at], *sum);
+            }
+        }
+    }
+    for input in whole..x.inputs {
+        for (sum, weight) in out.iter_mut().zip(row(input)) {
+            *sum = weight.mul_add(x.numbers[input], *sum);
+        }
+    }
+}
+
+#[inline(always)]
+fn stripes<S: Simd, const COLUMNS: usize, const WIDE: usize>(simd: S, work: Work<'_>) {
+    let Work { weights, first, x, out } = work;
+    let rows = out.len() / COLUMNS;
+    let mut row = 0;
+    while row < rows {
+        let out = &mut out[row * COLUMNS..];
+        let left = rows - row;
+        row += if left >= WIDE * S::F32_LANES {
+            stripe::<S, COLUMNS, WIDE>(simd, weights, first + row, x, out);
+            WIDE * S::F32_LANES
+        } else if left >= S::F32_LANES {
+            stripe::<S, COLUMNS, 1>(simd, weights, first + row, x, out);
+            S::F32_LANES
+        } else {
+            for (out, x) in out.iter_mut().zip(x.numbers.chunks_exact(x.inputs)).take(COLUMNS) {
+                let weights = weights.numbers[first + row..].iter().step_by(weights.width);
+                *out = 0.0;
+                for (weight, x) in weights.zip(x) {
+                    *out = weight.mul_add(*x, *out);
+                }
+            }
+            1
+        };
+    }
+}
+
+#[inline(always)]
+fn stripe<S: Simd, const COLUMNS: usize, const WIDE: usize>(
+    simd: S,
+    weights: &Matrix<'_>,
+    row: usize,
+    x: &Columns<'_>,
+    out: &mut [f32],
+) {
+    let step = WIDE * S::F32_LANES;
+    let mut sums = [[simd.splat_f32s(0.0); WIDE]; COLUMNS];
+    for input in 0..x.inputs {
+        let (weights, _) = S::as_simd_f32s(&weights.numbers[input * weights.width + row..][..step]);
+        for (nth, sums) in sums.iter_mut().enumerate() {
+            let number = simd.splat_f32s(x.numbers[nth * x.inputs + input]);
+            for (sum, weight) in sums.iter_mut().zip(weights) {
+                *sum = simd.mul_add_e_f32s(*weight, number, *sum);
+            }
+        }
+    }
+    for (nth, sums) in sums.iter().enumerate() {
+        for (at, number) in numbers_of::<S>(sums).iter().enumerate() {
+            out[at * COLUMNS + nth] = *number;
+        }
+    }
+}
+
+#[inline(always)]
+fn tiles<S: Simd, const ROWS: usize, const WIDE: usize>(simd: S, work: Work<'_>) {
+    let Work { weights, mut first, x, out } = work;
+    let mut blocks = out.chunks_exact_mut(ROWS * x.count);
+    for out in &mut blocks {
+        tile::<S, ROWS, WIDE>(simd, weights, first, x, out);
+        first += ROWS;
+    }
+    for out in blocks.into_remainder().chunks_exact_mut(x.count) {
+        tile::<S, 1, WIDE>(simd, weights, first, x, out);
+        first += 1;
+    }
+}
+
+#[inline(always)]
+fn tile<S: Simd, const ROWS: usize, const WIDE: usize>(
+    simd: S,
+    weights: &Matrix<'_>,
+    first: usize,
+    x: &Columns<'_>,
+    out: &mut [f32],
+) {
+    let (row_step, input_step) = match weights.turned {
+        true => (1, weights.width),
+        false => (weights.width, 1),
+    };
+    let mut rows: [&[f32]; ROWS] = [&[]; ROWS];
+    for (row, numbers) in rows.iter_mut().enumerate() {
+        *numbers = &weights.numbers[(first + row) * row_step..];
+    }
+    let mut sums = [[simd.splat_f32s(0.0); WIDE]; ROWS];
+    for (input, numbers) in x.numbers.chunks_exact(MOST).enumerate() {
+        let (numbers, _) = S::as_simd_f32s(&numbers[..WIDE * S::F32_LANES]);
+        for (sums, row) in sums.iter_mut().zip(&rows) {
+            let weight = simd.splat_f32s(row[input * input_step]);
+            for (sum, number) in sums.iter_mut().zip(numbers) {
+                *sum = simd.mul_add_e_f32s(weight, *number, *sum);
+            }
+        }
+    }
+    for (sums, out) in sums.iter().zip(out.chunks_exact_mut(x.count)) {
+        out.copy_from_slice(&numbers_of::<S>(sums)[..x.count]);
+    }
+}
+
+/// The numbers of some vectors.
+#[inline(always)]
+fn numbers_of<S: Simd>(vectors: &[S::f32s]) -> &[f32] {
+    pulp::bytemuck::cast_slice(vectors)
+}

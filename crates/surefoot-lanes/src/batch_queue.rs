@@ -10,7 +10,7 @@
 //!
 //! Callers that ask again as soon as they are answered come back one by one when a batch ends. The
 //! first of them would go alone and the others wait for it, so a moment after a batch, an eighth of
-//! what it took at most, is left for as many to come as were answered.
+//! what it took at most, is left for as many to come as were answered ([`Batch::end`]).
 //!
 //! What is overdue goes first, oldest first, then what is full, then the oldest: no bucket starves.
 
@@ -42,11 +42,8 @@ struct State<K, T> {
     in_flight: usize,
     /// The batch that ended last.
     last: Option<Ended>,
-    /// Requests that were answered by batches, less those that came since.
+    /// Requests that are answered by batches that have ended, less those that came since.
     away: usize,
-    /// Requests that came while a batch was in flight and nobody was away: most likely it had
-    /// answered some of its own already.
-    early: usize,
     closed: bool,
     /// Consumers that wait, the least batch that one of them would call full, and the longest
     /// that one of them lets a request wait. A push that matters to none of them wakes none.
@@ -80,7 +77,7 @@ pub struct Batch<'q, K: Eq + Hash + Clone, T> {
     pub key: K,
     /// The requests, in the order in which they came; at least one.
     pub requests: Vec<Request<T>>,
-    _flight: Flight<'q, K, T>,
+    flight: Flight<'q, K, T>,
 }
 
 /// What ends a batch's time in flight.
@@ -88,7 +85,8 @@ pub struct Batch<'q, K: Eq + Hash + Clone, T> {
 struct Flight<'q, K: Eq + Hash + Clone, T> {
     queue: &'q BatchQueue<K, T>,
     since: Instant,
-    requests: usize,
+    /// Requests whose callers may come back once it has ended.
+    to_answer: usize,
 }
 
 impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
@@ -101,7 +99,6 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
             in_flight: 0,
             last: None,
             away: 0,
-            early: 0,
             closed: false,
             watching: 0,
             full_at: usize::MAX,
@@ -135,11 +132,7 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         let waiting_here = bucket.len();
         state.len += 1;
         let hurries = deadline.is_some_and(|at| at < arrived + state.patience);
-        if state.away > 0 {
-            state.away -= 1;
-        } else if state.in_flight > 0 {
-            state.early += 1;
-        }
+        state.away = state.away.saturating_sub(1);
         let all_back = state.in_flight == 0 && state.away == 0;
         let matters = first || all_back || waiting_here >= state.full_at || hurries;
         let wake = matters && state.watching > 0;
@@ -268,12 +261,12 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         state.forget_if_empty(&key);
         if state.in_flight == 0 {
             // Who is still away after the moment that was left is not coming back.
-            (state.away, state.early) = (0, 0);
+            state.away = 0;
         }
         state.in_flight += 1;
         self.pass_on(state);
-        let flight = Flight { queue: self, since: now(), requests: requests.len() };
-        Batch { key, requests, _flight: flight }
+        let flight = Flight { queue: self, since: now(), to_answer: 0 };
+        Batch { key, requests, flight }
     }
 
     /// What is left is another consumer's to look after: this one may have been the only one
@@ -287,6 +280,14 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
     }
 }
 
+impl<K: Eq + Hash + Clone, T> Batch<'_, K, T> {
+    /// Ends it with `to_answer` requests that are answered only now: they may be asked again by
+    /// the same callers, and a moment is left for these to come.
+    pub fn end(mut self, to_answer: usize) {
+        self.flight.to_answer = to_answer;
+    }
+}
+
 impl<K: Eq + Hash + Clone, T> Drop for Flight<'_, K, T> {
     fn drop(&mut self) {
         let mut state = lock(&self.queue.state);
@@ -294,8 +295,7 @@ impl<K: Eq + Hash + Clone, T> Drop for Flight<'_, K, T> {
         let at = now();
         let took = at.saturating_duration_since(self.since);
         state.last = Some(Ended { at, took });
-        state.away += self.requests.saturating_sub(state.early);
-        state.early = state.early.saturating_sub(self.requests);
+        state.away += self.to_answer;
         // With nothing in flight what waits is to go soon.
         match state.in_flight {
             0 => self.queue.pass_on(state),

@@ -41,6 +41,9 @@ const RUN: Duration = Duration::from_millis(100);
 /// together end together.
 const GATHER: Duration = Duration::from_millis(2);
 
+/// How long a sequence waits for others to join with it, while many are decoded.
+const LONGEST_GATHER: Duration = Duration::from_millis(30);
+
 /// Decodes sequences.
 pub struct Decoder {
     queue: BatchQueue<(), Sequence>,
@@ -64,6 +67,8 @@ struct Live {
     parked: VecDeque<Sequence>,
     /// Only this one, for one step: to find out who makes the others fail.
     alone: bool,
+    /// How many ended with the last step.
+    ended_last: usize,
 }
 
 impl Live {
@@ -156,17 +161,19 @@ impl Decoder {
             match self.queue.next_batch(self.shape.sequences, GATHER) {
                 Next::Closed => return,
                 Next::Expired(requests) => self.expire(requests),
-                Next::Batch(batch) => {
+                Next::Batch(mut batch) => {
                     self.metrics.queued("decode", batch.requests.iter().map(Request::arrived));
                     live.borrow_mut()
                         .sequences
-                        .extend(batch.requests.into_iter().map(|request| request.item));
+                        .extend(batch.requests.drain(..).map(|request| request.item));
                     while !live.borrow().sequences.is_empty() || !live.borrow().parked.is_empty() {
                         self.run(&live);
                         self.pulse.beat();
                     }
                     // With nothing to decode the cache only takes memory.
-                    live.borrow_mut().decoding = None;
+                    let mut live = live.borrow_mut();
+                    live.decoding = None;
+                    batch.end(live.ended_last.saturating_sub(self.queue.len()));
                 }
             }
             self.pulse.beat();
@@ -299,8 +306,7 @@ impl Decoder {
         }
     }
 
-    /// Lets those that wait join, pass after pass, and who comes meanwhile too: a step costs little
-    /// more for many sequences than for few. Those that are still left after a while wait for the
+    /// Lets those that wait join, pass after pass, and who comes meanwhile too. Those that are still left after a while wait for the
     /// next step, so that nobody waits long for a token.
     fn join_all(
         &self,
@@ -310,7 +316,7 @@ impl Decoder {
         loaded: &Loaded,
     ) -> Result<(), BoxError> {
         let until = Instant::now() + RUN;
-        while live.joined() < live.sequences.len() {
+        while should_join(live) {
             self.join(live, passes, loaded)?;
             if Instant::now() >= until {
                 break;
@@ -388,6 +394,7 @@ impl Decoder {
     /// Gives each sequence from `first` on its token; those that end leave.
     fn accept(&self, live: &mut Live, first: usize, logits: &Rows) {
         let count = logits.numbers.len() / logits.cols.max(1);
+        live.ended_last = 0;
         // From the last one on: who leaves gives its place to one that had its turn.
         for row in (0..count).rev() {
             let sequence = &mut live.sequences[first + row];
@@ -398,6 +405,7 @@ impl Decoder {
             match fate {
                 Fate::GoesOn => {}
                 Fate::Ended(ending) => {
+                    live.ended_last += 1;
                     let ended = live.take_out(first + row);
                     self.metrics.finished(ended.generated());
                     ended.end(ending);
@@ -410,4 +418,13 @@ impl Decoder {
             }
         }
     }
+}
+
+/// Whether those that wait join now. A pass over one prompt, and a cache that is made anew for it, cost
+/// almost as much as for a few, so while many are decoded a few that wait are gathered, for a moment.
+fn should_join(live: &Live) -> bool {
+    let joined = live.joined();
+    let Some(first) = live.sequences.get(joined) else { return false };
+    let waiting = live.sequences.len() - joined;
+    waiting * 4 >= joined || first.accepted.elapsed() >= LONGEST_GATHER
 }

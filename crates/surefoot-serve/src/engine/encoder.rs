@@ -31,6 +31,9 @@ struct Text {
     told: oneshot::Sender<Result<Vec<f32>, EngineError>>,
 }
 
+/// A text with its vector, or why it has none.
+type Answer = (Text, Result<Vec<f32>, EngineError>);
+
 /// Embeds texts.
 pub struct Encoder {
     queue: BatchQueue<usize, Text>,
@@ -130,10 +133,21 @@ impl Encoder {
                             texts.push(request.item);
                         }
                     }
+                    let width = batch.key;
+                    let mut flying = Some(batch);
                     while !texts.is_empty() {
-                        let most = (self.pace.limit() / batch.key).clamp(1, texts.len());
+                        let most = (self.pace.limit() / width).clamp(1, texts.len());
                         let rest = texts.split_off(most);
-                        self.embed(texts, batch.key, true);
+                        let answers = self.embed(texts, width, true);
+                        // The next batch should not wait for this one's answers to be told.
+                        if rest.is_empty()
+                            && let Some(batch) = flying.take()
+                        {
+                            batch.end(answers.len());
+                        }
+                        for (text, answer) in answers {
+                            self.answer(text, answer);
+                        }
                         texts = rest;
                     }
                 }
@@ -142,9 +156,9 @@ impl Encoder {
         }
     }
 
-    /// Embeds `texts` and answers them, in halves if they fail together. One that a device fails
-    /// is given one more try: what failed it may have been a batch before it.
-    fn embed(&self, mut texts: Vec<Text>, width: usize, again: bool) {
+    /// Embeds `texts`, in halves if they fail together. One that a device fails is given one more
+    /// try: what failed it may have been a batch before it.
+    fn embed(&self, mut texts: Vec<Text>, width: usize, again: bool) -> Vec<Answer> {
         let begun = Instant::now();
         let tokens: Vec<Vec<u32>> =
             texts.iter_mut().map(|text| std::mem::take(&mut text.tokens)).collect();
@@ -153,24 +167,18 @@ impl Encoder {
                 self.metrics.batch("embed", texts.len(), begun.elapsed());
                 self.pace.passed(texts.len() * width, begun.elapsed());
                 self.metrics.embedded_tokens(tokens.iter().map(Vec::len).sum());
-                for (text, vector) in texts.into_iter().zip(vectors) {
+                let checked = |vector: Vec<f32>| {
                     let finite = vector.iter().all(|number| number.is_finite());
-                    self.answer(
-                        text,
-                        if finite { Ok(vector) } else { Err(EngineError::NotFinite) },
-                    );
-                }
-                return;
+                    if finite { Ok(vector) } else { Err(EngineError::NotFinite) }
+                };
+                return texts.into_iter().zip(vectors.into_iter().map(checked)).collect();
             }
             Ok(Done(Err(error))) => EngineError::from(error),
             Err(fault) => EngineError::from(fault),
         };
         let again = again && matches!(error, EngineError::Fault(_));
         if texts.len() == 1 && !again {
-            for text in texts {
-                self.answer(text, Err(error.clone()));
-            }
-            return;
+            return texts.into_iter().map(|text| (text, Err(error.clone()))).collect();
         }
         for (text, tokens) in texts.iter_mut().zip(tokens) {
             text.tokens = tokens;
@@ -179,8 +187,9 @@ impl Encoder {
             return self.embed(texts, width, false);
         }
         let half = texts.split_off(texts.len() / 2);
-        self.embed(texts, width, true);
-        self.embed(half, width, true);
+        let mut answers = self.embed(texts, width, true);
+        answers.extend(self.embed(half, width, true));
+        answers
     }
 
     fn guarded(&self, tokens: &[Vec<u32>], width: usize) -> Result<Done, Fault> {

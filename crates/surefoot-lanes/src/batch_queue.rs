@@ -6,7 +6,11 @@
 //! - at once, when no batch is in flight or the queue is closed;
 //! - when a bucket has as many requests as fit in a batch;
 //! - when the request at the head of a bucket has waited as long as it may, which is never longer
-//!   than half of what the last batch took, or has so near a deadline that it must not wait.
+//!   than the last batch took, or has so near a deadline that it must not wait.
+//!
+//! So a second batch flies beside another when it is full, or when that one takes longer than the one
+//! before it did; else its requests go with those that the first one's callers ask next. Two halves
+//! take longer than the whole.
 //!
 //! Callers that ask again as soon as they are answered come back one by one when a batch ends. The
 //! first of them would go alone and the others wait for it, so a moment after a batch, an eighth of
@@ -319,7 +323,7 @@ impl<K: Eq + Hash + Clone, T> State<K, T> {
         now: Instant,
         waited_enough: bool,
     ) -> Choice<K> {
-        let max_wait = self.last.map_or(max_wait, |last| max_wait.min(last.took / 2));
+        let max_wait = self.last.map_or(max_wait, |last| max_wait.min(last.took));
         let due = |bucket: &VecDeque<Request<T>>| {
             bucket.iter().map(|request| request.due(max_wait)).min().unwrap_or(now)
         };

@@ -5,7 +5,7 @@
 //! - the same rate for sequences that are decoded.
 //!
 //! `cargo bench --workspace --bench batcher -- --device cpu|gpu [--seconds 2] [--rounds 3]
-//! [--only embed|decode]`
+//! [--only embed|decode] [--in-flight N]`, where N batches of texts run at once
 #![allow(clippy::unwrap_used, reason = "a bench that can't go on has failed")]
 
 use std::ops::ControlFlow;
@@ -36,6 +36,7 @@ struct Options {
     seconds: f64,
     rounds: usize,
     only: Option<String>,
+    in_flight: Option<usize>,
 }
 
 fn options() -> Options {
@@ -48,6 +49,7 @@ fn options() -> Options {
         seconds: value("--seconds").map_or(2.0, |text| text.parse().unwrap()),
         rounds: value("--rounds").map_or(3, |text| text.parse().unwrap()),
         only: value("--only"),
+        in_flight: value("--in-flight").map(|text| text.parse().unwrap()),
     }
 }
 
@@ -71,7 +73,12 @@ fn text(number: usize, length: usize) -> Vec<u32> {
     (0..length).map(|at| ((at * 31 + number * 17 + 7) % VOCAB) as u32).collect()
 }
 
-fn engine(folder: &Path, footing: Arc<Footing>, batches_in_flight: usize) -> Engine {
+fn engine(
+    folder: &Path,
+    footing: Arc<Footing>,
+    batches_in_flight: usize,
+    metrics: &Arc<Metrics>,
+) -> Engine {
     let settings = EngineSettings {
         wish: Wish {
             sequences: CLIENTS,
@@ -80,14 +87,14 @@ fn engine(folder: &Path, footing: Arc<Footing>, batches_in_flight: usize) -> Eng
             text_tokens: None,
             pass_tokens: 8192,
             queue: 4096,
-            patience: Duration::from_millis(10),
+            patience: Duration::from_secs(1),
             batches_in_flight,
         },
         pooling: Pooling::Mean,
         budget: None,
         journal: Journal::off(),
     };
-    let engine = Engine::start(folder, footing, settings, Arc::new(Metrics::default())).unwrap();
+    let engine = Engine::start(folder, footing, settings, Arc::clone(metrics)).unwrap();
     engine.warm_up(|_, _| ()).unwrap();
     engine
 }
@@ -145,14 +152,16 @@ fn encode(options: &Options, footing: Arc<Footing>) {
     let work = Work { batch: CLIENTS, prompt: TEXT, new_tokens: 0, want: embed::WANT };
     let model = Model::open(folder.path(), &work, None, device.burn()).unwrap();
     let batch = |size: usize| (0..size).map(|number| text(number, TEXT)).collect::<Vec<_>>();
-    let in_flight = if device.is_asynchronous() { 2 } else { 1 };
-    let engine = engine(folder.path(), footing, in_flight);
+    let usual = if device.is_asynchronous() { 2 } else { 1 };
+    let metrics = Arc::new(Metrics::default());
+    let engine = engine(folder.path(), footing, options.in_flight.unwrap_or(usual), &metrics);
     // Kernels are made and memory is taken before anything is measured.
     for size in BATCHES {
         model.embed(&batch(size), Pooling::Mean).unwrap();
     }
     let mut fixed = Fixed::default();
     let mut rates = Vec::new();
+    let before = metrics.counts();
     for _ in 0..options.rounds {
         fixed.measure(|size| {
             let texts = batch(size);
@@ -171,6 +180,8 @@ fn encode(options: &Options, footing: Arc<Footing>) {
     let (size, best) = fixed.best();
     let served = median(rates);
     let one_batch = size as f64 / best;
+    let done = metrics.counts().since(&before);
+    println!("embed: {:.1} texts a batch", done.rows as f64 / done.batches.max(1) as f64);
     let p99: Vec<f64> = (0..options.rounds)
         .map(|_| half_load(&engine, best / 2.0, options.seconds * 2.0))
         .collect();
@@ -251,7 +262,7 @@ fn decode(options: &Options, footing: Arc<Footing>) {
         ends: Vec::new(),
         sampling: Sampling::GREEDY,
     };
-    let engine = engine(folder.path(), footing, 1);
+    let engine = engine(folder.path(), footing, 1, &Arc::default());
     let generate = |size: usize| {
         model.generate(&request(size), |_, _| ControlFlow::Continue(())).unwrap();
     };

@@ -30,7 +30,7 @@ const LANES_PER_CORE: usize = 8;
 const SLICE: Duration = Duration::from_millis(1);
 
 /// A window of measurement is no shorter, and has four forwards, and two of each lane.
-const WINDOW: Duration = Duration::from_millis(40);
+const WINDOW: Duration = Duration::from_millis(80);
 
 /// Callers share the lanes of one device. `K` names what is compiled once: model, shape, dtype.
 #[derive(Debug)]

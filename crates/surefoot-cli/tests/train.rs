@@ -86,6 +86,8 @@ fn the_main_job_learns_the_digits_in_under_a_minute() {
     let accuracy: f64 = accuracy.split(' ').next().unwrap().parse().unwrap();
     assert!(accuracy >= 97.0, "{result}");
     assert!(place.folder.path().join("runs/small/curves.svg").is_file());
+    let page = std::fs::read_to_string(place.folder.path().join("runs/small/report.html")).unwrap();
+    assert!(page.contains("no faults") && page.contains("\"epoch\":20"), "{}", page.len());
     let best = place.checkpoints("small")[0].clone();
     let tested = text(&place.run(&["--eval", best.to_str().unwrap()]).stdout);
     assert!(tested.starts_with("test accuracy 9"), "{tested}");

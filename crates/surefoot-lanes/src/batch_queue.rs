@@ -152,7 +152,7 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
     pub fn next_batch(&self, max: usize, max_wait: Duration) -> Next<'_, K, T> {
         let (max, max_wait) = (max.max(1), max_wait.min(LONGEST_WAIT));
         let mut state = lock(&self.state);
-        let mut waited_enough = false;
+        let mut waited = None;
         loop {
             let now = now();
             let expired = state.take_expired(now);
@@ -160,16 +160,18 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
                 self.pass_on(state);
                 return Next::Expired(expired);
             }
-            match state.choose(max, max_wait, now, waited_enough) {
+            match state.choose(max, max_wait, now, waited) {
                 Choice::Take(key) => return Next::Batch(self.depart(state, key, max)),
                 Choice::Nothing if state.closed => return Next::Closed,
                 Choice::Nothing => {
                     state.watch(max, max_wait);
                     state = wait(&self.work, state);
                 }
-                Choice::Wait(due) => {
+                Choice::Wait(wait) => {
                     state.watch(max, max_wait);
-                    (state, waited_enough) = wait_until(&self.work, &self.state, state, due);
+                    let timed_out;
+                    (state, timed_out) = wait_until(&self.work, &self.state, state, wait.until);
+                    waited = timed_out.then_some(wait);
                 }
             }
             state.watched();
@@ -311,8 +313,15 @@ impl<K: Eq + Hash + Clone, T> Drop for Flight<'_, K, T> {
 /// What a consumer should do.
 enum Choice<K> {
     Take(K),
-    Wait(Instant),
+    Wait(Wait),
     Nothing,
+}
+
+/// Until when, on account of which request.
+#[derive(Clone, Copy, PartialEq)]
+struct Wait {
+    until: Instant,
+    head: u64,
 }
 
 impl<K: Eq + Hash + Clone, T> State<K, T> {
@@ -321,7 +330,7 @@ impl<K: Eq + Hash + Clone, T> State<K, T> {
         max: usize,
         max_wait: Duration,
         now: Instant,
-        waited_enough: bool,
+        waited: Option<Wait>,
     ) -> Choice<K> {
         let max_wait = self.last.map_or(max_wait, |last| max_wait.min(last.took));
         let due = |bucket: &VecDeque<Request<T>>| {
@@ -333,8 +342,10 @@ impl<K: Eq + Hash + Clone, T> State<K, T> {
         else {
             return Choice::Nothing;
         };
-        let due = due(first);
-        if waited_enough || due <= now {
+        let (due, id) = (due(first), head(first));
+        // What was waited for on account of a request that another consumer took counts no more.
+        let is_over = |until: Instant| until <= now || waited == Some(Wait { until, head: id });
+        if is_over(due) {
             return Choice::Take(oldest.clone());
         }
         let full = self.buckets.iter().filter(|(_, bucket)| bucket.len() >= max);
@@ -342,11 +353,11 @@ impl<K: Eq + Hash + Clone, T> State<K, T> {
             return Choice::Take(key.clone());
         }
         if self.in_flight > 0 && !self.closed {
-            return Choice::Wait(due);
+            return Choice::Wait(Wait { until: due, head: id });
         }
-        match self.last {
-            Some(last) if !self.closed && self.away > 0 && now < last.at + last.took / 8 => {
-                Choice::Wait(due.min(last.at + last.took / 8))
+        match self.last.map(|last| last.at + last.took / 8) {
+            Some(moment) if !self.closed && self.away > 0 && !is_over(due.min(moment)) => {
+                Choice::Wait(Wait { until: due.min(moment), head: id })
             }
             _ => Choice::Take(oldest.clone()),
         }

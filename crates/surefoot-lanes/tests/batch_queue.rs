@@ -44,8 +44,8 @@ fn with_a_batch_in_flight_requests_wait_for_company_but_not_too_long() {
 /// A queue whose last batch had the requests `a` and `b` and took `time`.
 fn after_two(time: Duration) -> BatchQueue<u32, &'static str> {
     let queue = BatchQueue::new(8);
-    queue.push(1, "a", None).unwrap();
-    queue.push(1, "b", None).unwrap();
+    queue.push(1, "a", None).expect("room");
+    queue.push(1, "b", None).expect("room");
     let flying = batch(queue.next_batch(4, NEVER));
     std::thread::sleep(time);
     flying.end(2);
@@ -77,6 +77,30 @@ fn nobody_is_waited_for_whose_answer_came_before_the_batch_ended() {
     let started = Instant::now();
     assert_eq!(items(&batch(queue.next_batch(4, NEVER))), ["a"]);
     assert!(started.elapsed() < Duration::from_millis(100), "{:?}", started.elapsed());
+}
+
+/// Two consumers leave the same moment to those who come back. When it is over one takes what is
+/// there; the other waits for company then, like anyone beside a batch in flight.
+#[test]
+fn of_two_consumers_one_takes_what_came_back_in_time() {
+    let queue = after_two(Duration::from_millis(800));
+    queue.push(1, "a", None).unwrap();
+    std::thread::scope(|scope| {
+        let consume = || {
+            let started = Instant::now();
+            let batch = batch(queue.next_batch(4, NEVER));
+            let took = (items(&batch), started.elapsed());
+            std::thread::sleep(Duration::from_millis(400));
+            took
+        };
+        let consumers = [scope.spawn(consume), scope.spawn(consume)];
+        std::thread::sleep(Duration::from_millis(150));
+        queue.push(1, "b", None).unwrap();
+        let mut took = consumers.map(|consumer| consumer.join().unwrap());
+        took.sort_by_key(|(items, _)| items.clone());
+        assert_eq!(took.each_ref().map(|(items, _)| items.as_slice()), [["a"], ["b"]]);
+        assert!(took[1].1 >= Duration::from_millis(300), "{took:?}");
+    });
 }
 
 #[test]

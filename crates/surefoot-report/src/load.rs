@@ -3,12 +3,12 @@
 
 use std::io::{self, Write};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::page::{self, Connect, Kind};
 
 /// A load test of a server.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadTest {
     /// What the reader knows it by.
     pub title: String,
@@ -25,7 +25,7 @@ pub struct LoadTest {
 }
 
 /// A stretch with a fixed number of clients.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadPhase {
     /// Clients at once.
     pub clients: u64,
@@ -48,7 +48,7 @@ pub struct LoadPhase {
 }
 
 /// Requests that took about as long.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LatencyBucket {
     /// They took at most this.
     pub up_to_ms: f64,

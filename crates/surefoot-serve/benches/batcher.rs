@@ -78,7 +78,7 @@ fn engine(
     footing: Arc<Footing>,
     batches_in_flight: usize,
     metrics: &Arc<Metrics>,
-) -> Engine {
+) -> Arc<Engine> {
     let settings = EngineSettings {
         wish: Wish {
             sequences: CLIENTS,
@@ -96,7 +96,7 @@ fn engine(
     };
     let engine = Engine::start(folder, footing, settings, Arc::clone(metrics)).unwrap();
     engine.warm_up(|_, _| ()).unwrap();
-    engine
+    Arc::new(engine)
 }
 
 /// How many times a second `work` is done, times `each`.
@@ -110,34 +110,52 @@ fn rate(seconds: f64, each: usize, mut work: impl FnMut()) -> f64 {
     count as f64 / begun.elapsed().as_secs_f64()
 }
 
-/// What `CLIENTS` threads get a second, each asking again as soon as it is answered; `work` tells of
-/// each part of its answer when it comes.
-fn clients(seconds: f64, work: impl Fn(usize, &dyn Fn()) + Sync) -> f64 {
-    let (stop, counting, done) =
-        (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
-    std::thread::scope(|scope| {
-        for client in 0..CLIENTS {
-            let (stop, counting, done, work) = (&stop, &counting, &done, &work);
-            scope.spawn(move || {
-                let came = || {
-                    if counting.load(Ordering::Relaxed) {
-                        done.fetch_add(1, Ordering::Relaxed);
-                    }
-                };
-                while !stop.load(Ordering::Relaxed) {
-                    work(client, &came);
-                }
-            });
+/// What has come to all clients while it counted.
+#[derive(Default)]
+struct Tally {
+    counts: AtomicBool,
+    came: AtomicUsize,
+}
+
+impl Tally {
+    fn one_came(&self) {
+        if self.counts.load(Ordering::Relaxed) {
+            self.came.fetch_add(1, Ordering::Relaxed);
         }
-        // The first answers come while batches still grow.
-        std::thread::sleep(Duration::from_secs_f64(seconds / 4.0));
-        counting.store(true, Ordering::Relaxed);
-        let begun = Instant::now();
-        std::thread::sleep(Duration::from_secs_f64(seconds));
-        stop.store(true, Ordering::Relaxed);
-        counting.store(false, Ordering::Relaxed);
-        done.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64()
-    })
+    }
+}
+
+/// What `CLIENTS` clients get a second, each asking again as soon as it is answered; `work` asks
+/// once and tells of each part of its answer when it comes. They are tasks, as in the server: a
+/// thread for each would cost the processor more than the model does.
+fn clients<W: Future<Output = ()> + Send>(
+    seconds: f64,
+    work: impl Fn(usize, Arc<Tally>) -> W + Clone + Send + Sync + 'static,
+) -> f64 {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let (stop, tally) = (Arc::new(AtomicBool::new(false)), Arc::new(Tally::default()));
+    let tasks: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let (stop, tally, work) = (Arc::clone(&stop), Arc::clone(&tally), work.clone());
+            runtime.spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    work(client, Arc::clone(&tally)).await;
+                }
+            })
+        })
+        .collect();
+    // The first answers come while batches still grow.
+    std::thread::sleep(Duration::from_secs_f64(seconds / 4.0));
+    tally.counts.store(true, Ordering::Relaxed);
+    let begun = Instant::now();
+    std::thread::sleep(Duration::from_secs_f64(seconds));
+    tally.counts.store(false, Ordering::Relaxed);
+    let rate = tally.came.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64();
+    stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        runtime.block_on(task).unwrap();
+    }
+    rate
 }
 
 fn median(mut numbers: Vec<f64>) -> f64 {
@@ -169,11 +187,14 @@ fn encode(options: &Options, footing: Arc<Footing>) {
                 model.embed(&texts, Pooling::Mean).unwrap();
             })
         });
-        rates.push(clients(options.seconds, |client, came| {
+        let engine = Arc::clone(&engine);
+        rates.push(clients(options.seconds, move |client, tally| {
             let heard = engine.embed(vec![text(client, TEXT)], None).unwrap();
-            for heard in heard {
-                heard.blocking_recv().unwrap().unwrap();
-                came();
+            async move {
+                for heard in heard {
+                    heard.await.unwrap().unwrap();
+                    tally.one_came();
+                }
             }
         }));
     }
@@ -273,7 +294,8 @@ fn decode(options: &Options, footing: Arc<Footing>) {
     let mut rates = Vec::new();
     for _ in 0..options.rounds {
         fixed.measure(|size| rate(options.seconds / 2.0, size * NEW_TOKENS, || generate(size)));
-        rates.push(clients(options.seconds, |client, came| {
+        let engine = Arc::clone(&engine);
+        rates.push(clients(options.seconds, move |client, tally| {
             let generation = Generation {
                 prompt: text(client, PROMPT),
                 max_tokens: NEW_TOKENS,
@@ -281,11 +303,13 @@ fn decode(options: &Options, footing: Arc<Footing>) {
                 logprobs: None,
             };
             let mut heard = engine.generate(vec![generation], None).unwrap().remove(0);
-            loop {
-                match heard.blocking_recv().unwrap() {
-                    Said::Token { .. } => came(),
-                    Said::Ended(_) => return,
-                    Said::Failed(error) => panic!("{error}"),
+            async move {
+                loop {
+                    match heard.recv().await.unwrap() {
+                        Said::Token { .. } => tally.one_came(),
+                        Said::Ended(_) => return,
+                        Said::Failed(error) => panic!("{error}"),
+                    }
                 }
             }
         }));

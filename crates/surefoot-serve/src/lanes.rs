@@ -58,6 +58,11 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
             let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
             return Self::fixed(device, most.min(LANES_PER_CORE * cores));
         }
+        Self::searching(device, most)
+    }
+
+    /// At most `most` lanes on `device`, whichever it is; how many of them pay is searched for.
+    pub fn searching(device: Arc<OpenDevice>, most: usize) -> Self {
         let climb = Climb::new(most);
         let lanes = Self::fixed(device, most);
         lanes.pool.set_active(climb.active());

@@ -244,7 +244,7 @@ fn warming_up_runs_each_key_once_and_tells_how_far_it_is() {
 #[test]
 fn the_number_of_lanes_that_pay_is_found() {
     // A device that serves two at a time; each one more makes all of them slower.
-    let lanes = Lanes::<()>::new(cpu().unwrap(), 16);
+    let lanes = Lanes::<()>::searching(cpu().unwrap(), 16);
     let (inside, until) = (AtomicUsize::new(0), Instant::now() + PATIENCE);
     std::thread::scope(|scope| {
         for _ in 0..16 {

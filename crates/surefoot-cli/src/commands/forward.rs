@@ -112,12 +112,23 @@ impl Forward {
                 document.tensors.join(", "),
                 document.tokens,
                 document.seconds,
-                document
-                    .peak_bytes
-                    .map_or_else(String::new, |bytes| format!(", {} at most", Bytes(bytes)))
+                document.memory()
             ));
         }
         Ok(Exit::Done)
+    }
+}
+
+impl Document {
+    /// The memory that it took, in words.
+    fn memory(&self) -> String {
+        match (self.peak_bytes, self.device_peak_bytes) {
+            (Some(host), Some(device)) => {
+                format!(", {} at most and {} on the device", Bytes(host), Bytes(device))
+            }
+            (Some(host), None) => format!(", {} at most", Bytes(host)),
+            _ => String::new(),
+        }
     }
 }
 

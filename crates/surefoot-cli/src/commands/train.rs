@@ -1,6 +1,7 @@
 //! `surefoot train`: trains what a configuration describes, and keeps at it when things fail.
 
 mod options;
+mod page;
 mod record;
 mod show;
 
@@ -32,6 +33,7 @@ use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use crate::watch;
 use options::Options;
+use page::Page;
 use record::Record;
 use show::Show;
 
@@ -212,6 +214,7 @@ impl Train {
         listen_for_ctrl_c()?;
         let mut show = Show::new(terminal, global, footing);
         let mut record = Record::new(footing, config.memory);
+        let mut page = Page::new();
         let run = Run {
             footing,
             config: &config,
@@ -223,11 +226,20 @@ impl Train {
         };
         let ended = run.train(model, resume.as_deref(), |news| {
             record.tell(news);
+            page.tell(news);
             show.tell(news);
         });
         show.end();
         let report = ended.map_err(|error| bad_run(error, self.config.as_deref()))?;
-        show.report(&report, &config)?;
+        let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
+        let page = match page.write(folder, name.display().to_string(), &report) {
+            Ok(path) => Some(path),
+            Err(error) => {
+                terminal.note(&format!("the page of the run could not be written: {error}"));
+                None
+            }
+        };
+        show.report(&report, &config, page.as_deref())?;
         Ok(if report.interrupted { Exit::Interrupted } else { Exit::Done })
     }
 

@@ -8,7 +8,7 @@ impl Activation {
     /// Applies it.
     pub fn apply<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
-            Self::Gelu => activation::gelu(x),
+            Self::Gelu => surefoot_ops::gelu(x),
             Self::GeluTanh => {
                 // x³ by multiplication: a power of a negative number is NaN on some devices.
                 let cube = x.clone() * x.clone() * x.clone();

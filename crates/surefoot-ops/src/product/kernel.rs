@@ -219,13 +219,13 @@ fn long_stripes<S: Simd>(simd: S, work: Work<'_>) {
         }
         let (vectors, rest) = S::as_mut_simd_f32s(out);
         for (place, sum) in vectors.iter_mut().enumerate() {
-            for at in 0..RUN {
-                *sum = simd.mul_add_e_f32s(rows[at].0[place], numbers[at], *sum);
+            for (row, number) in rows.iter().zip(&numbers) {
+                *sum = simd.mul_add_e_f32s(row.0[place], *number, *sum);
             }
         }
         for (place, sum) in rest.iter_mut().enumerate() {
-            for at in 0..RUN {
-                *sum = rows[at].1[place].mul_add(x.numbers[input + at], *sum);
+            for (row, number) in rows.iter().zip(&x.numbers[input..]) {
+                *sum = row.1[place].mul_add(*number, *sum);
             }
         }
     }

@@ -41,8 +41,10 @@ const RUN: Duration = Duration::from_millis(100);
 /// together end together.
 const GATHER: Duration = Duration::from_millis(2);
 
-/// How long a sequence waits for others to join with it, while many are decoded.
-const LONGEST_GATHER: Duration = Duration::from_millis(30);
+/// For how many steps a sequence waits for others to join with it while many are decoded, and how
+/// long at most.
+const GATHERING_STEPS: u32 = 8;
+const LONGEST_GATHERING: Duration = Duration::from_millis(250);
 
 /// Decodes sequences.
 pub struct Decoder {
@@ -67,8 +69,9 @@ struct Live {
     parked: VecDeque<Sequence>,
     /// Only this one, for one step: to find out who makes the others fail.
     alone: bool,
-    /// How many ended with the last step.
+    /// How many ended with the last step, and how long it took.
     ended_last: usize,
+    step_took: Duration,
 }
 
 impl Live {
@@ -386,7 +389,8 @@ impl Decoder {
         let logits = decoding
             .step(passes, &last, loaded.least(joined, 1, &self.shape).rows)
             .map_err(device_error)?;
-        self.metrics.batch("decode", joined, begun.elapsed());
+        live.step_took = begun.elapsed();
+        self.metrics.batch("decode", joined, live.step_took);
         self.accept(live, 0, &logits);
         Ok(())
     }
@@ -426,5 +430,6 @@ fn should_join(live: &Live) -> bool {
     let joined = live.joined();
     let Some(first) = live.sequences.get(joined) else { return false };
     let waiting = live.sequences.len() - joined;
-    waiting * 4 >= joined || first.accepted.elapsed() >= LONGEST_GATHER
+    let longest = (GATHERING_STEPS * live.step_took).min(LONGEST_GATHERING);
+    waiting * 4 >= joined || first.accepted.elapsed() >= longest
 }

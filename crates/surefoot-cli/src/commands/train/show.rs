@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -212,7 +213,12 @@ impl<'a> Show<'a> {
     }
 
     /// The end: a table, or the last line of JSON.
-    pub(super) fn report(&self, report: &Report, config: &Config) -> Result<(), Failure> {
+    pub(super) fn report(
+        &self,
+        report: &Report,
+        config: &Config,
+        page: Option<&Path>,
+    ) -> Result<(), Failure> {
         if self.json {
             return self.terminal.json_line(report);
         }
@@ -258,6 +264,9 @@ impl<'a> Show<'a> {
         }
         if let Some(curves) = &report.curves {
             row("curves", curves.display().to_string());
+        }
+        if let Some(page) = page {
+            row("page", page.display().to_string());
         }
         self.terminal.result(&text)
     }

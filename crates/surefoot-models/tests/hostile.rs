@@ -122,7 +122,7 @@ fn files_cut_at_any_place_are_refused() {
 fn absurd_header_lengths_take_no_memory() {
     let folder = copy("llama-tiny");
     let before = process::memory().unwrap().peak;
-    for length in [u64::MAX, u64::MAX - 7, 1 << 62, 1 << 30, (16 << 20) + 1] {
+    for length in [u64::MAX, u64::MAX - 7, 1 << 62, 100 << 20, (16 << 20) + 1] {
         let mut bytes = length.to_le_bytes().to_vec();
         bytes.extend([b'{'; 64]);
         fs::write(folder.path().join(FILE), bytes).unwrap();
@@ -133,8 +133,8 @@ fn absurd_header_lengths_take_no_memory() {
     bytes.extend(vec![b'['; 1 << 20]);
     fs::write(folder.path().join(FILE), bytes).unwrap();
     refused(folder.path(), &[FILE, "header"]);
-    // Other tests run beside this one, in the same process.
-    assert!(process::memory().unwrap().peak - before < 512 << 20);
+    // The kernel's count of pages is not exact: its peak can be a little less than it was.
+    assert!(process::memory().unwrap().peak.saturating_sub(before) < 64 << 20);
 }
 
 #[test]

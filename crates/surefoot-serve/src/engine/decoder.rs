@@ -309,8 +309,8 @@ impl Decoder {
         }
     }
 
-    /// Lets those that wait join, pass after pass, and who comes meanwhile too. Those that are still left after a while wait for the
-    /// next step, so that nobody waits long for a token.
+    /// Lets those that wait join, pass after pass, and who comes meanwhile too. Those that are
+    /// still left after a while wait for the next step, so that nobody waits long for a token.
     fn join_all(
         &self,
         live: &mut Live,

@@ -12,7 +12,8 @@
 //! Then it holds that number and from time to time tries a neighbour, in turns with the held one,
 //! so that each window of the neighbour has one of the held before and after it. It moves by the
 //! median of their ratios: up if that is beyond `CLEAR`, down if it is short by less than `EQUAL`.
-//! While nothing changes, the trials become rarer, so what they cost fades.
+//! A trial whose first two windows are both hopeless ends there. While nothing changes, the trials
+//! become rarer, so what they cost fades.
 
 use std::time::Duration;
 
@@ -167,13 +168,14 @@ impl Climb {
             true => tried.push(rate),
             false => held.push(rate),
         }
-        if held.len() <= WINDOWS {
-            self.phase = Phase::Try { other, held, tried };
-            return;
-        }
         let around = held.windows(2).map(|two| f64::midpoint(two[0], two[1]));
         let ratios: Vec<f64> =
             tried.iter().zip(around).map(|(tried, held)| tried / held.max(1e-9)).collect();
+        let hopeless = ratios.len() >= 2 && ratios.iter().all(|ratio| *ratio < HOPELESS);
+        if held.len() <= WINDOWS && !hopeless {
+            self.phase = Phase::Try { other, held, tried };
+            return;
+        }
         let moves = match other > self.at {
             true => median(&ratios) > 1.0 + CLEAR,
             false => median(&ratios) >= 1.0 - EQUAL,
@@ -299,6 +301,22 @@ mod tests {
         assert!(climb.active() >= 12, "{}", climb.active());
         run(&mut climb, hill(2.0, 0.5), 0.02, 200);
         assert!(climb.active() <= 3, "{}", climb.active());
+    }
+
+    #[test]
+    fn a_trial_that_is_hopeless_is_ended_early() {
+        let mut climb = Climb::new(8);
+        let rate = |lanes: usize| if lanes <= 2 { lanes as f64 } else { 0.5 };
+        run(&mut climb, rate, 0.0, 2);
+        assert_eq!(climb.active(), 2);
+        let mut windows = Vec::new();
+        for window in 0..1000 {
+            windows.push(climb.active());
+            climb.measured(Some(rate(climb.active())), Duration::from_millis(3000 + 20 * window));
+        }
+        let trial = windows.iter().position(|lanes| *lanes == 3).expect("it tries more");
+        let crowded = windows[trial..trial + 20].iter().filter(|lanes| **lanes == 3).count();
+        assert_eq!(crowded, 2);
     }
 
     proptest! {

@@ -1,6 +1,7 @@
 //! Leases, once-cells and a batching queue, free of any device so that they can be model-checked.
 //!
 //! - [`Pool`]: lanes leased to one caller at a time, first come first served.
+//! - [`Hands`]: threads that work the lanes of a pool for callers that would have to wait.
 //! - [`OnceMap`]: what has to happen once per key happens once, and only its own key waits.
 //! - [`Climb`]: how many of the lanes pay, found from the rates that are measured.
 //! - [`BatchQueue`]: requests that are run together, with deadlines and cancellation.
@@ -10,6 +11,7 @@
 
 mod batch_queue;
 mod climb;
+mod hands;
 mod meter;
 mod once_map;
 mod patience;
@@ -19,6 +21,7 @@ mod sync;
 
 pub use batch_queue::{Batch, BatchQueue, Next};
 pub use climb::Climb;
+pub use hands::Hands;
 pub use meter::Reading;
 pub use once_map::{Begun, OnceMap, Turn};
 pub use patience::Patience;

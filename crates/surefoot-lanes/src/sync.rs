@@ -28,6 +28,13 @@ pub(crate) use std::sync::{
     atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
+#[cfg(feature = "loom")]
+pub(crate) use loom::thread::{Builder, JoinHandle};
+#[cfg(feature = "shuttle")]
+pub(crate) use shuttle::thread::{Builder, JoinHandle};
+#[cfg(not(any(feature = "loom", feature = "shuttle")))]
+pub(crate) use std::thread::{Builder, JoinHandle};
+
 /// Takes the lock. Nothing here panics while it holds one, so poison says nothing.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

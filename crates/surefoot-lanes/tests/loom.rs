@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use loom::thread;
-use surefoot_lanes::{BatchQueue, Begun, Next, OnceMap, Patience, Pool};
+use surefoot_lanes::{BatchQueue, Begun, Hands, Next, OnceMap, Patience, Pool};
 
 /// In a model a wait this long never times out; one of no time does, whatever happens meanwhile.
 const LONG: Duration = Duration::from_secs(3600);
@@ -177,6 +177,58 @@ fn lanes_that_are_given_back_reach_all_who_wait(slice: Duration) {
         drop(two);
         waiters.into_iter().for_each(|waiter| waiter.join().unwrap());
         assert_eq!(pool.statistics().leased, 2);
+    });
+}
+
+/// Work for hands that counts itself, alone on its lane.
+fn counted(
+    done: &Arc<AtomicUsize>,
+    inside: &Arc<AtomicUsize>,
+) -> impl FnOnce(usize) + Send + use<> {
+    let (done, inside) = (Arc::clone(done), Arc::clone(inside));
+    move |_| {
+        assert_eq!(inside.fetch_add(1, SeqCst), 0, "one lane, one at a time");
+        inside.fetch_sub(1, SeqCst);
+        done.fetch_add(1, SeqCst);
+    }
+}
+
+#[test]
+fn work_is_done_once_whoever_does_it() {
+    model(Some(3), || {
+        let pool = Arc::new(Pool::new(1));
+        let hands = Arc::new(Hands::new(Arc::clone(&pool)));
+        let (done, inside) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let caller = || -> Box<dyn FnOnce() + Send> {
+            let (hands, work) = (Arc::clone(&hands), counted(&done, &inside));
+            Box::new(move || assert_eq!(hands.run(Patience::Forever, work), Some(())))
+        };
+        all(vec![caller(), caller()]);
+        assert_eq!(done.load(SeqCst), 2);
+        assert_eq!((pool.statistics().leased, hands.waiting()), (0, 0));
+    });
+}
+
+#[test]
+fn work_that_is_taken_back_is_not_done_and_hides_no_other() {
+    model(Some(2), || {
+        let pool = Arc::new(Pool::new(1));
+        let hands = Arc::new(Hands::new(Arc::clone(&pool)));
+        let (done, inside) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let held = pool.lease();
+        let hasty = {
+            let (hands, work) = (Arc::clone(&hands), counted(&done, &inside));
+            thread::spawn(move || hands.run(Patience::Until(Instant::now()), work).is_some())
+        };
+        drop(held);
+        let work = counted(&done, &inside);
+        assert_eq!(hands.run(Patience::Forever, work), Some(()));
+        let served = hasty.join().unwrap();
+        assert_eq!(done.load(SeqCst), 1 + usize::from(served));
+        assert_eq!(hands.waiting(), 0);
+        // A hand that found nothing left to do may hold the lane until it has gone.
+        drop(hands);
+        assert_eq!(pool.statistics().leased, 0);
     });
 }
 

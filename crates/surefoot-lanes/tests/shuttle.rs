@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use shuttle::thread;
-use surefoot_lanes::{BatchQueue, Next, OnceMap, Pool, Refused};
+use surefoot_lanes::{BatchQueue, Hands, Next, OnceMap, Patience, Pool, Refused};
 
 /// In a model a wait this long never times out, ten days from now never come, and now is past.
 const LONG: Duration = Duration::from_secs(10 * 24 * 3600);
@@ -87,6 +87,49 @@ fn lanes_that_are_given_back_reach_all_who_wait() {
             assert_eq!(pool.statistics().leased, 4);
         });
     }
+}
+
+#[test]
+fn hands_serve_eight_callers_while_lanes_come_and_go() {
+    check(20_000, || {
+        let pool = Arc::new(Pool::new(3));
+        let hands = Arc::new(Hands::new(Arc::clone(&pool)));
+        let held: Arc<[AtomicUsize; 3]> = Arc::default();
+        let done = Arc::new(AtomicUsize::new(0));
+        let callers = (0..8).map(|caller| -> Box<dyn FnOnce() + Send> {
+            let (hands, held, done) = (Arc::clone(&hands), Arc::clone(&held), Arc::clone(&done));
+            Box::new(move || {
+                for turn in 0..2 {
+                    let (held, counted) = (Arc::clone(&held), Arc::clone(&done));
+                    let work = move |lane: usize| {
+                        assert_eq!(held[lane].fetch_add(1, SeqCst), 0, "one at a time");
+                        thread::yield_now();
+                        held[lane].fetch_sub(1, SeqCst);
+                        counted.fetch_add(1, SeqCst);
+                    };
+                    let patience = match (caller + turn) % 4 {
+                        0 | 1 => Patience::Forever,
+                        2 => Patience::Until(Instant::now()),
+                        _ => Patience::None,
+                    };
+                    let before = done.load(SeqCst);
+                    let ran = hands.run(patience, work).is_some();
+                    assert!(ran || !matches!(patience, Patience::Forever));
+                    assert!(!ran || done.load(SeqCst) > before);
+                }
+            })
+        });
+        let settings = Arc::clone(&pool);
+        let climb: Box<dyn FnOnce() + Send> =
+            Box::new(move || [1, 3, 1, 2].into_iter().for_each(|n| settings.set_active(n)));
+        all(callers.chain([climb]));
+        // The hand that gave up its turn to nobody may still be about to give its lane back.
+        let waiting = hands.waiting();
+        drop(hands);
+        let after = pool.statistics();
+        assert_eq!((after.leased, waiting, after.active), (0, 0, 2));
+        assert!(done.load(SeqCst) >= 8, "all who wait for ever");
+    });
 }
 
 #[test]

@@ -2,9 +2,13 @@
 //!
 //! Protocol of a run: if the key was never run here, one caller has the turn to run it first, which
 //! compiles and tunes what it needs, and the others of that key wait for it without holding a lane.
-//! Then the caller leases a lane, first come first served within a millisecond, computes on the lane's stream and gives
-//! the lane back, in a panic too. No lock is held while `forward` runs, and nothing waits for the
-//! whole device: `forward` reads its own result, and that waits for its own stream.
+//! Then `forward` gets a lane, computes on the lane's stream and gives the lane back, in a panic
+//! too. No lock is held while it runs, and nothing waits for the whole device: `forward` reads its own
+//! result, and that waits for its own stream.
+//!
+//! On a device that computes by itself a caller that would have to wait for a lane leaves its
+//! `forward` to a thread that is awake ([`Hands`]), first come first served. Where a forward
+//! is the caller's own computing, the caller leases the lane, first come first served within a millisecond.
 //!
 //! How many lanes are active on a GPU is found by measurement: more of them pay until the device, its
 //! driver or the processor is busy, and beyond that they cost. The others wait their turn.
@@ -16,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use surefoot::device::{OpenDevice, Stream};
-use surefoot_lanes::{Begun, Climb, OnceMap, Patience, Pool, PoolStatistics};
+use surefoot_lanes::{Begun, Climb, Hands, OnceMap, Patience, Pool, PoolStatistics};
 
 /// The most lanes that are tried where nothing else is asked for. Each lane that was ever used
 /// keeps memory on its device.
@@ -36,8 +40,9 @@ const WINDOW: Duration = Duration::from_millis(80);
 #[derive(Debug)]
 pub struct Lanes<K> {
     device: Arc<OpenDevice>,
-    streams: Vec<Stream>,
-    pool: Pool,
+    streams: Arc<[Stream]>,
+    pool: Arc<Pool>,
+    hands: Option<Hands>,
     tuning: Option<Mutex<Tuning>>,
     pub(crate) compiled: OnceMap<K, ()>,
 }
@@ -73,10 +78,16 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
     /// `lanes` lanes on `device`, always all of them.
     pub fn fixed(device: Arc<OpenDevice>, lanes: usize) -> Self {
         let lanes = lanes.max(1);
+        let asynchronous = device.is_asynchronous();
+        let pool = Arc::new(match asynchronous {
+            true => Pool::new(lanes),
+            false => Pool::with_slice(lanes, SLICE),
+        });
         Self {
             device,
             streams: (0..lanes).map(|_| Stream::new()).collect(),
-            pool: Pool::with_slice(lanes, SLICE),
+            hands: asynchronous.then(|| Hands::new(Arc::clone(&pool))),
+            pool,
             tuning: None,
             compiled: OnceMap::new(),
         }
@@ -90,11 +101,14 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
     /// Runs `forward` on a lane of its own, as soon as there is one. It should read its result
     /// before it returns: what is read outside of the lane may wait for others.
     ///
+    /// `forward` may run on another thread than its caller's, so it owns what it uses; a model that is
+    /// shared is in an [`Arc`].
+    ///
     /// `forward` must not run anything on these lanes itself: it could wait for its own lane.
-    pub fn run<T, E>(
+    pub fn run<T: Send + 'static, E: Send + 'static>(
         &self,
         key: &K,
-        forward: impl FnOnce(&Device) -> Result<T, E>,
+        forward: impl FnOnce(&Device) -> Result<T, E> + Send + 'static,
     ) -> Result<T, E> {
         match self.run_with(Patience::Forever, key, forward)? {
             Some(value) => Ok(value),
@@ -103,38 +117,46 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
     }
 
     /// Runs `forward` if there is a lane now and nobody else is compiling `key`.
-    pub fn try_run<T, E>(
+    pub fn try_run<T: Send + 'static, E: Send + 'static>(
         &self,
         key: &K,
-        forward: impl FnOnce(&Device) -> Result<T, E>,
+        forward: impl FnOnce(&Device) -> Result<T, E> + Send + 'static,
     ) -> Result<Option<T>, E> {
         self.run_with(Patience::None, key, forward)
     }
 
     /// Runs `forward` if there is a lane before `deadline`. Once it runs, it runs to its end.
-    pub fn run_until<T, E>(
+    pub fn run_until<T: Send + 'static, E: Send + 'static>(
         &self,
         deadline: Instant,
         key: &K,
-        forward: impl FnOnce(&Device) -> Result<T, E>,
+        forward: impl FnOnce(&Device) -> Result<T, E> + Send + 'static,
     ) -> Result<Option<T>, E> {
         self.run_with(Patience::Until(deadline), key, forward)
     }
 
-    fn run_with<T, E>(
+    fn run_with<T: Send + 'static, E: Send + 'static>(
         &self,
         patience: Patience,
         key: &K,
-        forward: impl FnOnce(&Device) -> Result<T, E>,
+        forward: impl FnOnce(&Device) -> Result<T, E> + Send + 'static,
     ) -> Result<Option<T>, E> {
         let turn = match self.compiled.begin(key, patience) {
             Begun::Made(()) => None,
             Begun::Mine(turn) => Some(turn),
             Begun::Busy => return Ok(None),
         };
-        let Some(lease) = self.pool.lease_with(patience) else { return Ok(None) };
-        let value = self.streams[lease.lane()].run(|| forward(self.device.burn()))?;
-        drop(lease);
+        let outcome = match &self.hands {
+            Some(hands) => {
+                let (device, streams) = (Arc::clone(&self.device), Arc::clone(&self.streams));
+                hands.run(patience, move |lane| streams[lane].run(|| forward(device.burn())))
+            }
+            None => self
+                .pool
+                .lease_with(patience)
+                .map(|lease| self.streams[lease.lane()].run(|| forward(self.device.burn()))),
+        };
+        let Some(value) = outcome.transpose()? else { return Ok(None) };
         match turn {
             // A first run is slow for its own reasons and says nothing of the lanes.
             Some(turn) => {
@@ -153,7 +175,12 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
 
     /// How many lanes are in use and how many callers wait.
     pub fn statistics(&self) -> PoolStatistics {
-        self.pool.statistics()
+        let statistics = self.pool.statistics();
+        match &self.hands {
+            // In the pool's own queue there are hands only.
+            Some(hands) => PoolStatistics { waiting: hands.waiting(), ..statistics },
+            None => statistics,
+        }
     }
 
     /// Whether it is known how many lanes pay: enough was run, by enough callers.

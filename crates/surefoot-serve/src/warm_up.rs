@@ -21,14 +21,14 @@ pub struct Progress<'k, K> {
     pub next: Option<&'k K>,
 }
 
-impl<K: Eq + Hash + Clone> Lanes<K> {
+impl<K: Eq + Hash + Clone + Send + 'static> Lanes<K> {
     /// Runs `forward` once for each of `keys` that was not run yet, one after the other: a device
     /// compiles one kernel at a time. `progress` is told before each of them and at the end.
     /// Gives how many had to be run. At the first that fails it stops; those before it are ready.
-    pub fn warm_up<E>(
+    pub fn warm_up<E: Send + 'static>(
         &self,
         keys: &[K],
-        forward: impl Fn(&K, &Device) -> Result<(), E>,
+        forward: impl Fn(&K, &Device) -> Result<(), E> + Clone + Send + 'static,
         mut progress: impl FnMut(Progress<'_, K>),
     ) -> Result<usize, E> {
         let mut run = 0;
@@ -36,7 +36,8 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
             progress(Progress { ready, all: keys.len(), next: Some(key) });
             // Another caller may run it at the same time; then this waits, and finds it ready.
             if self.compiled.get(key).is_none() {
-                self.run(key, |device| forward(key, device))?;
+                let (forward, which) = (forward.clone(), key.clone());
+                self.run(key, move |device| forward(&which, device))?;
                 run += 1;
             }
         }

@@ -51,9 +51,11 @@ fn on_every_lane_the_numbers_are_those_of_the_cpu() {
     for network in [Network::mlp(&host), Network::conv(&host), Network::block(&host)] {
         let input = network.input(0);
         let expected = network.forward(&input, &host);
-        let there = network.to(device.burn());
+        let (there, input) = (Arc::new(network.to(device.burn())), Arc::new(input));
         for _ in 0..3 {
-            let forward = |device: &Device| Ok::<_, Infallible>(there.forward(&input, device));
+            let (network, input) = (Arc::clone(&there), Arc::clone(&input));
+            let forward =
+                move |device: &Device| Ok::<_, Infallible>(network.forward(&input, device));
             let found = lanes.run(&there.name(), forward).unwrap();
             let worst = found.iter().zip(&expected).map(|(a, b)| (a - b).abs());
             let worst = worst.fold(0.0, f32::max);

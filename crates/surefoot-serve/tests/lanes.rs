@@ -1,14 +1,15 @@
-//! How lanes are leased, compiled for, given back and counted.
+//! How lanes are leased, compiled for, given back and counted, on the CPU, where callers take turns;
+//! `SUREFOOT_TEST_DEVICE` names another device, where hands do.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
-use std::sync::{Barrier, Mutex, mpsc};
+use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use burn::tensor::{Device, Tensor};
-use surefoot::device::{DeviceName, Selector};
+use surefoot::device::{DeviceName, OpenDevice, Selector, open};
 use surefoot::recover::{Drill, Policy};
 use surefoot::{FaultKind, Footing};
 use surefoot_serve::lanes::Lanes;
@@ -16,8 +17,15 @@ use testkit::cpu;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+fn device() -> Arc<OpenDevice> {
+    match std::env::var("SUREFOOT_TEST_DEVICE") {
+        Ok(name) => open(name.parse().unwrap()).unwrap(),
+        Err(_) => cpu().unwrap(),
+    }
+}
+
 fn fixed(lanes: usize) -> Lanes<&'static str> {
-    Lanes::fixed(cpu().unwrap(), lanes)
+    Lanes::fixed(device(), lanes)
 }
 
 fn ok<T>(value: T) -> Result<T, Infallible> {
@@ -38,10 +46,12 @@ fn while_exhausted(lanes: &Lanes<&'static str>, meanwhile: impl FnOnce()) {
     lanes.run(&"warm", |_| ok(())).unwrap();
     let all = lanes.statistics().lanes;
     let (go_on, wait) = mpsc::channel::<()>();
-    let wait = &Mutex::new(wait);
+    let wait = Arc::new(Mutex::new(wait));
     std::thread::scope(|scope| {
         for _ in 0..all {
-            scope.spawn(move || lanes.run(&"warm", |_| ok(wait.lock().unwrap().recv().is_err())));
+            let wait = Arc::clone(&wait);
+            let hold = move |_: &_| ok(wait.lock().unwrap().recv().is_err());
+            scope.spawn(move || lanes.run(&"warm", hold));
         }
         until(|| lanes.statistics().leased == all);
         meanwhile();
@@ -79,7 +89,7 @@ fn without_a_lane_a_caller_waits_its_turn() {
         let mut waiters = Vec::new();
         while_exhausted(&lanes, || {
             let lanes = &lanes;
-            waiters.extend((0..6).map(|n| scope.spawn(move || lanes.run(&"warm", |_| ok(n)))));
+            waiters.extend((0..6).map(|n| scope.spawn(move || lanes.run(&"warm", move |_| ok(n)))));
             until(|| lanes.statistics().waiting == 6);
         });
         for (n, waiter) in waiters.into_iter().enumerate() {
@@ -94,17 +104,18 @@ fn as_many_threads_are_inside_of_forward_as_there_are_lanes() {
     let lanes = fixed(LANES);
     lanes.run(&"key", |_| ok(())).unwrap();
     // Each waits inside for the others: with a lock around forward they would wait for ever.
-    let (all_inside, inside) = (Barrier::new(LANES), AtomicUsize::new(0));
+    let gate = Arc::new((Barrier::new(LANES), AtomicUsize::new(0)));
     std::thread::scope(|scope| {
         for _ in 0..16 {
-            scope.spawn(|| {
-                lanes.run(&"key", |_| {
-                    assert!(inside.fetch_add(1, SeqCst) < LANES);
-                    all_inside.wait();
-                    inside.fetch_sub(1, SeqCst);
-                    ok(())
-                })
-            });
+            let gate = Arc::clone(&gate);
+            let forward = move |_: &_| {
+                let (all_inside, inside) = &*gate;
+                assert!(inside.fetch_add(1, SeqCst) < LANES);
+                all_inside.wait();
+                inside.fetch_sub(1, SeqCst);
+                ok(())
+            };
+            scope.spawn(|| lanes.run(&"key", forward));
         }
     });
     assert_eq!(lanes.statistics().greatest_leased, LANES);
@@ -113,19 +124,20 @@ fn as_many_threads_are_inside_of_forward_as_there_are_lanes() {
 #[test]
 fn the_first_run_of_a_key_is_waited_for_by_its_own_key_only() {
     let lanes = fixed(2);
-    let (compiling, others) = (Barrier::new(2), AtomicUsize::new(0));
+    let (compiling, others) = (Arc::new(Barrier::new(2)), Arc::new(AtomicUsize::new(0)));
     std::thread::scope(|scope| {
         let (done, wait) = mpsc::channel::<()>();
-        let (lanes, compiling, others) = (&lanes, &compiling, &others);
+        let (lanes, begun) = (&lanes, Arc::clone(&compiling));
         scope.spawn(move || {
-            lanes.run(&"slow", |_| {
-                compiling.wait();
+            lanes.run(&"slow", move |_| {
+                begun.wait();
                 ok(wait.recv().is_err())
             })
         });
         compiling.wait();
         for _ in 0..5 {
-            scope.spawn(|| lanes.run(&"slow", |_| ok(others.fetch_add(1, SeqCst))));
+            let others = Arc::clone(&others);
+            scope.spawn(|| lanes.run(&"slow", move |_| ok(others.fetch_add(1, SeqCst))));
         }
         assert_eq!(lanes.try_run(&"slow", |_| ok(())), Ok(None));
         // They hold no lane while they wait: the second one is free for another key.
@@ -166,7 +178,7 @@ fn a_panic_in_one_caller_costs_the_others_nothing() {
                     let run = || lanes.run(&"key", mismatch);
                     assert!(catch_unwind(AssertUnwindSafe(run)).is_err());
                 } else {
-                    let sum = |device: &Device| {
+                    let sum = move |device: &Device| {
                         ok(Tensor::<1>::full([64], caller, device).sum().into_scalar::<f32>())
                     };
                     assert_eq!(lanes.run(&"key", sum), Ok(64.0 * caller as f32));
@@ -187,14 +199,16 @@ fn under_drill(times: u64, policy: Policy) -> (usize, usize) {
         .drill(Drill::times(FaultKind::OutOfMemory, times))
         .build()
         .unwrap();
+    let footing = Arc::new(footing);
     let (well, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for caller in 0..8 {
-            let (lanes, footing, well, failed) = (&lanes, &footing, &well, &failed);
+            let (lanes, footing, well, failed) = (&lanes, Arc::clone(&footing), &well, &failed);
             scope.spawn(move || {
-                let outcome = lanes.run(&"key", |_| {
-                    footing
-                        .run("sum", |step| Ok(Tensor::<1>::full([64], caller, step.device()).sum()))
+                let outcome = lanes.run(&"key", move |_| {
+                    footing.run("sum", move |step| {
+                        Ok(Tensor::<1>::full([64], caller, step.device()).sum())
+                    })
                 });
                 match outcome {
                     Ok(sum) => {
@@ -226,15 +240,17 @@ fn out_of_memory_that_may_not_be_recovered_fails_alone() {
 #[test]
 fn warming_up_runs_each_key_once_and_tells_how_far_it_is() {
     let lanes = fixed(2);
-    let runs = AtomicUsize::new(0);
-    let forward = |key: &&str, _: &Device| {
-        runs.fetch_add(1, SeqCst);
+    let runs = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&runs);
+    let forward = move |key: &&str, _: &Device| {
+        counted.fetch_add(1, SeqCst);
         if *key == "bad" { Err("it is bad") } else { Ok(()) }
     };
     lanes.run(&"b", |_| ok(())).unwrap();
     let mut told = Vec::new();
     let keys = ["a", "b", "c"];
-    let ran = lanes.warm_up(&keys, forward, |at| told.push((at.ready, at.all, at.next.copied())));
+    let ran =
+        lanes.warm_up(&keys, forward.clone(), |at| told.push((at.ready, at.all, at.next.copied())));
     assert_eq!((ran, runs.load(SeqCst)), (Ok(2), 2));
     assert_eq!(told, [(0, 3, Some("a")), (1, 3, Some("b")), (2, 3, Some("c")), (3, 3, None)]);
     assert_eq!(lanes.warm_up(&["d", "bad", "e"], forward, |_| {}), Err("it is bad"));
@@ -244,14 +260,15 @@ fn warming_up_runs_each_key_once_and_tells_how_far_it_is() {
 #[test]
 fn the_number_of_lanes_that_pay_is_found() {
     // A device that serves two at a time; each one more makes all of them slower.
-    let lanes = Lanes::<()>::searching(cpu().unwrap(), 16);
-    let (inside, until) = (AtomicUsize::new(0), Instant::now() + PATIENCE);
+    let lanes = Lanes::<()>::searching(device(), 16);
+    let (inside, until) = (Arc::new(AtomicUsize::new(0)), Instant::now() + PATIENCE);
     std::thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
                 while !lanes.has_settled() && Instant::now() < until {
+                    let inside = Arc::clone(&inside);
                     lanes
-                        .run(&(), |_| {
+                        .run(&(), move |_| {
                             let at_once = inside.fetch_add(1, SeqCst) + 1;
                             let crowd = at_once.saturating_sub(2) as u32;
                             std::thread::sleep(Duration::from_millis(3) * (1 + 2 * crowd));

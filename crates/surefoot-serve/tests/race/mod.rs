@@ -25,9 +25,10 @@ pub(crate) const INPUTS: usize = 64;
 pub(crate) type Key = (&'static str, usize);
 
 /// A model that all threads share.
+#[derive(Clone)]
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
-    model: Shared,
+    model: Arc<Shared>,
 }
 
 enum Shared {
@@ -39,7 +40,7 @@ const WANT: Want = Want { logits: Logits::None, hidden: false, last_hidden: true
 
 impl Subject {
     fn network(network: Network) -> Self {
-        Self { name: network.name(), model: Shared::Network(Box::new(network)) }
+        Self { name: network.name(), model: Arc::new(Shared::Network(Box::new(network))) }
     }
 
     pub(crate) fn mlp(device: &Device) -> Self {
@@ -61,7 +62,7 @@ impl Subject {
         let work = Work { batch: 1, prompt: 24, new_tokens: 0, want: WANT };
         let plan = opened.plan_with_share(&work, 1.0);
         let model = opened.load(&plan, device, Arc::default()).unwrap();
-        Self { name: "bert", model: Shared::Bert(Box::new(model)) }
+        Self { name: "bert", model: Arc::new(Shared::Bert(Box::new(model))) }
     }
 
     pub(crate) fn all(device: &Device) -> Vec<Self> {
@@ -70,7 +71,7 @@ impl Subject {
 
     /// Runs the `nth` input.
     pub(crate) fn forward(&self, nth: usize, device: &Device) -> Vec<f32> {
-        match &self.model {
+        match &*self.model {
             Shared::Network(network) => network.forward(&network.input(nth), device),
             Shared::Bert(model) => {
                 let vocab = model.blueprint().vocab;
@@ -98,9 +99,9 @@ impl Subject {
 
     /// Runs the `nth` input on a lane and compares with its golden, bit for bit.
     pub(crate) fn check(&self, nth: usize, lanes: &Lanes<Key>, goldens: &[Vec<f32>]) {
-        let result =
-            lanes.run(&self.key(), |device| Ok::<_, Infallible>(self.forward(nth, device)));
-        match result {
+        let subject = self.clone();
+        let forward = move |device: &Device| Ok::<_, Infallible>(subject.forward(nth, device));
+        match lanes.run(&self.key(), forward) {
             Ok(numbers) => assert!(numbers == goldens[nth], "{} {nth}: other numbers", self.name),
             Err(never) => match never {},
         }
@@ -139,12 +140,11 @@ pub(crate) fn cold_race(device: &Arc<OpenDevice>, subjects: &[Subject], threads:
             .map(|thread| {
                 let (lanes, barrier) = (&lanes, &barrier);
                 scope.spawn(move || {
-                    let subject = &subjects[thread % subjects.len()];
+                    let subject = subjects[thread % subjects.len()].clone();
+                    let key = subject.key();
                     barrier.wait();
-                    let forward = |device: &Device| Ok(subject.forward(thread, device));
-                    lanes
-                        .run(&subject.key(), forward)
-                        .unwrap_or_else(|never: Infallible| match never {})
+                    let forward = move |device: &Device| Ok(subject.forward(thread, device));
+                    lanes.run(&key, forward).unwrap_or_else(|never: Infallible| match never {})
                 })
             })
             .collect();

@@ -40,14 +40,16 @@ fn first_forwards(device: DeviceName) {
 /// Leaves while eight threads are in the midst of their forwards.
 fn leave_in_flight(device: DeviceName) {
     let lanes = Arc::new(Lanes::new(open(device).unwrap(), 8));
-    let subject = Arc::new(Subject::block(lanes.device().burn()));
+    let subject = Subject::block(lanes.device().burn());
     let done = Arc::new(AtomicUsize::new(0));
     for thread in 0..8 {
         let (lanes, subject, done) = (lanes.clone(), subject.clone(), done.clone());
         std::thread::spawn(move || {
             loop {
-                let forward = |device: &_| Ok::<_, ()>(subject.forward(thread % INPUTS, device));
-                lanes.run(&subject.key(), forward).unwrap();
+                let (key, subject) = (subject.key(), subject.clone());
+                let forward =
+                    move |device: &_| Ok::<_, ()>(subject.forward(thread % INPUTS, device));
+                lanes.run(&key, forward).unwrap();
                 done.fetch_add(1, SeqCst);
             }
         });

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use surefoot::device::supervisor::{Ended, Supervisor};
 use surefoot::journal::Journal;
@@ -20,29 +21,33 @@ pub(crate) fn own_command(
     Ok(command)
 }
 
-/// Runs this very command line without `--isolate` in a child, and again if the child dies.
-#[allow(dead_code, reason = "for commands that need nothing more")]
+/// Runs this very command line without `--isolate` in a child, and again if the child dies. If this
+/// process is asked to end, so is the child at once: it has nothing to bring to an end.
 pub(crate) fn supervise(terminal: &Terminal, journal: Journal) -> Result<Exit, Failure> {
-    supervise_with(terminal, journal, &[])
+    supervise_with(terminal, journal, &[], Duration::ZERO)
 }
 
-/// [`supervise`], with more arguments for the child.
+/// [`supervise`], with more arguments for the child, and time for it to end by itself: it has to
+/// look at [`supervisor::asked_to_stop`](surefoot::device::supervisor::asked_to_stop).
 pub(crate) fn supervise_with(
     terminal: &Terminal,
     journal: Journal,
     more: &[OsString],
+    grace: Duration,
 ) -> Result<Exit, Failure> {
     static INTERRUPTED: AtomicBool = AtomicBool::new(false);
     let cannot = |error: &dyn std::error::Error| {
         Failure::usage("the work could not be started in a process of its own").caused_by(error)
     };
-    // The terminal sends Ctrl-C to the child as well; it ends by itself, and this one waits.
+    // Ctrl-C, or a request to end. The terminal sends the first to the child as well; it ends by
+    // itself, and this one waits.
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))
         .map_err(|error| cannot(&error))?;
     let program = std::env::current_exe().map_err(|error| cannot(&error))?;
     let ended = Supervisor::default()
         .journal(journal)
         .interrupted_by(&INTERRUPTED)
+        .grace(grace)
         .run(
             || {
                 let mut command = Command::new(&program);

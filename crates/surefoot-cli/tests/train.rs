@@ -252,16 +252,23 @@ checkpoint: {every: 1, keep: 2}
 
     #[test]
     fn ctrl_c_saves_and_ends_with_130_and_the_run_goes_on_to_the_same_end() {
+        stop_and_go_on("-INT", &["small.yaml", "--json"]);
+    }
+
+    /// As a batch system or a container ends it.
+    #[test]
+    fn so_does_a_request_to_end_that_only_the_supervisor_gets() {
+        stop_and_go_on("-TERM", &["small.yaml", "--json"]);
+        stop_and_go_on("-TERM", &["small.yaml", "--json", "--isolate"]);
+    }
+
+    fn stop_and_go_on(signal: &str, arguments: &[&str]) {
         let place = Place::new(LONG);
         let expected = undisturbed(&place);
-        let child = place
-            .command(&["small.yaml", "--json"])
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
+        let child =
+            place.command(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
         wait_for("the first checkpoint", || !place.checkpoints("small").is_empty());
-        kill("-INT", child.id());
+        kill(signal, child.id());
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(130));
         let end = last_object(&output.stdout);

@@ -20,6 +20,7 @@ use surefoot_serve::http::{self, App, Keys, ServerSettings};
 use surefoot_serve::metrics::Metrics;
 
 use crate::args::Global;
+use crate::child::supervise_with;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_run;
@@ -28,6 +29,9 @@ use crate::watch;
 
 /// Where a key can be given without leaving it in a file or on the command line.
 const KEY_VARIABLE: &str = "SUREFOOT_API_KEY";
+
+/// What a server that drains takes beyond the longest request, at most.
+const LONGEST_END: Duration = Duration::from_secs(15);
 
 /// Serve a model over HTTP: OpenAI's embeddings, completions and chats
 #[derive(Debug, Args)]
@@ -183,7 +187,8 @@ impl Serve {
         let keys = self.keys()?;
         let address = self.address(&keys)?;
         if self.footing.isolate {
-            return crate::child::supervise(terminal, global.open_journal()?);
+            let grace = Duration::from_secs(u64::from(self.limits.timeout)) + LONGEST_END;
+            return supervise_with(terminal, global.open_journal()?, &[], grace);
         }
         model_run::with_one_arena()?;
         // Taken before the model is loaded: a port that is in use is found out at once.
@@ -403,7 +408,7 @@ async fn asked_to_stop() {
     tokio::select! {
         () = interrupted() => {}
         () = terminated() => {}
-        () = orphaned() => {}
+        () = released() => {}
     }
     eprintln!("finishing what was accepted; Ctrl-C again doesn't wait");
     tokio::spawn(async {
@@ -430,17 +435,17 @@ async fn terminated() {
     std::future::pending::<()>().await;
 }
 
-/// Done when the supervisor that started this process is gone.
-async fn orphaned() {
+/// Done when the supervisor that started this process asks it to end, or is gone.
+async fn released() {
     #[cfg(unix)]
-    if *supervisor::inherited() != supervisor::Inherited::default() {
-        let parent = std::os::unix::process::parent_id();
-        while std::os::unix::process::parent_id() == parent {
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-        return;
+    let (parent, now) = (std::os::unix::process::parent_id(), std::os::unix::process::parent_id);
+    #[cfg(not(unix))]
+    let (parent, now) = (0, || 0);
+    while *supervisor::inherited() == supervisor::Inherited::default()
+        || (!supervisor::asked_to_stop() && now() == parent)
+    {
+        tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    std::future::pending::<()>().await;
 }
 
 /// Shows a supervisor that a server with nothing to do is not one that hangs.

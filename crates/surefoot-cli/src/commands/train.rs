@@ -8,6 +8,7 @@ mod show;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
@@ -42,6 +43,9 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 /// What `--resume` without a value means.
 const LATEST: &str = "latest";
+
+/// How long a run that should end may take for its step and its checkpoint.
+const LONGEST_SAVE: Duration = Duration::from_secs(300);
 
 /// Train a model from a configuration; survive faults, lost devices and being killed
 #[derive(Debug, Args)]
@@ -108,7 +112,7 @@ impl Train {
         let folder = self.folder(&origin.config);
         if self.options.isolate {
             let more: [OsString; 2] = ["--supervised-folder".into(), folder.into()];
-            return supervise_with(terminal, global.open_journal()?, &more);
+            return supervise_with(terminal, global.open_journal()?, &more, LONGEST_SAVE);
         }
         let data = data::open(&origin.config.data, origin.config.seed).map_err(bad_data)?;
         let heard = Watch::default();
@@ -353,14 +357,23 @@ fn journal(global: &Global, watch: &Watch, live: Option<&Server>) -> Result<Jour
     Ok(global.journal_builder()?.listener(listener).build())
 }
 
-/// The first Ctrl-C ends the run with a checkpoint, the second at once.
+/// The first Ctrl-C, or request to end, ends the run with a checkpoint, the second at once.
 fn listen_for_ctrl_c() -> Result<(), Failure> {
     ctrlc::set_handler(|| {
         if STOP.swap(true, Ordering::Relaxed) {
             std::process::exit(Exit::Interrupted as i32);
         }
     })
-    .map_err(|error| Failure::usage("Ctrl-C can't be listened for").caused_by(&error))
+    .map_err(|error| Failure::usage("Ctrl-C can't be listened for").caused_by(&error))?;
+    if *supervisor::inherited() != supervisor::Inherited::default() {
+        std::thread::spawn(|| {
+            while !supervisor::asked_to_stop() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            STOP.store(true, Ordering::Relaxed);
+        });
+    }
+    Ok(())
 }
 
 fn bad_config(error: ConfigError) -> Failure {

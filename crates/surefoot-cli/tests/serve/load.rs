@@ -88,8 +88,11 @@ fn a_request_that_takes_too_long_is_given_up_alone() {
 #[test]
 fn a_signal_lets_what_was_accepted_finish() {
     let model = slow_model();
-    for signal in ["TERM", "INT"] {
-        let mut server = Server::start(model.path(), &["--max-sequences", "2"]);
+    let two = ["--max-sequences", "2"];
+    let isolated = ["--max-sequences", "2", "--isolate"];
+    // In the last the signal reaches the supervisor alone, as in a container.
+    for (signal, options) in [("TERM", &two[..]), ("INT", &two), ("TERM", &isolated)] {
+        let mut server = Server::start(model.path(), options);
         let body = json!({"prompt": [5], "max_tokens": 60, "stream": true});
         let mut streams: Vec<_> =
             (0..4).map(|_| server.open("/v1/completions", body.clone())).collect();

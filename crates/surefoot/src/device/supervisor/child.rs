@@ -84,6 +84,16 @@ pub fn beat(device: &str) {
         .and_then(|_| heart.write_all(format!("{now:020} {device:<40}\n").as_bytes()));
 }
 
+/// Whether the supervisor of this process asks it to end: it was asked to itself, in a way that does
+/// not reach this process.
+pub fn asked_to_stop() -> bool {
+    inherited().heart.as_deref().is_some_and(|heart| stop_sign(heart).exists())
+}
+
+fn stop_sign(heart: &Path) -> PathBuf {
+    heart.with_extension("stop")
+}
+
 /// The parent's side of the signs of life: a file that the child overwrites.
 #[derive(Debug)]
 pub(super) struct Heart {
@@ -105,6 +115,11 @@ impl Heart {
         &self.path
     }
 
+    /// Leaves a sign that the child should end.
+    pub(super) fn ask_to_stop(&self) -> io::Result<()> {
+        File::create(stop_sign(&self.path)).map(drop)
+    }
+
     /// The last sign of life: a number that changes, and the device.
     pub(super) fn listen(&self) -> (String, Option<String>) {
         let mut text = String::new();
@@ -119,5 +134,6 @@ impl Heart {
 impl Drop for Heart {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(stop_sign(&self.path));
     }
 }

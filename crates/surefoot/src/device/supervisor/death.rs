@@ -13,8 +13,6 @@ use crate::fault::{Fault, FaultKind, kind_said};
 
 /// How often a child is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long an interrupted child may take to end cleanly.
-const GRACE: Duration = Duration::from_secs(10);
 /// How many of a child's last lines on stderr are kept to say what it died of.
 const LAST_WORDS: usize = 20;
 
@@ -31,6 +29,7 @@ pub(super) fn watch(
     heart: &Heart,
     silence: Duration,
     interrupted: Option<&AtomicBool>,
+    grace: Duration,
 ) -> io::Result<Ending> {
     let kills = oom_kills();
     let mut child = command.stderr(Stdio::piped()).spawn()?;
@@ -46,8 +45,11 @@ pub(super) fn watch(
             last = (beat, Instant::now());
         }
         if interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+            if asked_to_stop.is_none() {
+                heart.ask_to_stop()?;
+            }
             let since = *asked_to_stop.get_or_insert_with(Instant::now);
-            if since.elapsed() > GRACE {
+            if since.elapsed() >= grace {
                 child.kill()?;
             }
         } else if last.1.elapsed() > silence {
@@ -58,7 +60,8 @@ pub(super) fn watch(
     };
     let words = words.join().unwrap_or_default();
     if asked_to_stop.is_some() {
-        return Ok(Ending::Interrupted);
+        // What it says of its own end counts; one that was killed says nothing.
+        return Ok(status.code().map_or(Ending::Interrupted, Ending::Exit));
     }
     let device = heart.listen().1;
     let fault = if silent {
@@ -281,5 +284,25 @@ mod tests {
         let supervisor = Supervisor::default().interrupted_by(&flag);
         let ended = supervisor.run(|| shell("sleep 0.1; kill -INT $$"), |_| ()).unwrap();
         assert_eq!(ended, Ended::Interrupted);
+    }
+
+    #[test]
+    fn a_child_that_is_asked_to_end_has_the_last_word() {
+        let flag = AtomicBool::new(true);
+        let supervisor = Supervisor::default().interrupted_by(&flag);
+        let script = r#"
+            sign=$(echo "$SUREFOOT_SUPERVISED" | sed 's/.*"heart":"\([^"]*\)beat".*/\1stop/')
+            while [ ! -e "$sign" ]; do sleep 0.02; done; exit 5"#;
+        assert_eq!(supervisor.run(|| shell(script), |_| ()).unwrap(), Ended::Exit(5));
+    }
+
+    #[test]
+    fn a_child_that_does_not_end_in_time_is_killed() {
+        let flag = AtomicBool::new(true);
+        let supervisor = Supervisor::default().interrupted_by(&flag).grace(Duration::ZERO);
+        let started = Instant::now();
+        let ended = supervisor.run(|| shell("exec sleep 60"), |_| ()).unwrap();
+        assert_eq!(ended, Ended::Interrupted);
+        assert!(started.elapsed() < Duration::from_secs(30));
     }
 }

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-pub use child::{Inherited, beat, inherited};
+pub use child::{Inherited, asked_to_stop, beat, inherited};
 pub use death::run_probe;
 
 use crate::fault::{Fault, FaultKind};
@@ -45,6 +45,7 @@ pub struct Supervisor<'a> {
     silence: Duration,
     journal: Journal,
     interrupted: Option<&'a AtomicBool>,
+    grace: Duration,
 }
 
 impl Default for Supervisor<'_> {
@@ -54,6 +55,7 @@ impl Default for Supervisor<'_> {
             silence: Duration::from_secs(300),
             journal: Journal::off(),
             interrupted: None,
+            grace: Duration::from_secs(10),
         }
     }
 }
@@ -80,10 +82,18 @@ impl<'a> Supervisor<'a> {
         self
     }
 
-    /// Set when Ctrl-C was pressed: the child, which got it too, ends, and isn't restarted.
+    /// Set when this process was asked to end. The child, which Ctrl-C reaches too and which is told
+    /// of anything else ([`asked_to_stop`]), ends, and isn't restarted.
     #[must_use]
     pub fn interrupted_by(mut self, flag: &'a AtomicBool) -> Self {
         self.interrupted = Some(flag);
+        self
+    }
+
+    /// How long a child that should end may take to do so before it is killed.
+    #[must_use]
+    pub fn grace(mut self, limit: Duration) -> Self {
+        self.grace = limit;
         self
     }
 
@@ -118,7 +128,7 @@ impl<'a> Supervisor<'a> {
             inherited.heart = Some(heart.path().to_owned());
             let mut command = command();
             inherited.pass_to(&mut command);
-            let fault = match watch(command, &heart, self.silence, self.interrupted)? {
+            let fault = match watch(command, &heart, self.silence, self.interrupted, self.grace)? {
                 Ending::Exit(code) => return Ok(Ended::Exit(code)),
                 Ending::Interrupted => return Ok(Ended::Interrupted),
                 Ending::Death(fault) => fault,

@@ -1,7 +1,7 @@
 //! Many callers on one device: bare Burn threads against lanes.
 //!
 //! `cargo bench --workspace --bench lanes -- [--device cpu|gpu] [--model mlp|conv|block]
-//! [--seconds S]`. All rates are of one run, in turns: for each number of callers, bare and on
+//! [--seconds S] [--rounds N]`. All rates are of one run, in turns: for each number of callers, bare and on
 //! lanes, round after round; the median of the rounds. The callers are the same threads in both, so
 //! that both find their streams warm. The cores that each took are beside its rate: on a machine with
 //! other work they tell how much of it there was. A minute and a half.
@@ -15,13 +15,14 @@ use surefoot_serve::lanes::{Lanes, MOST_LANES};
 use testkit::networks::Network;
 
 const CALLERS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
-const ROUNDS: usize = 9;
 
 struct Options {
     device: Arc<OpenDevice>,
     model: String,
     /// How long one rate is measured.
     window: Duration,
+    /// How often each is. Where rates vary by a fifth, as on a software GPU, it takes many.
+    rounds: usize,
 }
 
 /// A network and a device, with what every caller should get.
@@ -153,7 +154,7 @@ fn main() {
     // Bare, and on lanes.
     let sides = [&bare, &on_lanes];
     let mut rates = [vec![Vec::new(); CALLERS.len()], vec![Vec::new(); CALLERS.len()]];
-    for round in 0..ROUNDS {
+    for round in 0..options.rounds {
         for (nth, callers) in CALLERS.into_iter().enumerate() {
             // Whoever comes second finds the machine as the first left it: take turns.
             for side in [round % 2, (round + 1) % 2] {
@@ -302,7 +303,7 @@ fn scene(options: &Options) -> Scene {
 
 fn options() -> Options {
     let mut device = DeviceName::CPU;
-    let (mut model, mut seconds) = ("mlp".to_owned(), 0.5);
+    let (mut model, mut seconds, mut rounds) = ("mlp".to_owned(), 0.5, 9);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut value = || arguments.next().unwrap_or_else(|| panic!("{argument} needs a value"));
@@ -312,9 +313,10 @@ fn options() -> Options {
             "--device" => device = value().parse().unwrap_or_else(|error| panic!("{error}")),
             "--model" => model = value(),
             "--seconds" => seconds = value().parse().expect("--seconds takes a number"),
-            other => panic!("no option '{other}': --device, --model, --seconds"),
+            "--rounds" => rounds = value().parse().expect("--rounds takes a number"),
+            other => panic!("no option '{other}': --device, --model, --seconds, --rounds"),
         }
     }
     let device = open(device).unwrap_or_else(|fault| panic!("{fault}"));
-    Options { device, model, window: Duration::from_secs_f64(seconds) }
+    Options { device, model, window: Duration::from_secs_f64(seconds), rounds }
 }

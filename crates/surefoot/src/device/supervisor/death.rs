@@ -282,7 +282,7 @@ mod tests {
     fn an_interrupted_child_is_not_restarted() {
         let flag = AtomicBool::new(true);
         let supervisor = Supervisor::default().interrupted_by(&flag);
-        let ended = supervisor.run(|| shell("sleep 0.1; kill -INT $$"), |_| ()).unwrap();
+        let ended = supervisor.run(|| shell("sleep 0.1; kill -KILL $$"), |_| ()).unwrap();
         assert_eq!(ended, Ended::Interrupted);
     }
 

@@ -441,9 +441,11 @@ async fn released() {
     let (parent, now) = (std::os::unix::process::parent_id(), std::os::unix::process::parent_id);
     #[cfg(not(unix))]
     let (parent, now) = (0, || 0);
-    while *supervisor::inherited() == supervisor::Inherited::default()
-        || (!supervisor::asked_to_stop() && now() == parent)
-    {
+    if *supervisor::inherited() == supervisor::Inherited::default() {
+        // Nobody supervises it.
+        std::future::pending::<()>().await;
+    }
+    while !supervisor::asked_to_stop() && now() == parent {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

@@ -46,7 +46,8 @@ pub(super) fn watch(
         }
         if interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
             if asked_to_stop.is_none() {
-                heart.ask_to_stop()?;
+                // A child that can't be told is killed in the end; it must not be left behind.
+                let _ = heart.ask_to_stop();
             }
             let since = *asked_to_stop.get_or_insert_with(Instant::now);
             if since.elapsed() >= grace {

@@ -242,7 +242,7 @@ mod tests {
     fn run(climb: &mut Climb, rate: impl Fn(usize) -> f64, noise: f64, seconds: u64) -> f64 {
         const WINDOW: Duration = Duration::from_millis(20);
         let best = climb.ladder.iter().map(|n| rate(*n)).fold(0.0, f64::max);
-        let (mut random, mut done, mut windows) = (0x9e37_79b9_7f4a_7c15_u64, 0.0, 0);
+        let (mut random, mut done, mut windows) = (0x9e37_79b9_7f4a_7c15 ^ noise.to_bits(), 0.0, 0);
         let mut now = Duration::ZERO;
         while now < Duration::from_secs(seconds) {
             let true_rate = rate(climb.active());
@@ -325,11 +325,12 @@ mod tests {
         let rate = |lanes: usize| [0.92, 1.0, 0.55, 0.6][lanes.min(4) - 1];
         let right = (0..100).filter(|nth| {
             let mut climb = Climb::new(32);
-            run(&mut climb, rate, 0.1 + 0.001 * f64::from(*nth), 6);
+            run(&mut climb, rate, 0.15 + 0.001 * f64::from(*nth), 1);
             climb.ladder[climb.at] == 2
         });
         let right = right.count();
-        assert!(right >= 90, "{right} of 100");
+        // Six windows are right 82 times.
+        assert!(right >= 86, "{right} of 100");
     }
 
     #[test]

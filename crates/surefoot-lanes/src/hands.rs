@@ -90,7 +90,7 @@ impl Hands {
             drop(state);
             return Some(work(lease.lane()));
         }
-        let deadline = match patience {
+        let mut deadline = match patience {
             Patience::None => return None,
             Patience::Until(deadline) => Some(deadline),
             Patience::Forever => None,
@@ -114,7 +114,6 @@ impl Hands {
         }
 
         let mut outcome = lock(&slot.outcome);
-        let mut deadline = deadline;
         loop {
             match outcome.take() {
                 Some(Ok(value)) => return Some(value),

@@ -2,8 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 mod changed;
-#[allow(dead_code, reason = "other tests need the rest of it")]
-mod made;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,6 +12,7 @@ use changed::{copy, fingerprint, fixture, json, surefoot};
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::{Value, json};
+use testkit::made;
 
 #[test]
 fn the_same_folder_is_the_same_in_every_way_it_can_be_run() {

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 use assert_cmd::Command;
 use predicates::str::contains;
 use serde_json::Value;
-
-#[path = "made/mod.rs"]
-mod made;
+use testkit::made;
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures").join(name)

@@ -6,9 +6,8 @@ use std::process::Command as Shell;
 
 use assert_cmd::Command;
 use predicates::prelude::*;
+use testkit::made;
 
-#[allow(dead_code, reason = "other tests need the rest of it")]
-mod made;
 #[allow(dead_code, reason = "other tests need the rest of it")]
 #[path = "serve/served.rs"]
 mod served;

@@ -21,9 +21,7 @@ use surefoot_models::generate::tokens::{self, Request};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::process;
 use surefoot_models::{Batch, Logits, Model, Opened, Want};
-
-#[path = "../../surefoot-cli/tests/made/mod.rs"]
-mod made;
+use testkit::made;
 
 const WANT: Want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
 const ROUNDS: usize = 7;

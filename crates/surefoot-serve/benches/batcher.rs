@@ -23,6 +23,7 @@ use surefoot_models::generate::tokens::{self, Request};
 use surefoot_models::stream::needs::Work;
 use surefoot_serve::engine::{Engine, EngineSettings, Generation, Said, Wish};
 use surefoot_serve::metrics::Metrics;
+use testkit::made;
 
 const CLIENTS: usize = 64;
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -165,7 +166,7 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 
 fn encode(options: &Options, footing: Arc<Footing>) {
     let folder = tempfile::tempdir().unwrap();
-    made::bert(folder.path());
+    made::bert(folder.path(), VOCAB);
     let device = footing.device().unwrap();
     let work = Work { batch: CLIENTS, prompt: TEXT, new_tokens: 0, want: embed::WANT };
     let model = Model::open(folder.path(), &work, None, device.burn()).unwrap();
@@ -273,7 +274,7 @@ fn half_load(engine: &Engine, rate: f64, seconds: f64) -> f64 {
 
 fn decode(options: &Options, footing: Arc<Footing>) {
     let folder = tempfile::tempdir().unwrap();
-    made::gpt2(folder.path());
+    made::gpt2(folder.path(), VOCAB);
     let device = footing.device().unwrap();
     let work = Work { batch: CLIENTS, prompt: PROMPT, new_tokens: NEW_TOKENS, want: tokens::WANT };
     let model = Model::open(folder.path(), &work, None, device.burn()).unwrap();
@@ -321,108 +322,4 @@ fn decode(options: &Options, footing: Arc<Footing>) {
          (85 % wanted)",
         served / best * 100.0
     );
-}
-
-/// Models with random weights.
-mod made {
-    use std::io::Write;
-    use std::path::Path;
-
-    use super::VOCAB;
-
-    const HIDDEN: usize = 256;
-    const INNER: usize = 1024;
-    const LAYERS: usize = 4;
-
-    pub(super) fn bert(folder: &Path) {
-        let config = format!(
-            r#"{{"model_type": "bert", "hidden_size": {HIDDEN}, "intermediate_size": {INNER},
-            "num_hidden_layers": {LAYERS}, "num_attention_heads": 8, "vocab_size": {VOCAB},
-            "max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12,
-            "hidden_act": "gelu"}}"#
-        );
-        std::fs::write(folder.join("config.json"), config).unwrap();
-        let mut tensors = vec![
-            ("embeddings.word_embeddings.weight".to_owned(), vec![VOCAB, HIDDEN]),
-            ("embeddings.position_embeddings.weight".to_owned(), vec![512, HIDDEN]),
-            ("embeddings.token_type_embeddings.weight".to_owned(), vec![2, HIDDEN]),
-        ];
-        let mut vectors = vec![norm("embeddings.LayerNorm")];
-        for layer in 0..LAYERS {
-            let name = |part: &str| format!("encoder.layer.{layer}.{part}");
-            for (part, out, inputs) in [
-                ("attention.self.query", HIDDEN, HIDDEN),
-                ("attention.self.key", HIDDEN, HIDDEN),
-                ("attention.self.value", HIDDEN, HIDDEN),
-                ("attention.output.dense", HIDDEN, HIDDEN),
-                ("intermediate.dense", INNER, HIDDEN),
-                ("output.dense", HIDDEN, INNER),
-            ] {
-                tensors.push((name(&format!("{part}.weight")), vec![out, inputs]));
-                tensors.push((name(&format!("{part}.bias")), vec![out]));
-            }
-            vectors.push(norm(&name("attention.output.LayerNorm")));
-            vectors.push(norm(&name("output.LayerNorm")));
-        }
-        tensors.extend(vectors.into_iter().flatten());
-        write(&folder.join("model.safetensors"), &tensors);
-    }
-
-    pub(super) fn gpt2(folder: &Path) {
-        let config = format!(
-            r#"{{"model_type": "gpt2", "n_embd": {HIDDEN}, "n_head": 8, "n_layer": {LAYERS},
-            "n_positions": 256, "vocab_size": {VOCAB}, "layer_norm_epsilon": 1e-5,
-            "activation_function": "gelu_new", "tie_word_embeddings": true}}"#
-        );
-        std::fs::write(folder.join("config.json"), config).unwrap();
-        let mut tensors = vec![
-            ("transformer.wte.weight".to_owned(), vec![VOCAB, HIDDEN]),
-            ("transformer.wpe.weight".to_owned(), vec![256, HIDDEN]),
-        ];
-        tensors.extend(norm("transformer.ln_f"));
-        for layer in 0..LAYERS {
-            let name = |part: &str| format!("transformer.h.{layer}.{part}");
-            for (part, inputs, out) in [
-                ("attn.c_attn", HIDDEN, 3 * HIDDEN),
-                ("attn.c_proj", HIDDEN, HIDDEN),
-                ("mlp.c_fc", HIDDEN, INNER),
-                ("mlp.c_proj", INNER, HIDDEN),
-            ] {
-                tensors.push((name(&format!("{part}.weight")), vec![inputs, out]));
-                tensors.push((name(&format!("{part}.bias")), vec![out]));
-            }
-            tensors.extend(norm(&name("ln_1")));
-            tensors.extend(norm(&name("ln_2")));
-        }
-        write(&folder.join("model.safetensors"), &tensors);
-    }
-
-    fn norm(name: &str) -> [(String, Vec<usize>); 2] {
-        [(format!("{name}.weight"), vec![HIDDEN]), (format!("{name}.bias"), vec![HIDDEN])]
-    }
-
-    fn write(path: &Path, tensors: &[(String, Vec<usize>)]) {
-        let mut at = 0;
-        let entries: Vec<String> = tensors
-            .iter()
-            .map(|(name, shape)| {
-                let end = at + shape.iter().product::<usize>() * 4;
-                let entry = format!(
-                    r#""{name}": {{"dtype": "F32", "shape": {shape:?}, "data_offsets": [{at}, {end}]}}"#
-                );
-                at = end;
-                entry
-            })
-            .collect();
-        let header = format!("{{{}}}", entries.join(", "));
-        let mut file = std::io::BufWriter::new(std::fs::File::create(path).unwrap());
-        file.write_all(&(header.len() as u64).to_le_bytes()).unwrap();
-        file.write_all(header.as_bytes()).unwrap();
-        let mut state = 1_u32;
-        for _ in 0..at / 4 {
-            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            let number = (state >> 8) as f32 / (1 << 24) as f32 - 0.5;
-            file.write_all(&(number * 0.1).to_le_bytes()).unwrap();
-        }
-    }
 }

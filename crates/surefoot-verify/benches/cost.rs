@@ -10,10 +10,7 @@ use burn::tensor::Device;
 use surefoot_models::{Batch, Logits, Opened, Want};
 use surefoot_verify::capture::{self, Disturbance};
 use surefoot_verify::challenge::{ChallengeSet, public_key};
-
-#[allow(dead_code, reason = "others need the rest of it")]
-#[path = "../../surefoot-cli/tests/made/mod.rs"]
-mod made;
+use testkit::made;
 
 const ROUNDS: usize = 5;
 

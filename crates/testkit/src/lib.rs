@@ -1,10 +1,11 @@
-//! Fault injection and the conformance suite, for Surefoot's own tests.
+//! Fault injection, the conformance suite and made-up models, for Surefoot's own tests and benches.
 //!
 //! Each case of the [`conformance`] suite takes a device and panics if the device, or Surefoot
 //! on it, doesn't do as it should. `conformance_suite!` makes a test of each case for one device.
 
 pub mod conformance;
 pub mod drills;
+pub mod made;
 pub mod networks;
 
 use std::sync::Arc;

@@ -340,25 +340,26 @@ impl Decoder {
         let joined = live.joined();
         let Some(first) = live.sequences.get(joined) else { return Ok(()) };
         let width = bucket::width(first.tokens.len());
-        let most = (self.pace.limit() / width).max(1);
-        let mut end = joined;
-        for at in joined..live.sequences.len() {
-            if end - joined < most && bucket::width(live.sequences[at].tokens.len()) == width {
-                live.sequences.swap(end, at);
-                end += 1;
-            }
-        }
+        let is_alike = |sequence: &Sequence| bucket::width(sequence.tokens.len()) == width;
+        let waiting = live.sequences.split_off(joined);
+        let (mut alike, mut others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_alike);
+        let rest = alike.split_off(self.pace.how_many(alike.len(), width));
+        let end = joined + alike.len();
+        live.sequences.append(&mut alike);
+        // Those that are left keep their order: who came first joins next.
+        others.extend(rest);
+        others.sort_by_key(|sequence| sequence.accepted);
+        live.sequences.append(&mut others);
         let begun = Instant::now();
         let tokens: Vec<Vec<u32>> =
             live.sequences[joined..end].iter().map(|sequence| sequence.tokens.clone()).collect();
-        let padded = width;
         let least = loaded.least(tokens.len(), width.min(self.shape.context), &self.shape);
         let Some((_, decoding)) = &mut live.decoding else { return Ok(()) };
         match decoding.join(passes, &tokens, least) {
             Ok(logits) => {
                 self.metrics.prompt_tokens(tokens.iter().map(Vec::len).sum());
                 self.metrics.batch("prompt", tokens.len(), begun.elapsed());
-                self.pace.passed(tokens.len() * padded, begun.elapsed());
+                self.pace.passed(tokens.len() * width, begun.elapsed());
                 self.accept(live, joined, &logits);
                 Ok(())
             }

@@ -136,7 +136,7 @@ impl Encoder {
                     let width = batch.key;
                     let mut flying = Some(batch);
                     while !texts.is_empty() {
-                        let most = (self.pace.limit() / width).clamp(1, texts.len());
+                        let most = self.pace.how_many(texts.len(), width);
                         let rest = texts.split_off(most);
                         let answers = self.embed(texts, width, true);
                         // The next batch should not wait for this one's answers to be told.

@@ -2,24 +2,22 @@
 //!
 //! More in one pass is not always more in a second: on a processor a large pass falls out of the
 //! caches, on a GPU a small one leaves most of it idle. Passes are told apart by the power of two
-//! below their tokens. The size that was fastest so far is the limit. Every size is tried at first,
-//! as far as there is work for it, and one of them again now and then, so that the limit follows
-//! the machine.
+//! below their tokens. Of the sizes that there is work for, the one that was fastest so far is
+//! taken. Each of them is tried at first, and one of them again now and then, so that the choice
+//! follows the machine.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 /// Powers of two that are told apart.
 const CLASSES: usize = 25;
-/// Smaller passes are not worth trying: one text has more.
-const SMALLEST: usize = 4;
 /// So many passes of a class before it is judged.
 const ENOUGH: u32 = 2;
 /// After so many passes one size is tried again.
 const CURIOSITY: u32 = 64;
 /// The weight of the latest pass.
 const LATEST: f64 = 0.25;
-/// Another size has to be so much faster: noise should not move the limit.
+/// Another size has to be so much faster: noise should not move the choice.
 const CLEARLY: f64 = 1.02;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -37,7 +35,7 @@ struct Known {
     next_trial: usize,
 }
 
-/// The limit of one kind of pass.
+/// The size of one kind of pass.
 #[derive(Debug)]
 pub(crate) struct Pace {
     most: usize,
@@ -50,23 +48,24 @@ impl Pace {
         Self { most, known: Mutex::default() }
     }
 
-    /// How many tokens the next pass should have at most.
-    pub(crate) fn limit(&self) -> usize {
+    /// How many of `count` sequences, padded to `width` tokens each, the next pass should have.
+    pub(crate) fn how_many(&self, count: usize, width: usize) -> usize {
+        let width = width.max(1);
+        let most = (self.most / width).clamp(1, count.max(1));
+        // Only sizes that such sequences can have: one that can't be tried would stay unknown.
+        let (low, high) = (class(width), class(most * width));
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = class(self.most);
-        let unknown =
-            (SMALLEST.min(last)..=last).rev().find(|&at| known.classes[at].passes < ENOUGH);
-        let allowed = match (unknown, known.best) {
-            (Some(unknown), _) => unknown,
-            (None, Some(_)) if known.passes >= CURIOSITY => {
+        let unknown = (low..=high).rev().find(|&at| known.classes[at].passes < ENOUGH);
+        let chosen = match unknown {
+            Some(unknown) => unknown,
+            None if known.passes >= CURIOSITY => {
                 known.passes = 0;
-                known.next_trial = (known.next_trial + 1) % (last + 1);
-                known.next_trial.max(SMALLEST.min(last))
+                known.next_trial = known.next_trial.wrapping_add(1);
+                low + known.next_trial % (high - low + 1)
             }
-            (None, Some(best)) => best,
-            (None, None) => last,
+            None => known.fastest(low, high),
         };
-        ((2 << allowed) - 1).min(self.most)
+        (((2 << chosen) - 1) / width).clamp(1, most)
     }
 
     /// Tells of a pass.
@@ -80,16 +79,17 @@ impl Pace {
         let fresh = seen.passes < ENOUGH;
         seen.rate = if fresh { rate } else { seen.rate + LATEST * (rate - seen.rate) };
         seen.passes = seen.passes.saturating_add(1);
-        let classes = &known.classes;
-        let fastest = (0..CLASSES)
-            .filter(|&at| classes[at].passes >= ENOUGH)
-            .max_by(|&a, &b| classes[a].rate.total_cmp(&classes[b].rate));
+    }
+}
+
+impl Known {
+    /// The fastest class of those from `low` to `high`.
+    fn fastest(&mut self, low: usize, high: usize) -> usize {
+        let rate = |at: usize| self.classes[at].rate;
+        let fastest = (low..=high).max_by(|&a, &b| rate(a).total_cmp(&rate(b))).unwrap_or(high);
         let stays =
-            |best: usize, fastest: usize| classes[fastest].rate <= classes[best].rate * CLEARLY;
-        known.best = match (known.best, fastest) {
-            (Some(best), Some(fastest)) if stays(best, fastest) => Some(best),
-            (_, fastest) => fastest,
-        };
+            |best: &usize| (low..=high).contains(best) && rate(fastest) <= rate(*best) * CLEARLY;
+        *self.best.insert(self.best.filter(stays).unwrap_or(fastest))
     }
 }
 
@@ -101,48 +101,75 @@ fn class(tokens: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// The limit after many full passes on a machine that takes `seconds` for so many tokens.
-    fn settled(most: usize, seconds: impl Fn(usize) -> f64) -> (usize, f64) {
-        let pace = Pace::new(most);
+    /// What passes over `count` sequences of `width` tokens settle at on a machine that takes
+    /// `seconds` for so many tokens: their tokens, and how many of them a second.
+    fn settled(
+        pace: &Pace,
+        [count, width]: [usize; 2],
+        seconds: impl Fn(usize) -> f64,
+    ) -> (usize, f64) {
         let (mut tokens, mut time) = (0, 0.0);
+        let mut sizes = Vec::new();
         for pass in 0..1000 {
-            let size = pace.limit();
-            assert!(size >= 1 && size <= most);
+            let many = pace.how_many(count, width);
+            assert!(many >= 1 && many <= count);
+            let size = many * width;
             let took = seconds(size);
             pace.passed(size, Duration::from_secs_f64(took));
             if pass >= 200 {
                 tokens += size;
                 time += took;
+                sizes.push(size);
             }
         }
-        (pace.limit(), tokens as f64 / time)
+        sizes.sort_unstable();
+        (sizes[sizes.len() / 2], tokens as f64 / time)
+    }
+
+    const SHAPES: [[usize; 2]; 7] =
+        [[512, 16], [64, 16], [64, 32], [64, 48], [64, 128], [64, 512], [3, 4096]];
+
+    #[test]
+    fn where_more_is_better_all_go_that_fit() {
+        for [count, width] in SHAPES {
+            let (size, _) = settled(&Pace::new(8192), [count, width], |tokens| {
+                1e-2 + tokens as f64 * 1e-6
+            });
+            assert_eq!(size, (8192 / width).min(count) * width, "{count} of {width}");
+        }
     }
 
     #[test]
-    fn where_more_is_better_the_limit_is_the_most() {
-        let (limit, _) = settled(8192, |tokens| 1e-2 + tokens as f64 * 1e-6);
-        assert_eq!(limit, 8192);
-    }
-
-    #[test]
-    fn where_large_passes_are_slow_the_limit_comes_down_and_little_is_lost() {
-        // From 512 tokens on every token costs half as much again.
+    fn where_large_passes_are_slow_they_become_smaller_and_little_is_lost() {
+        // From 1,024 tokens on every token costs half as much again.
         let seconds =
-            |tokens: usize| tokens as f64 * if tokens < 512 { 1e-5 } else { 1.5e-5 } + 1e-4;
-        let (limit, rate) = settled(8192, seconds);
-        assert!((255..512).contains(&limit), "{limit}");
-        let best = 511.0 / seconds(511);
-        assert!(rate > 0.95 * best, "{rate} of {best}");
+            |tokens: usize| tokens as f64 * if tokens < 1024 { 1e-5 } else { 1.5e-5 } + 1e-4;
+        for [count, width] in SHAPES {
+            let (size, rate) = settled(&Pace::new(8192), [count, width], seconds);
+            let all = (8192 / width).min(count);
+            let best = (1..=all).map(|many| many * width);
+            let best = best.map(|size| size as f64 / seconds(size)).fold(0.0, f64::max);
+            assert!(rate > 0.93 * best, "{count} of {width}: {rate} of {best}");
+            assert!(width > 512 || size < 1024, "{count} of {width}: {size}");
+        }
     }
 
     #[test]
-    fn small_passes_for_want_of_work_do_not_bring_the_limit_down() {
+    fn long_sequences_after_short_ones_go_together_too() {
+        let pace = Pace::new(8192);
+        let seconds = |tokens: usize| 1e-2 + tokens as f64 * 1e-6;
+        settled(&pace, [512, 16], seconds);
+        assert_eq!(settled(&pace, [64, 512], seconds).0, 8192);
+    }
+
+    #[test]
+    fn small_passes_for_want_of_work_do_not_make_the_others_small() {
         let pace = Pace::new(4096);
         let seconds = |tokens: usize| 1e-3 + tokens as f64 * 1e-6;
         for pass in 0..500 {
-            let size = if pass % 10 == 0 { pace.limit() } else { 16 };
+            let size = pace.how_many(if pass % 10 == 0 { 256 } else { 1 }, 16) * 16;
             pace.passed(size, Duration::from_secs_f64(seconds(size)));
         }
-        assert!(pace.limit() >= 2047, "{}", pace.limit());
+        assert!(settled(&pace, [256, 16], seconds).0 >= 2047);
     }
 }

@@ -9,6 +9,7 @@ mod footing_args;
 mod model_progress;
 mod model_run;
 mod terminal;
+mod trouble;
 mod watch;
 
 use std::process::ExitCode;

@@ -119,32 +119,49 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         deadline: Option<Instant>,
     ) -> Result<Ticket<K>, Refused<T>> {
         let mut state = lock(&self.state);
-        if state.closed {
-            return Err(Refused::Closed(item));
+        match self.refusal(&state, 1) {
+            Some(Refusal::Full) => return Err(Refused::Full(item)),
+            Some(Refusal::Closed) => return Err(Refused::Closed(item)),
+            None => {}
         }
-        if state.len >= self.capacity {
-            return Err(Refused::Full(item));
-        }
-        let arrived = now();
-        let id = state.next_id;
-        state.next_id += 1;
-        let request = Request::new(id, item, arrived, deadline);
-        let ticket = Ticket::new(key.clone(), &request);
-        let first = state.len == 0;
-        let bucket = state.buckets.entry(key).or_default();
-        bucket.push_back(request);
-        let waiting_here = bucket.len();
-        state.len += 1;
-        let hurries = deadline.is_some_and(|at| at < arrived + state.patience);
-        state.away = state.away.saturating_sub(1);
-        let all_back = state.in_flight == 0 && state.away == 0;
-        let matters = first || all_back || waiting_here >= state.full_at || hurries;
-        let wake = matters && state.watching > 0;
+        let (ticket, wake) = state.add(key, item, deadline);
         drop(state);
         if wake {
             self.work.notify_one();
         }
         Ok(ticket)
+    }
+
+    /// Adds all of `items`, in one go, or none if there is no room for all of them: nobody takes
+    /// some of them before the others are there.
+    pub fn push_all(
+        &self,
+        items: Vec<(K, T)>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Refused<Vec<(K, T)>>> {
+        let mut state = lock(&self.state);
+        match self.refusal(&state, items.len()) {
+            Some(Refusal::Full) => return Err(Refused::Full(items)),
+            Some(Refusal::Closed) => return Err(Refused::Closed(items)),
+            None => {}
+        }
+        let mut wake = false;
+        for (key, item) in items {
+            wake |= state.add(key, item, deadline).1;
+        }
+        drop(state);
+        if wake {
+            self.work.notify_one();
+        }
+        Ok(())
+    }
+
+    fn refusal(&self, state: &State<K, T>, count: usize) -> Option<Refusal> {
+        if state.closed {
+            Some(Refusal::Closed)
+        } else {
+            (state.len + count > self.capacity).then_some(Refusal::Full)
+        }
     }
 
     /// Waits for the next batch of at most `max` requests, none of which waits longer than
@@ -199,6 +216,11 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
     /// [`join`](Self::join) for long; [`next_batch`](Self::next_batch) gives them by itself.
     pub fn take_expired(&self) -> Vec<Request<T>> {
         lock(&self.state).take_expired(now())
+    }
+
+    /// Takes the requests whose item `out` picks, for one that knows that nobody waits for them.
+    pub fn take_if(&self, out: impl Fn(&T) -> bool) -> Vec<Request<T>> {
+        lock(&self.state).take_where(|request| out(&request.item))
     }
 
     /// Marks a request as cancelled. Gives its item back if it still waited; one that was taken
@@ -310,6 +332,12 @@ impl<K: Eq + Hash + Clone, T> Drop for Flight<'_, K, T> {
     }
 }
 
+/// Why requests are not taken.
+enum Refusal {
+    Full,
+    Closed,
+}
+
 /// What a consumer should do.
 enum Choice<K> {
     Take(K),
@@ -363,19 +391,41 @@ impl<K: Eq + Hash + Clone, T> State<K, T> {
         }
     }
 
+    /// Puts a request into its bucket; whether a consumer that waits should look at it.
+    fn add(&mut self, key: K, item: T, deadline: Option<Instant>) -> (Ticket<K>, bool) {
+        let arrived = now();
+        let request = Request::new(self.next_id, item, arrived, deadline);
+        self.next_id += 1;
+        let ticket = Ticket::new(key.clone(), &request);
+        let first = self.len == 0;
+        let bucket = self.buckets.entry(key).or_default();
+        bucket.push_back(request);
+        let waiting_here = bucket.len();
+        self.len += 1;
+        let hurries = deadline.is_some_and(|at| at < arrived + self.patience);
+        self.away = self.away.saturating_sub(1);
+        let all_back = self.in_flight == 0 && self.away == 0;
+        let matters = first || all_back || waiting_here >= self.full_at || hurries;
+        (ticket, matters && self.watching > 0)
+    }
+
     fn take_expired(&mut self, now: Instant) -> Vec<Request<T>> {
-        let mut expired = Vec::new();
+        self.take_where(|request| request.is_expired(now))
+    }
+
+    fn take_where(&mut self, out: impl Fn(&Request<T>) -> bool) -> Vec<Request<T>> {
+        let mut taken = Vec::new();
         for bucket in self.buckets.values_mut() {
-            if bucket.iter().any(|request| request.is_expired(now)) {
-                expired.extend(pick(bucket, |request| request.is_expired(now)));
+            if bucket.iter().any(&out) {
+                taken.extend(pick(bucket, &out));
             }
         }
-        if !expired.is_empty() {
-            expired.sort_by_key(Request::id);
-            self.len -= expired.len();
+        if !taken.is_empty() {
+            taken.sort_by_key(Request::id);
+            self.len -= taken.len();
             self.buckets.retain(|_, bucket| !bucket.is_empty());
         }
-        expired
+        taken
     }
 
     fn forget_if_empty(&mut self, key: &K) {

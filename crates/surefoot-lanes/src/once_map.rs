@@ -115,6 +115,22 @@ impl<K: Eq + Hash + Clone, V: Clone> OnceMap<K, V> {
         }
     }
 
+    /// Forgets every value but that of `key`. Those that are being made are left alone.
+    pub fn forget_others(&self, key: &K) {
+        let mut others = Vec::new();
+        let mut state = lock(&self.state);
+        state.entries.retain(|at, entry| match entry {
+            Entry::Made(value) if at != key => {
+                others.push(value.clone());
+                false
+            }
+            _ => true,
+        });
+        // Nobody should wait while a large value is freed.
+        drop(state);
+        drop(others);
+    }
+
     /// How many values were made, successfully, since the map exists.
     pub fn initialisations(&self) -> u64 {
         lock(&self.state).initialisations

@@ -277,6 +277,41 @@ fn cancelling_gives_the_item_back_while_it_waits_and_marks_it_after() {
 }
 
 #[test]
+fn all_are_queued_in_one_go_or_none_is() {
+    let queue = BatchQueue::new(3);
+    queue.push_all(vec![(1, "a"), (2, "b")], None).unwrap();
+    let refused = queue.push_all(vec![(1, "c"), (1, "d")], None).unwrap_err();
+    assert!(matches!(refused, Refused::Full(_)));
+    assert_eq!(refused.into_item(), [(1, "c"), (1, "d")]);
+    assert_eq!(queue.len(), 2);
+    queue.push_all(vec![(1, "c")], None).unwrap();
+    assert_eq!(items(&batch(queue.next_batch(8, NEVER))), ["a", "c"]);
+    queue.close();
+    assert!(matches!(queue.push_all(vec![(1, "e")], None), Err(Refused::Closed(_))));
+}
+
+#[test]
+fn a_consumer_that_waits_gets_all_that_came_in_one_go() {
+    let queue = BatchQueue::new(64);
+    std::thread::scope(|scope| {
+        let consumer = scope.spawn(|| batch(queue.next_batch(64, NEVER)).requests.len());
+        std::thread::sleep(Duration::from_millis(5));
+        queue.push_all(vec![(1, "x"); 64], None).unwrap();
+        assert_eq!(consumer.join().unwrap(), 64);
+    });
+}
+
+#[test]
+fn what_nobody_waits_for_makes_room() {
+    let queue = BatchQueue::new(4);
+    queue.push_all(vec![(1, 1), (2, 2), (1, 3), (3, 4)], None).unwrap();
+    let taken: Vec<_> = queue.take_if(|item| item % 2 == 0).into_iter().map(|r| r.item).collect();
+    assert_eq!(taken, [2, 4]);
+    assert_eq!(queue.len(), 2);
+    queue.push_all(vec![(2, 5), (2, 6)], None).unwrap();
+}
+
+#[test]
 fn requests_join_a_batch_that_runs() {
     let queue = BatchQueue::new(8);
     for (key, item) in [(1, "a"), (2, "x"), (1, "b"), (1, "c")] {

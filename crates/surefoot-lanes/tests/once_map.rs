@@ -80,6 +80,19 @@ fn a_forgotten_key_is_made_anew() {
 }
 
 #[test]
+fn all_but_one_are_forgotten_and_what_is_being_made_is_not() {
+    let map = OnceMap::new();
+    for key in ['a', 'b', 'c'] {
+        map.get_or_make(&key, || 1);
+    }
+    let Begun::Mine(turn) = map.begin(&'d', Patience::None) else { panic!("nobody makes it") };
+    map.forget_others(&'b');
+    assert_eq!((map.get(&'a'), map.get(&'b'), map.get(&'c')), (None, Some(1), None));
+    turn.finish(4);
+    assert_eq!(map.get(&'d'), Some(4));
+}
+
+#[test]
 fn one_without_patience_is_told_that_another_makes_it() {
     let map = OnceMap::<_, u32>::new();
     let Begun::Mine(turn) = map.begin(&'a', Patience::None) else { panic!("nobody makes it") };

@@ -208,11 +208,8 @@ impl Metrics {
         self.refused.inc();
     }
 
-    pub(crate) fn finished(&self, tokens: usize) {
+    pub(crate) fn finished(&self) {
         self.finished.inc();
-        if tokens > 0 {
-            self.count_tokens("generated", tokens);
-        }
     }
 
     pub(crate) fn failed(&self) {
@@ -221,6 +218,10 @@ impl Metrics {
 
     pub(crate) fn cancelled(&self) {
         self.cancelled.inc();
+    }
+
+    pub(crate) fn generated_tokens(&self, tokens: usize) {
+        self.count_tokens("generated", tokens);
     }
 
     pub(crate) fn prompt_tokens(&self, tokens: usize) {

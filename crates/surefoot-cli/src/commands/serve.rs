@@ -25,6 +25,7 @@ use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_run;
 use crate::terminal::Terminal;
+use crate::trouble;
 use crate::watch;
 
 /// Where a key can be given without leaving it in a file or on the command line.
@@ -194,7 +195,7 @@ impl Serve {
         // Taken before the model is loaded: a port that is in use is found out at once.
         let listener = listen(address)?;
         let live = watch::start(self.watch, format!("Serving {}", self.name()?), terminal)?;
-        let mut journal = global.journal_builder()?;
+        let mut journal = global.journal_builder()?.listener(trouble::tell(global.quiet));
         if let Some(live) = &live {
             journal = journal.listener(live.listener());
         }
@@ -233,9 +234,12 @@ impl Serve {
             max_tokens: self.limits.max_tokens as usize,
             timeout: Duration::from_secs(u64::from(self.limits.timeout)),
         };
-        self.announce(&listener, &engine, &settings.name, global, terminal)?;
+        let name = settings.name.clone();
         let app = Arc::new(App::new(engine, texts, template, settings, Arc::clone(&metrics)));
-        let served = serve(listener, Arc::clone(&app));
+        let address = listener.local_addr();
+        let served = serve(listener, Arc::clone(&app), || {
+            self.announce(address, app.engine(), &name, global, terminal)
+        });
         // The engine finishes what it has; then nothing more is told.
         drop(app);
         let counts = metrics.counts();
@@ -318,14 +322,13 @@ impl Serve {
 
     fn announce(
         &self,
-        listener: &TcpListener,
+        address: std::io::Result<SocketAddr>,
         engine: &Engine,
         name: &str,
         global: &Global,
         terminal: &Terminal,
     ) -> Result<(), Failure> {
-        let address = listener
-            .local_addr()
+        let address = address
             .map_err(|error| Failure::usage("the address can't be told").caused_by(&error))?;
         let (shape, plan) = (engine.shape(), engine.plan());
         let document = Document {
@@ -388,8 +391,12 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     Ok(listener)
 }
 
-/// Serves until a signal comes, then drains.
-fn serve(listener: TcpListener, app: Arc<App>) -> Result<(), Failure> {
+/// Serves until a signal comes, then drains. `announce` says so once both can happen.
+fn serve(
+    listener: TcpListener,
+    app: Arc<App>,
+    announce: impl FnOnce() -> Result<(), Failure>,
+) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::usage("the server failed").caused_by(&error);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -399,40 +406,69 @@ fn serve(listener: TcpListener, app: Arc<App>) -> Result<(), Failure> {
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
         tokio::spawn(show_life(Arc::clone(&app)));
-        http::serve(listener, app, asked_to_stop()).await.map_err(failed)
+        let stop = tokio::spawn(asked_to_stop(Signals::new().map_err(failed)?));
+        announce()?;
+        // The task of `stop` only ends when a signal has come.
+        http::serve(listener, app, async { drop(stop.await) }).await.map_err(failed)
     })
 }
 
 /// Done when this process is asked to stop. A second Ctrl-C ends it at once.
-async fn asked_to_stop() {
+async fn asked_to_stop(mut signals: Signals) {
     tokio::select! {
-        () = interrupted() => {}
-        () = terminated() => {}
+        () = signals.any() => {}
         () = released() => {}
     }
     eprintln!("finishing what was accepted; Ctrl-C again doesn't wait");
-    tokio::spawn(async {
-        interrupted().await;
+    tokio::spawn(async move {
+        signals.interrupt().await;
         std::process::exit(Exit::Interrupted as i32);
     });
 }
 
-async fn interrupted() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        // Without signals there is nothing to wait for.
-        std::future::pending::<()>().await;
+/// The signals that ask to stop; caught from when this is made.
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
+        Ok(Self { interrupt: signal(interrupt)?, terminate: signal(terminate)? })
+    }
+
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    async fn interrupt(&mut self) {
+        self.interrupt.recv().await;
     }
 }
 
-async fn terminated() {
-    #[cfg(unix)]
-    if let Ok(mut signal) =
-        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
-    {
-        signal.recv().await;
-        return;
+#[cfg(windows)]
+struct Signals(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        tokio::signal::windows::ctrl_c().map(Self)
     }
-    std::future::pending::<()>().await;
+
+    async fn any(&mut self) {
+        self.interrupt().await;
+    }
+
+    async fn interrupt(&mut self) {
+        self.0.recv().await;
+    }
 }
 
 /// Done when the supervisor that started this process asks it to end, or is gone.

@@ -52,6 +52,80 @@ fn a_client_that_goes_away_frees_its_place() {
 }
 
 #[test]
+fn a_client_that_left_the_queue_makes_room_for_another() {
+    let model = slow_model();
+    let server = Server::start(model.path(), &["--max-sequences", "1", "--queue", "1"]);
+    let long = || json!({"prompt": [5], "max_tokens": LONG, "stream": true});
+    let mut running = server.open("/v1/completions", long());
+    read_events(&mut running, 1);
+    let queued = server.open("/v1/completions", long());
+    server.wait_for("surefoot_queue_depth{engine=\"decode\"}", 1.0);
+    drop(queued);
+    // The one that runs goes on all the while.
+    let begun = Instant::now();
+    let next = loop {
+        let mut next = server.open("/v1/completions", long());
+        let mut status = [0; 12];
+        next.read_exact(&mut status).unwrap();
+        if &status == b"HTTP/1.1 200" {
+            break next;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "the place in the queue is not free");
+    };
+    assert_eq!(server.metric("surefoot_sequences_total{outcome=\"cancelled\"}"), 1.0);
+    assert_eq!(server.metric("surefoot_sequences_total{outcome=\"finished\"}"), 0.0);
+    drop((running, next));
+}
+
+#[test]
+fn an_answer_that_came_to_a_stop_text_is_finished_not_abandoned() {
+    let server = Server::start(&fixture("llama-tiny"), &[]);
+    let whole = &server.complete(json!({"prompt": "x", "max_tokens": 40}))[0];
+    let stop: String = whole.chars().skip(5).take(2).collect();
+    let body = json!({"prompt": "x", "max_tokens": 40, "stop": stop, "n": 3, "temperature": 0});
+    for text in server.complete(body) {
+        assert!(text.len() < whole.len(), "{text:?} of {whole:?}");
+    }
+    server.wait_for("surefoot_sequences_total{outcome=\"finished\"}", 4.0);
+    assert_eq!(server.metric("surefoot_sequences_total{outcome=\"cancelled\"}"), 0.0);
+    let generated = server.metric("surefoot_tokens_total{kind=\"generated\"}");
+    assert!(generated > 40.0, "{generated}");
+    assert_eq!(server.metric("surefoot_first_token_seconds_count"), 4.0);
+}
+
+#[test]
+fn clients_that_send_nothing_or_take_nothing_do_not_keep_a_server_from_ending() {
+    let mut server = Server::start(&fixture("gpt2-tiny"), &[]);
+    let headers = "POST /v1/completions HTTP/1.1\r\nHost: here\r\n\
+                   Content-Type: application/json\r\nContent-Length: 500\r\n";
+    let _half_a_header = server.send(&headers[..60]);
+    let _half_a_body = server.send(&format!("{headers}\r\n{{\"model\":"));
+    // A stream of some 30 MB that nobody reads: more than the system keeps.
+    let mut unread = json!({"prompt": [5], "max_tokens": 100, "n": 128});
+    unread["stream"] = json!(true);
+    unread["logprobs"] = json!(20);
+    let _unread = server.open("/v1/completions", unread);
+    server.wait_for("surefoot_sequences_total{outcome=\"finished\"}", 128.0);
+    let begun = Instant::now();
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+    assert!(begun.elapsed() > Duration::from_secs(5), "nothing was kept waiting");
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+}
+
+#[test]
+fn large_bodies_that_never_come_keep_no_small_one_waiting() {
+    let server = Server::start(&fixture("gpt2-tiny"), &["--max-body", "8MiB"]);
+    let headers = "POST /v1/completions HTTP/1.1\r\nHost: here\r\n\
+                   Content-Type: application/json\r\nContent-Length: 8388608\r\n\r\n";
+    let _slow: Vec<_> = (0..3).map(|_| server.send(headers)).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    server.complete(json!({"prompt": "x", "max_tokens": 2}));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+#[test]
 fn a_short_request_joins_a_long_one_that_runs_and_is_done_first() {
     let model = slow_model();
     let server = Server::start(model.path(), &[]);

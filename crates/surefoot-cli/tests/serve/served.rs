@@ -77,7 +77,8 @@ impl Answer {
         if let Some(code) = code {
             assert_eq!(error["code"], code, "{error}");
         }
-        assert_eq!(self.retry_after, matches!(status, 429 | 503));
+        let again = error["code"] != "timeout";
+        assert_eq!(self.retry_after, matches!(status, 429 | 503) && again);
     }
 }
 
@@ -175,24 +176,33 @@ impl Server {
         events.into_iter().map(|event| serde_json::from_str(event).unwrap()).collect()
     }
 
+    /// Opens a connection and sends `bytes` on it.
+    pub(crate) fn send(&self, bytes: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(self.url.strip_prefix("http://").unwrap()).unwrap();
+        stream.write_all(bytes.as_bytes()).unwrap();
+        stream
+    }
+
     /// Opens a connection and sends a request on it.
     pub(crate) fn open(&self, path: &str, mut body: Value) -> TcpStream {
         body["model"] = json!(self.model);
         let body = body.to_string();
-        let mut stream = TcpStream::connect(self.url.strip_prefix("http://").unwrap()).unwrap();
-        write!(
-            stream,
+        self.send(&format!(
             "POST {path} HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
-        )
-        .unwrap();
-        stream
+        ))
     }
 
     /// A figure of the metrics.
     pub(crate) fn metric(&self, name: &str) -> f64 {
         let metrics = self.get("/metrics").body;
+        let family = name.split('{').next().unwrap();
+        let family = ["_total", "_sum", "_count", "_bucket"]
+            .iter()
+            .find_map(|end| family.strip_suffix(end))
+            .unwrap_or(family);
+        assert!(metrics.contains(&format!("# TYPE {family} ")), "there is no {name}");
         let line = metrics.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or(0.0)
     }

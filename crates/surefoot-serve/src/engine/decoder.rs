@@ -20,18 +20,18 @@ use std::time::{Duration, Instant};
 
 use surefoot::recover::Step;
 use surefoot::{BoxError, Fault};
-use surefoot_lanes::{BatchQueue, Next, Refused, Request};
+use surefoot_lanes::{BatchQueue, Next, Request};
 use surefoot_models::generate::session::{Decoding, Passes};
 use surefoot_models::{ModelError, Rows};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::bucket;
 use super::error::EngineError;
 use super::pace::Pace;
 use super::pulse::Pulse;
 use super::resident::{Loaded, Place, Resident, device_error};
-use super::sequence::{Fate, Generation, Said, Sequence};
+use super::sequence::{Fate, Generation, Hearing, Sequence};
 use super::shape::Shape;
+use super::submit::submit_all;
 use crate::metrics::Metrics;
 
 /// How long one guarded run of steps lasts.
@@ -134,26 +134,15 @@ impl Decoder {
         &self,
         generations: Vec<Generation>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<UnboundedReceiver<Said>>, EngineError> {
-        let mut tickets = Vec::with_capacity(generations.len());
+    ) -> Result<Vec<Hearing>, EngineError> {
+        let mut items = Vec::with_capacity(generations.len());
         let mut heard = Vec::with_capacity(generations.len());
         for generation in generations {
-            let (told, hear) = unbounded_channel();
-            let sequence = Sequence::new(generation, told, deadline);
-            match self.queue.push((), sequence, deadline) {
-                Ok(ticket) => tickets.push(ticket),
-                Err(refused) => {
-                    for ticket in &tickets {
-                        self.queue.cancel(ticket);
-                    }
-                    return Err(match refused {
-                        Refused::Full(_) => EngineError::Full(self.queue.capacity()),
-                        Refused::Closed(_) => EngineError::Closed,
-                    });
-                }
-            }
-            heard.push(hear);
+            let (sequence, hearing) = Sequence::new(generation, deadline);
+            items.push(((), sequence));
+            heard.push(hearing);
         }
+        submit_all(&self.queue, items, deadline, Sequence::is_abandoned, &self.metrics)?;
         Ok(heard)
     }
 
@@ -274,17 +263,29 @@ impl Decoder {
     /// Takes out who was abandoned or is out of time.
     fn let_go(&self, live: &mut Live) {
         let now = Instant::now();
+        let goes = |sequence: &Sequence| sequence.is_abandoned() || sequence.is_expired(now);
+        let mut gone = Vec::new();
         let mut at = 0;
         while at < live.sequences.len() {
-            let sequence = &live.sequences[at];
-            if sequence.is_abandoned() {
-                live.take_out(at);
-                self.metrics.cancelled();
-            } else if sequence.is_expired(now) {
-                self.metrics.failed();
-                live.take_out(at).expire(now);
+            if goes(&live.sequences[at]) {
+                gone.push(live.take_out(at));
             } else {
                 at += 1;
+            }
+        }
+        if live.parked.iter().any(goes) {
+            let (leave, stay): (VecDeque<_>, _) = live.parked.drain(..).partition(goes);
+            live.parked = stay;
+            gone.extend(leave);
+        }
+        for sequence in gone {
+            if sequence.has_enough() {
+                self.metrics.finished();
+            } else if sequence.is_abandoned() {
+                self.metrics.cancelled();
+            } else {
+                self.metrics.failed();
+                sequence.expire(now);
             }
         }
     }
@@ -357,7 +358,9 @@ impl Decoder {
         let Some((_, decoding)) = &mut live.decoding else { return Ok(()) };
         match decoding.join(passes, &tokens, least) {
             Ok(logits) => {
-                self.metrics.prompt_tokens(tokens.iter().map(Vec::len).sum());
+                // One that joins again after a fault has had its prompt counted.
+                let fresh = live.sequences[joined..end].iter().filter(|s| s.generated() == 0);
+                self.metrics.prompt_tokens(fresh.map(|s| s.prompt).sum());
                 self.metrics.batch("prompt", tokens.len(), begun.elapsed());
                 self.pace.passed(tokens.len() * width, begun.elapsed());
                 self.accept(live, joined, &logits);
@@ -400,19 +403,24 @@ impl Decoder {
     fn accept(&self, live: &mut Live, first: usize, logits: &Rows) {
         let count = logits.numbers.len() / logits.cols.max(1);
         live.ended_last = 0;
+        let mut generated = 0;
         // From the last one on: who leaves gives its place to one that had its turn.
         for row in (0..count).rev() {
             let sequence = &mut live.sequences[first + row];
+            let before = sequence.generated();
             let fate = sequence.accept(logits.row(row), &self.ends);
-            if sequence.generated() == 1 {
-                self.metrics.first_token(sequence.accepted.elapsed());
+            if sequence.generated() > before {
+                generated += 1;
+                if before == 0 {
+                    self.metrics.first_token(sequence.accepted.elapsed());
+                }
             }
             match fate {
                 Fate::GoesOn => {}
                 Fate::Ended(ending) => {
                     live.ended_last += 1;
                     let ended = live.take_out(first + row);
-                    self.metrics.finished(ended.generated());
+                    self.metrics.finished();
                     ended.end(ending);
                 }
                 Fate::NotFinite => {
@@ -422,6 +430,7 @@ impl Decoder {
                 }
             }
         }
+        self.metrics.generated_tokens(generated);
     }
 }
 

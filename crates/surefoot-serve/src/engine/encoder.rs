@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use surefoot::recover::Confirm;
 use surefoot::{BoxError, Fault};
-use surefoot_lanes::{BatchQueue, Next, Refused, Request};
+use surefoot_lanes::{BatchQueue, Next, Request};
 use surefoot_models::ModelError;
 use surefoot_models::embed::Pooling;
 use tokio::sync::oneshot;
@@ -20,6 +20,7 @@ use super::pace::Pace;
 use super::pulse::Pulse;
 use super::resident::{NotLoaded, Resident, device_error};
 use super::shape::Shape;
+use super::submit::submit_all;
 use crate::metrics::Metrics;
 
 /// A vector that will come, or why it won't.
@@ -90,25 +91,14 @@ impl Encoder {
         texts: Vec<Vec<u32>>,
         deadline: Option<Instant>,
     ) -> Result<Vec<ToCome>, EngineError> {
-        let mut tickets = Vec::with_capacity(texts.len());
+        let mut items = Vec::with_capacity(texts.len());
         let mut heard = Vec::with_capacity(texts.len());
         for tokens in texts {
             let (told, hear) = oneshot::channel();
-            let key = bucket::width(tokens.len());
-            match self.queue.push(key, Text { tokens, told }, deadline) {
-                Ok(ticket) => tickets.push(ticket),
-                Err(refused) => {
-                    for ticket in &tickets {
-                        self.queue.cancel(ticket);
-                    }
-                    return Err(match refused {
-                        Refused::Full(_) => EngineError::Full(self.queue.capacity()),
-                        Refused::Closed(_) => EngineError::Closed,
-                    });
-                }
-            }
+            items.push((bucket::width(tokens.len()), Text { tokens, told }));
             heard.push(hear);
         }
+        submit_all(&self.queue, items, deadline, |text| text.told.is_closed(), &self.metrics)?;
         Ok(heard)
     }
 
@@ -219,7 +209,7 @@ impl Encoder {
 
     fn answer(&self, text: Text, answer: Result<Vec<f32>, EngineError>) {
         match &answer {
-            Ok(_) => self.metrics.finished(0),
+            Ok(_) => self.metrics.finished(),
             Err(_) => self.metrics.failed(),
         }
         // Whoever asked may have gone.

@@ -14,6 +14,7 @@ mod pulse;
 mod resident;
 mod sequence;
 mod shape;
+mod submit;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,13 +26,12 @@ use surefoot::journal::Journal;
 use surefoot_models::embed::Pooling;
 use surefoot_models::stream::plan::Plan;
 use surefoot_models::{ModelError, Opened};
-use tokio::sync::mpsc;
 
 pub use decoder::Decoder;
 pub use encoder::{Encoder, ToCome};
 pub use error::EngineError;
 pub use pulse::quiet;
-pub use sequence::{Generation, Likely, Logprobs, Said};
+pub use sequence::{Generation, Hearing, Likely, Logprobs, Said};
 pub use shape::{Shape, Wish};
 
 use crate::metrics::Metrics;
@@ -173,11 +173,6 @@ impl Engine {
         self.decoder.is_some()
     }
 
-    /// What the engine stands on.
-    pub fn footing(&self) -> &Footing {
-        &self.footing
-    }
-
     /// Queues texts to be embedded, all of them or none; each is answered on its own.
     pub fn embed(
         &self,
@@ -187,13 +182,13 @@ impl Engine {
         self.counted(self.encoder.submit(texts, deadline))
     }
 
-    /// Queues sequences to be decoded, all of them or none. Dropping a receiver ends its
+    /// Queues sequences to be decoded, all of them or none. Dropping a hearing ends its
     /// sequence.
     pub fn generate(
         &self,
         generations: Vec<Generation>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<mpsc::UnboundedReceiver<Said>>, EngineError> {
+    ) -> Result<Vec<Hearing>, EngineError> {
         let decoder = self.decoder.as_ref().ok_or_else(|| {
             EngineError::Request("the model is an encoder: it can't generate text".to_owned())
         })?;

@@ -132,9 +132,8 @@ mod tests {
     #[test]
     fn where_more_is_better_all_go_that_fit() {
         for [count, width] in SHAPES {
-            let (size, _) = settled(&Pace::new(8192), [count, width], |tokens| {
-                1e-2 + tokens as f64 * 1e-6
-            });
+            let (size, _) =
+                settled(&Pace::new(8192), [count, width], |tokens| 1e-2 + tokens as f64 * 1e-6);
             assert_eq!(size, (8192 / width).min(count) * width, "{count} of {width}");
         }
     }

@@ -47,7 +47,7 @@ pub(crate) struct Resident {
     budget: Option<u64>,
     footing: Arc<Footing>,
     loaded: OnceMap<Place, Arc<Loaded>>,
-    /// The place it was last used in: where the next work starts.
+    /// The place it was last asked for in: where the next work starts.
     place: Mutex<Option<Place>>,
 }
 
@@ -105,18 +105,24 @@ impl Resident {
 
     /// The model for one try of guarded work.
     pub(crate) fn on(&self, step: &Step<'_>) -> Result<Arc<Loaded>, NotLoaded> {
-        let before = self.place();
-        let device = step.device_name();
-        // Once streaming was needed on a device it stays needed.
-        let streams = before.is_some_and(|place| place.device == device && place.streaming);
-        let place = Place { device, streaming: step.is_streaming() || streams };
-        if let Some(before) = before.filter(|before| *before != place) {
-            // Gone before the next is loaded: both may not fit.
-            self.loaded.forget(&before);
-        }
+        let place = self.go_to(step.device_name(), step.is_streaming());
+        // Gone before the next is loaded: both may not fit.
+        self.loaded.forget_others(&place);
         let loaded = self.loaded.get_or_try_make(&place, || self.load_in(place, step))?;
-        *self.place.lock().unwrap_or_else(PoisonError::into_inner) = Some(place);
+        if self.place() == Some(place) {
+            // Another thread may have loaded it where it was, while this one took it elsewhere.
+            self.loaded.forget_others(&place);
+        }
         Ok(loaded)
+    }
+
+    /// Where it is to be from now on, which other threads see at once: they should not load it
+    /// again where it was.
+    fn go_to(&self, device: DeviceName, streaming: bool) -> Place {
+        let mut here = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        // Once streaming was needed on a device it stays needed.
+        let streams = here.is_some_and(|place| place.device == device && place.streaming);
+        *here.insert(Place { device, streaming: streaming || streams })
     }
 
     fn load_in(&self, place: Place, step: &Step<'_>) -> Result<Arc<Loaded>, NotLoaded> {

@@ -1,10 +1,12 @@
 //! One sequence that is decoded: its tokens so far are all that has to survive a fault.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use surefoot_models::generate::sample::{Sampler, Sampling};
 use surefoot_models::generate::tokens::Ending;
-use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::error::EngineError;
 
@@ -55,6 +57,26 @@ pub struct Likely {
     pub logprob: f32,
 }
 
+/// Hears what is said of a sequence. Dropping it ends the sequence.
+#[derive(Debug)]
+pub struct Hearing {
+    said: UnboundedReceiver<Said>,
+    enough: Arc<AtomicBool>,
+}
+
+impl Hearing {
+    /// The next thing that is said; none if the engine has ended.
+    pub async fn recv(&mut self) -> Option<Said> {
+        self.said.recv().await
+    }
+
+    /// Ends the sequence because what was said is all that was wanted.
+    pub fn enough(&mut self) {
+        self.enough.store(true, Ordering::Release);
+        self.said.close();
+    }
+}
+
 /// A sequence as it is decoded.
 #[derive(Debug)]
 pub(crate) struct Sequence {
@@ -65,6 +87,7 @@ pub(crate) struct Sequence {
     sampler: Sampler,
     logprobs: Option<usize>,
     told: UnboundedSender<Said>,
+    enough: Arc<AtomicBool>,
     pub(crate) accepted: Instant,
     pub(crate) deadline: Option<Instant>,
 }
@@ -80,26 +103,31 @@ pub(crate) enum Fate {
 }
 
 impl Sequence {
-    pub(crate) fn new(
-        generation: Generation,
-        told: UnboundedSender<Said>,
-        deadline: Option<Instant>,
-    ) -> Self {
-        Self {
+    pub(crate) fn new(generation: Generation, deadline: Option<Instant>) -> (Self, Hearing) {
+        let (told, said) = unbounded_channel();
+        let hearing = Hearing { said, enough: Arc::default() };
+        let sequence = Self {
             prompt: generation.prompt.len(),
             tokens: generation.prompt,
             max_tokens: generation.max_tokens,
             sampler: Sampler::new(generation.sampling),
             logprobs: generation.logprobs,
             told,
+            enough: Arc::clone(&hearing.enough),
             accepted: Instant::now(),
             deadline,
-        }
+        };
+        (sequence, hearing)
     }
 
     /// Whether nobody listens any more.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.told.is_closed()
+    }
+
+    /// Whether who listened has heard all that was wanted.
+    pub(crate) fn has_enough(&self) -> bool {
+        self.enough.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_expired(&self, now: Instant) -> bool {
@@ -172,7 +200,6 @@ fn logprobs(logits: &[f32], chosen: u32, top: usize) -> Logprobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::sync::mpsc::unbounded_channel;
 
     #[test]
     fn logprobs_are_the_logarithms_of_probabilities_that_sum_to_one() {
@@ -195,8 +222,8 @@ mod tests {
             sampling: Sampling::GREEDY,
             logprobs: None,
         };
-        let (told, mut heard) = unbounded_channel();
-        let mut sequence = Sequence::new(generation.clone(), told, None);
+        let (mut sequence, Hearing { said: mut heard, .. }) =
+            Sequence::new(generation.clone(), None);
         assert_eq!(sequence.accept(&[0.0, 1.0], &[]), Fate::GoesOn);
         assert_eq!(sequence.accept(&[1.0, 0.0], &[]), Fate::Ended(Ending::MaxTokens));
         sequence.end(Ending::MaxTokens);
@@ -204,8 +231,7 @@ mod tests {
         assert!(matches!(heard.try_recv(), Ok(Said::Token { id: 1, .. })));
         assert!(matches!(heard.try_recv(), Ok(Said::Token { id: 0, .. })));
         assert!(matches!(heard.try_recv(), Ok(Said::Ended(Ending::MaxTokens))));
-        let (told, mut heard) = unbounded_channel();
-        let mut sequence = Sequence::new(generation, told, None);
+        let (mut sequence, Hearing { said: mut heard, .. }) = Sequence::new(generation, None);
         assert_eq!(sequence.accept(&[0.0, f32::NAN], &[]), Fate::NotFinite);
         assert_eq!(sequence.accept(&[0.0, 1.0], &[1]), Fate::Ended(Ending::EndOfText));
         assert_eq!(sequence.generated(), 0);

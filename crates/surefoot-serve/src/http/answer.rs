@@ -1,6 +1,8 @@
-//! Answers as OpenAI writes them: whole ones and chunks, of completions and of chats.
+//! Answers as OpenAI writes them: whole ones and chunks, of completions and of chats. They are
+//! written straight from what was said: an answer with probabilities has a hundred thousand parts.
 
-use serde_json::{Map, Value, json};
+use serde::ser::{SerializeMap, SerializeSeq};
+use serde::{Serialize, Serializer};
 
 use super::speaker::{Piece, Spelt};
 
@@ -9,6 +11,16 @@ use super::speaker::{Piece, Spelt};
 pub(super) enum Form {
     Text,
     Chat,
+}
+
+impl Form {
+    /// The field that says what to answer.
+    pub(super) fn input(self) -> &'static str {
+        match self {
+            Self::Text => "prompt",
+            Self::Chat => "messages",
+        }
+    }
 }
 
 /// What all parts of an answer share.
@@ -23,170 +35,324 @@ pub(super) struct Answer {
 }
 
 /// Tokens that were read and written.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Usage {
-    pub(super) prompt: usize,
-    pub(super) completion: usize,
+    prompt_tokens: usize,
+    completion_tokens: usize,
+    total_tokens: usize,
 }
 
 impl Usage {
-    fn json(self) -> Value {
-        json!({
-            "prompt_tokens": self.prompt,
-            "completion_tokens": self.completion,
-            "total_tokens": self.prompt + self.completion,
-        })
+    pub(super) fn new(prompt: usize, completion: usize) -> Self {
+        Self {
+            prompt_tokens: prompt,
+            completion_tokens: completion,
+            total_tokens: prompt + completion,
+        }
     }
 }
 
+/// What is sent: a whole answer or a chunk of one.
+#[derive(Serialize)]
+pub(super) struct Envelope<'a> {
+    id: &'a str,
+    object: &'static str,
+    created: u64,
+    model: &'a str,
+    choices: Vec<Choice<'a>>,
+    /// A chunk says nothing of them, or that they are still to come.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    usage: Option<Option<Usage>>,
+}
+
+/// One choice, or some more of it.
+#[derive(Serialize)]
+pub(super) struct Choice<'a> {
+    index: usize,
+    #[serde(flatten)]
+    content: Content<'a>,
+    logprobs: Option<Logprobs<'a>>,
+    finish_reason: Option<&'static str>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Content<'a> {
+    Text(&'a str),
+    Message(Message<'a>),
+    Delta(Delta<'a>),
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: &'a str,
+    refusal: (),
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Delta<'a> {
+    Opening(Message<'a>),
+    More { content: &'a str },
+    Nothing {},
+}
+
+const fn of_assistant(content: &str) -> Message<'_> {
+    Message { role: "assistant", content, refusal: () }
+}
+
 impl Answer {
-    /// A choice of a whole answer.
-    pub(super) fn choice(&self, index: usize, piece: &Piece, before: usize) -> Value {
-        let logprobs = self.logprobs(&piece.tokens, before);
-        match self.form {
-            Form::Text => json!({
-                "index": index,
-                "text": piece.text,
-                "logprobs": logprobs,
-                "finish_reason": piece.end,
-            }),
-            Form::Chat => json!({
-                "index": index,
-                "message": {"role": "assistant", "content": piece.text, "refusal": null},
-                "logprobs": logprobs,
-                "finish_reason": piece.end,
-            }),
-        }
+    /// A choice of a whole answer. `before` is how many characters its text has before the first
+    /// token.
+    pub(super) fn choice<'a>(&self, index: usize, piece: &'a Piece, before: usize) -> Choice<'a> {
+        let content = match self.form {
+            Form::Text => Content::Text(&piece.text),
+            Form::Chat => Content::Message(of_assistant(&piece.text)),
+        };
+        let logprobs = self.logprobs_of(&piece.tokens, before);
+        Choice { index, content, logprobs, finish_reason: piece.end }
     }
 
     /// A whole answer.
-    pub(super) fn whole(&self, choices: Vec<Value>, usage: Usage) -> Value {
+    pub(super) fn whole<'a>(&'a self, choices: Vec<Choice<'a>>, usage: Usage) -> Envelope<'a> {
         let object = match self.form {
             Form::Text => "text_completion",
             Form::Chat => "chat.completion",
         };
-        let mut answer = self.envelope(object, choices);
-        answer.insert("usage".to_owned(), usage.json());
-        Value::Object(answer)
+        self.envelope(object, choices, Some(Some(usage)))
     }
 
     /// The chunk that opens a choice: who speaks.
-    pub(super) fn opening(&self, index: usize, usage: bool) -> Option<Value> {
-        let delta = json!({"role": "assistant", "content": "", "refusal": null});
-        (self.form == Form::Chat).then(|| self.delta(index, delta, Value::Null, None, usage))
+    pub(super) fn opening(&self, index: usize, usage: bool) -> Option<Envelope<'_>> {
+        let content = Content::Delta(Delta::Opening(of_assistant("")));
+        let choice = Choice { index, content, logprobs: None, finish_reason: None };
+        (self.form == Form::Chat).then(|| self.chunk_of(vec![choice], usage.then_some(None)))
     }
 
     /// The chunk of one piece. `before` is where its text begins in the choice, and with `usage`
     /// it says that the figures are still to come.
-    pub(super) fn chunk(&self, index: usize, piece: &Piece, before: usize, usage: bool) -> Value {
-        let logprobs = self.logprobs(&piece.tokens, before);
-        match self.form {
-            Form::Text => {
-                let choice = json!({
-                    "index": index,
-                    "text": piece.text,
-                    "logprobs": logprobs,
-                    "finish_reason": piece.end,
-                });
-                self.of_chunk(vec![choice], usage.then_some(Value::Null))
-            }
-            Form::Chat => {
-                let delta = json!({"content": piece.text});
-                self.delta(index, delta, logprobs, None, usage)
-            }
-        }
+    pub(super) fn chunk<'a>(
+        &'a self,
+        index: usize,
+        piece: &'a Piece,
+        before: usize,
+        usage: bool,
+    ) -> Envelope<'a> {
+        let logprobs = self.logprobs_of(&piece.tokens, before);
+        // A chat's end comes in a chunk of its own.
+        let (content, finish_reason) = match self.form {
+            Form::Text => (Content::Text(&piece.text), piece.end),
+            Form::Chat => (Content::Delta(Delta::More { content: &piece.text }), None),
+        };
+        let choice = Choice { index, content, logprobs, finish_reason };
+        self.chunk_of(vec![choice], usage.then_some(None))
     }
 
     /// The chunk that closes a choice of a chat.
-    pub(super) fn closing(&self, index: usize, end: &'static str, usage: bool) -> Option<Value> {
-        (self.form == Form::Chat)
-            .then(|| self.delta(index, json!({}), Value::Null, Some(end), usage))
+    pub(super) fn closing(
+        &self,
+        index: usize,
+        end: &'static str,
+        usage: bool,
+    ) -> Option<Envelope<'_>> {
+        let content = Content::Delta(Delta::Nothing {});
+        let choice = Choice { index, content, logprobs: None, finish_reason: Some(end) };
+        (self.form == Form::Chat).then(|| self.chunk_of(vec![choice], usage.then_some(None)))
     }
 
     /// The last chunk, with the figures.
-    pub(super) fn figures(&self, usage: Usage) -> Value {
-        self.of_chunk(Vec::new(), Some(usage.json()))
+    pub(super) fn figures(&self, usage: Usage) -> Envelope<'_> {
+        self.chunk_of(Vec::new(), Some(Some(usage)))
     }
 
-    fn delta(
-        &self,
-        index: usize,
-        delta: Value,
-        logprobs: Value,
-        end: Option<&'static str>,
-        usage: bool,
-    ) -> Value {
-        let choice =
-            json!({"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": end});
-        self.of_chunk(vec![choice], usage.then_some(Value::Null))
-    }
-
-    fn of_chunk(&self, choices: Vec<Value>, usage: Option<Value>) -> Value {
+    fn chunk_of<'a>(
+        &'a self,
+        choices: Vec<Choice<'a>>,
+        usage: Option<Option<Usage>>,
+    ) -> Envelope<'a> {
         let object = match self.form {
             Form::Text => "text_completion",
             Form::Chat => "chat.completion.chunk",
         };
-        let mut chunk = self.envelope(object, choices);
-        if let Some(usage) = usage {
-            chunk.insert("usage".to_owned(), usage);
-        }
-        Value::Object(chunk)
+        self.envelope(object, choices, usage)
     }
 
-    fn envelope(&self, object: &str, choices: Vec<Value>) -> Map<String, Value> {
-        let mut map = Map::new();
-        map.insert("id".to_owned(), json!(self.id));
-        map.insert("object".to_owned(), json!(object));
-        map.insert("created".to_owned(), json!(self.created));
-        map.insert("model".to_owned(), json!(self.model));
-        map.insert("choices".to_owned(), Value::Array(choices));
-        map
+    fn envelope<'a>(
+        &'a self,
+        object: &'static str,
+        choices: Vec<Choice<'a>>,
+        usage: Option<Option<Usage>>,
+    ) -> Envelope<'a> {
+        Envelope { id: &self.id, object, created: self.created, model: &self.model, choices, usage }
     }
 
-    fn logprobs(&self, tokens: &[Spelt], before: usize) -> Value {
-        match self.form {
-            _ if !self.logprobs => Value::Null,
+    fn logprobs_of<'a>(&self, tokens: &'a [Spelt], before: usize) -> Option<Logprobs<'a>> {
+        self.logprobs.then(|| match self.form {
             Form::Text => {
                 let mut at = before;
-                let offsets: Vec<usize> = tokens
-                    .iter()
-                    .map(|spelt| {
-                        let here = at;
-                        at += spelt.token.chars().count();
-                        here
-                    })
-                    .collect();
-                // Tokens that are spelt alike share a key: the likeliest, which comes last, stays.
-                let tops: Vec<Map<String, Value>> = tokens
-                    .iter()
-                    .map(|spelt| spelt.top.iter().rev())
-                    .map(|top| top.map(|(token, p)| (token.clone(), json!(p))).collect())
-                    .collect();
-                json!({
-                    "tokens": tokens.iter().map(|spelt| &spelt.token).collect::<Vec<_>>(),
-                    "token_logprobs": tokens.iter().map(|spelt| spelt.logprob).collect::<Vec<_>>(),
-                    "top_logprobs": tops,
-                    "text_offset": offsets,
-                })
+                let offsets = tokens.iter().map(|spelt| {
+                    let here = at;
+                    at += spelt.token.chars().count();
+                    here
+                });
+                Logprobs::Text {
+                    text_offset: offsets.collect(),
+                    tokens: Each(tokens, |spelt| spelt.token.as_str()),
+                    token_logprobs: Each(tokens, |spelt| spelt.logprob),
+                    top_logprobs: Each(tokens, |spelt| ByToken(&spelt.top)),
+                }
             }
-            Form::Chat => {
-                let one = |token: &str, logprob: f32| json!({"token": token, "logprob": logprob, "bytes": bytes(token)});
-                let content: Vec<Value> = tokens
-                    .iter()
-                    .map(|spelt| {
-                        let mut value = one(&spelt.token, spelt.logprob);
-                        value["top_logprobs"] =
-                            spelt.top.iter().map(|(token, p)| one(token, *p)).collect();
-                        value
-                    })
-                    .collect();
-                json!({"content": content, "refusal": null})
+            Form::Chat => Logprobs::Chat { content: Each(tokens, Rated::new), refusal: () },
+        })
+    }
+}
+
+/// How likely tokens were, as completions and as chats have it.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Logprobs<'a> {
+    Text {
+        tokens: Each<'a, Spelt, &'a str>,
+        token_logprobs: Each<'a, Spelt, f32>,
+        top_logprobs: Each<'a, Spelt, ByToken<'a>>,
+        text_offset: Vec<usize>,
+    },
+    Chat {
+        content: Each<'a, Spelt, Rated<'a>>,
+        refusal: (),
+    },
+}
+
+/// A list whose parts are made as they are written.
+struct Each<'a, T, S>(&'a [T], fn(&'a T) -> S);
+
+impl<T, S: Serialize> Serialize for Each<'_, T, S> {
+    fn serialize<W: Serializer>(&self, to: W) -> Result<W::Ok, W::Error> {
+        let mut list = to.serialize_seq(Some(self.0.len()))?;
+        for part in self.0 {
+            list.serialize_element(&(self.1)(part))?;
+        }
+        list.end()
+    }
+}
+
+/// Likely tokens by how they are spelt. Of those that are spelt alike the likeliest, which comes
+/// first, stays.
+struct ByToken<'a>(&'a [(String, f32)]);
+
+impl Serialize for ByToken<'_> {
+    fn serialize<W: Serializer>(&self, to: W) -> Result<W::Ok, W::Error> {
+        let mut map = to.serialize_map(None)?;
+        for (at, (token, logprob)) in self.0.iter().enumerate() {
+            if self.0[..at].iter().all(|(earlier, _)| earlier != token) {
+                map.serialize_entry(token, logprob)?;
             }
+        }
+        map.end()
+    }
+}
+
+/// A token of a chat.
+#[derive(Serialize)]
+struct Rated<'a> {
+    #[serde(flatten)]
+    token: OfChat<'a>,
+    top_logprobs: Each<'a, (String, f32), OfChat<'a>>,
+}
+
+impl<'a> Rated<'a> {
+    fn new(spelt: &'a Spelt) -> Self {
+        Self {
+            token: OfChat::new(&spelt.token, spelt.logprob),
+            top_logprobs: Each(&spelt.top, |(token, logprob)| OfChat::new(token, *logprob)),
         }
     }
 }
 
-/// The bytes of a token, unless it only begins a character.
-fn bytes(token: &str) -> Option<&[u8]> {
-    (!token.contains('\u{fffd}')).then_some(token.as_bytes())
+#[derive(Serialize)]
+struct OfChat<'a> {
+    token: &'a str,
+    logprob: f32,
+    /// None if the token only begins a character.
+    bytes: Option<&'a [u8]>,
+}
+
+impl<'a> OfChat<'a> {
+    fn new(token: &'a str, logprob: f32) -> Self {
+        let bytes = (!token.contains('\u{fffd}')).then_some(token.as_bytes());
+        Self { token, logprob, bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn answer(form: Form) -> Answer {
+        Answer { form, id: "id".to_owned(), created: 7, model: "m".to_owned(), logprobs: true }
+    }
+
+    fn piece() -> Piece {
+        let top = vec![("é".to_owned(), -0.5), ("b".to_owned(), -1.5), ("é".to_owned(), -2.5)];
+        let spelt = Spelt { token: "é".to_owned(), logprob: -0.5, top };
+        let half = Spelt { token: "\u{fffd}".to_owned(), logprob: -1.0, top: Vec::new() };
+        Piece { text: "é".to_owned(), tokens: vec![spelt, half], end: Some("stop") }
+    }
+
+    fn written(envelope: &Envelope<'_>) -> Value {
+        serde_json::to_value(envelope).unwrap()
+    }
+
+    #[test]
+    fn a_whole_completion_is_as_openai_writes_it() {
+        let (answer, piece) = (answer(Form::Text), piece());
+        let whole = answer.whole(vec![answer.choice(0, &piece, 3)], Usage::new(2, 1));
+        let expected = json!({
+            "id": "id", "object": "text_completion", "created": 7, "model": "m",
+            "choices": [{
+                "index": 0, "text": "é", "finish_reason": "stop",
+                "logprobs": {
+                    "tokens": ["é", "\u{fffd}"],
+                    "token_logprobs": [-0.5, -1.0],
+                    "top_logprobs": [{"é": -0.5, "b": -1.5}, {}],
+                    "text_offset": [3, 4],
+                },
+            }],
+            "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3},
+        });
+        assert_eq!(written(&whole), expected);
+    }
+
+    #[test]
+    fn a_chat_and_its_chunks_are_as_openai_writes_them() {
+        let (answer, piece) = (answer(Form::Chat), piece());
+        let whole = written(&answer.whole(vec![answer.choice(0, &piece, 0)], Usage::new(2, 1)));
+        assert_eq!(whole["object"], "chat.completion");
+        let message = json!({"role": "assistant", "content": "é", "refusal": null});
+        assert_eq!(whole["choices"][0]["message"], message);
+        let first = &whole["choices"][0]["logprobs"]["content"][0];
+        assert_eq!(first["token"], "é");
+        assert_eq!(first["bytes"], json!([195, 169]));
+        assert_eq!(first["top_logprobs"].as_array().unwrap().len(), 3);
+        assert_eq!(whole["choices"][0]["logprobs"]["content"][1]["bytes"], Value::Null);
+
+        let opening = written(&answer.opening(0, true).unwrap());
+        assert_eq!(opening["object"], "chat.completion.chunk");
+        assert_eq!(opening["usage"], Value::Null);
+        assert!(opening.as_object().unwrap().contains_key("usage"));
+        let delta = json!({"role": "assistant", "content": "", "refusal": null});
+        assert_eq!(opening["choices"][0]["delta"], delta);
+        let more = written(&answer.chunk(0, &piece, 0, false));
+        assert!(!more.as_object().unwrap().contains_key("usage"));
+        assert_eq!(more["choices"][0]["delta"], json!({"content": "é"}));
+        assert_eq!(more["choices"][0]["finish_reason"], Value::Null);
+        let closing = written(&answer.closing(0, "length", false).unwrap());
+        assert_eq!(closing["choices"][0]["delta"], json!({}));
+        assert_eq!(closing["choices"][0]["finish_reason"], "length");
+        let figures = written(&answer.figures(Usage::new(1, 1)));
+        assert_eq!(figures["choices"], json!([]));
+        assert_eq!(figures["usage"]["total_tokens"], 2);
+    }
 }

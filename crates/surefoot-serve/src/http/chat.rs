@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 use super::answer::Form;
 use super::error::ApiError;
-use super::fields::{Fields, Input, mistyped};
+use super::fields::{Input, mistyped};
+use super::posted::Posted;
 use super::sampling::Answering;
 use super::stream::{self, Ask};
 use super::{App, tokenized};
@@ -21,10 +19,8 @@ const MAX_LOGPROBS: usize = 20;
 
 pub(super) async fn chat(
     State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    Posted { mut fields, room, working }: Posted,
 ) -> Result<Response, ApiError> {
-    let mut fields = Fields::read(&headers, body, app.settings.max_body)?;
     let Value::String(model) = fields.needed("model")? else {
         return Err(mistyped("model", "a text"));
     };
@@ -65,7 +61,8 @@ pub(super) async fn chat(
         logprobs: rated.then(|| top.unwrap_or(0)),
         usual_tokens: app.settings.max_tokens,
     };
-    stream::answer(app, ask).await
+    drop(room);
+    stream::answer(app, ask, working).await
 }
 
 /// The messages as templates expect them: with content that is a text.

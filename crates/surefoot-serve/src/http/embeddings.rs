@@ -3,26 +3,22 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::body::Bytes;
 use axum::extract::State;
-use axum::extract::rejection::BytesRejection;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::error::ApiError;
-use super::fields::{Fields, inputs, mistyped};
+use super::fields::{inputs, mistyped};
+use super::posted::Posted;
 use super::stream::check_tokens;
 use super::{App, tokenized};
 use crate::engine::EngineError;
 
 pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    Posted { mut fields, room, working: _working }: Posted,
 ) -> Result<Response, ApiError> {
-    let mut fields = Fields::read(&headers, body, app.settings.max_body)?;
     let Value::String(model) = fields.needed("model")? else {
         return Err(mistyped("model", "a text"));
     };
@@ -62,6 +58,7 @@ pub(super) async fn embeddings(
         }
         tokens += text.len();
     }
+    drop(room);
     let heard = app.engine.embed(texts, app.deadline())?;
     let mut data = Vec::with_capacity(heard.len());
     for (index, heard) in heard.into_iter().enumerate() {

@@ -70,6 +70,11 @@ impl ApiError {
         Self::unavailable(message).code("timeout")
     }
 
+    pub(super) fn slow(limit: Duration) -> Self {
+        let message = format!("the body did not come within {} s", limit.as_secs());
+        Self::new(StatusCode::REQUEST_TIMEOUT, INVALID, message).code("slow_request")
+    }
+
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
     }
@@ -128,6 +133,11 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let mut response = (self.status, Json(self.body())).into_response();
         let headers = response.headers_mut();
+        if let Some("timeout" | "not_finite") = self.code {
+            // OpenAI's clients would ask twice more, and wait as long for the same.
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
+            return response;
+        }
         match self.status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE => {
                 headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));

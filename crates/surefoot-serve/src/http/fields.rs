@@ -4,9 +4,6 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::http::{HeaderMap, StatusCode, header};
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
@@ -29,22 +26,8 @@ pub(super) struct Fields(Map<String, Value>);
 
 impl Fields {
     /// Reads a request's body.
-    pub(super) fn read(
-        headers: &HeaderMap,
-        body: Result<Bytes, BytesRejection>,
-        limit: usize,
-    ) -> Result<Self, ApiError> {
-        // Pages of other sites can make a browser post anything but this.
-        let kind = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-        let kind = kind.unwrap_or("").split(';').next().unwrap_or("").trim();
-        if !kind.eq_ignore_ascii_case("application/json") {
-            return Err(ApiError::not_json());
-        }
-        let body = body.map_err(|rejection| match rejection.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large(limit),
-            _ => ApiError::invalid("the request could not be read to its end"),
-        })?;
-        match serde_json::from_slice(&body) {
+    pub(super) fn read(body: &[u8]) -> Result<Self, ApiError> {
+        match serde_json::from_slice(body) {
             Ok(Value::Object(fields)) => Ok(Self(fields)),
             Ok(_) => Err(ApiError::misshapen("the body must be a JSON object")),
             Err(error) => Err(ApiError::invalid(format!("the body is no JSON: {error}"))),

@@ -12,6 +12,7 @@ mod completions;
 mod embeddings;
 mod error;
 mod fields;
+mod posted;
 mod sampling;
 mod speaker;
 mod stream;
@@ -19,11 +20,12 @@ mod stream;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::{Method, header};
+use axum::http::header;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -32,12 +34,12 @@ use serde_json::json;
 use surefoot_models::ModelError;
 use surefoot_models::generate::text::Texts;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 pub use access::{Keys, UnusableKeys};
 pub use error::ApiError;
 
 use fields::Input;
+use posted::Bodies;
 
 use crate::chat::Template;
 use crate::engine::Engine;
@@ -66,15 +68,21 @@ pub struct App {
     settings: ServerSettings,
     metrics: Arc<Metrics>,
     draining: AtomicBool,
-    /// KiB of bodies that may be read at once.
-    bodies: Semaphore,
+    bodies: Bodies,
+    /// Requests that were read and are not answered to the end.
+    working: Arc<AtomicUsize>,
     created: u64,
     next_id: AtomicU64,
 }
 
-/// Bodies that are read at once have this many bytes together, or one of them has as many as
-/// the limit for one allows.
-const BODIES: usize = 16 << 20;
+/// A request that was read and is not answered to the end.
+struct Working(Arc<AtomicUsize>);
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
 
 impl App {
     /// A server of one model. Without `texts` it takes token ids only, without `template` no
@@ -86,10 +94,10 @@ impl App {
         settings: ServerSettings,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let bodies = Semaphore::new(kib(BODIES.max(settings.max_body)) as usize);
         Self {
             engine,
-            bodies,
+            bodies: Bodies::new(settings.max_body),
+            working: Arc::default(),
             texts: texts.map(Arc::new),
             template,
             settings,
@@ -107,6 +115,27 @@ impl App {
 
     fn deadline(&self) -> Option<Instant> {
         Instant::now().checked_add(self.settings.timeout)
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    fn working(&self) -> Working {
+        self.working.fetch_add(1, Ordering::AcqRel);
+        Working(Arc::clone(&self.working))
+    }
+
+    /// Done once nothing is worked on for a while: what was said by then has arrived, unless a
+    /// client takes nothing.
+    async fn done(&self) {
+        let mut idle_since = Instant::now();
+        while idle_since.elapsed() < LAST_WORDS {
+            if self.working.load(Ordering::Acquire) > 0 {
+                idle_since = Instant::now();
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// An identifier for one answer.
@@ -197,16 +226,22 @@ pub async fn serve(
         draining.draining.store(true, Ordering::Release);
         let _ = drained.send(());
     };
-    let limit = app.settings.timeout.saturating_add(Duration::from_secs(5));
-    let serving = axum::serve(listener, router(app)).with_graceful_shutdown(stop).into_future();
+    let routes = router(Arc::clone(&app));
+    let serving = axum::serve(listener, routes).with_graceful_shutdown(stop).into_future();
     let mut serving = std::pin::pin!(serving);
     tokio::select! {
         ended = &mut serving => return ended,
         _ = &mut drain => {}
     }
-    // A client that never finishes its request can't hold the server up for ever.
-    tokio::time::timeout(limit, serving).await.unwrap_or(Ok(()))
+    // A client that never finishes its request, or takes no answer, can't hold the server up.
+    tokio::select! {
+        ended = serving => ended,
+        () = app.done() => Ok(()),
+    }
 }
+
+/// How long an answer may take to arrive once it was given.
+const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The routes.
 pub fn router(app: Arc<App>) -> Router {
@@ -230,19 +265,13 @@ pub fn router(app: Arc<App>) -> Router {
 async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let path = known(request.uri().path());
-    // A body that trickles in is given no more time than a request that is worked on.
     let limit = app.settings.timeout.saturating_add(Duration::from_secs(1));
     let response = if path != "/health" && !app.settings.keys.allow(request.headers()) {
         ApiError::unauthorized().into_response()
-    } else if app.draining.load(Ordering::Acquire) && path != "/metrics" {
+    } else if app.is_draining() && path != "/metrics" {
         ApiError::draining().into_response()
     } else {
-        let work = async {
-            let size = body_size(&request, app.settings.max_body);
-            let _room = app.bodies.acquire_many(kib(size)).await;
-            next.run(request).await
-        };
-        match tokio::time::timeout(limit, work).await {
+        match tokio::time::timeout(limit, next.run(request)).await {
             Ok(response) => response,
             Err(_) => ApiError::expired(limit).into_response(),
         }
@@ -252,23 +281,6 @@ async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         app.metrics.took(path, begun.elapsed());
     }
     response
-}
-
-/// What a body is taken for that doesn't say how long it is.
-const UNTOLD: usize = 256 << 10;
-
-/// The bytes that a request's body may come to; what is too large is refused before it is read.
-fn body_size(request: &Request, most: usize) -> usize {
-    let length = request.headers().get(header::CONTENT_LENGTH);
-    let length = length.and_then(|value| value.to_str().ok()?.parse().ok());
-    match (length, request.method()) {
-        (None, &Method::GET) => 0,
-        (length, _) => length.unwrap_or(UNTOLD).min(most),
-    }
-}
-
-fn kib(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX >> 3)
 }
 
 /// Whether the answer has only begun.
@@ -305,8 +317,9 @@ async fn models(State(app): State<Arc<App>>) -> Response {
 
 async fn model(
     State(app): State<Arc<App>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
+    let Path(name) = name.map_err(|_| ApiError::not_found("a model's name is UTF-8"))?;
     app.check_model(&name)?;
     Ok(Json(about(&app)).into_response())
 }

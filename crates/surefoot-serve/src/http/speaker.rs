@@ -3,9 +3,8 @@
 use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::Ending;
 use surefoot_models::generate::writer::Writer;
-use tokio::sync::mpsc::UnboundedReceiver;
 
-use crate::engine::{EngineError, Logprobs, Said};
+use crate::engine::{EngineError, Hearing, Logprobs, Said};
 
 /// A token as it is shown, with how likely it was.
 #[derive(Clone, Debug)]
@@ -28,17 +27,13 @@ pub(super) struct Piece {
 pub(super) struct Speaker<'a> {
     texts: &'a Texts,
     writer: Writer<'a>,
-    heard: UnboundedReceiver<Said>,
+    heard: Hearing,
     pending: Vec<Spelt>,
     count: usize,
 }
 
 impl<'a> Speaker<'a> {
-    pub(super) fn new(
-        texts: &'a Texts,
-        stops: &'a [String],
-        heard: UnboundedReceiver<Said>,
-    ) -> Self {
+    pub(super) fn new(texts: &'a Texts, stops: &'a [String], heard: Hearing) -> Self {
         Self { texts, writer: Writer::new(texts, stops), heard, pending: Vec::new(), count: 0 }
     }
 
@@ -58,8 +53,7 @@ impl<'a> Speaker<'a> {
                         self.pending.push(spelt);
                     }
                     if self.writer.push(id)? {
-                        // The engine learns of it by the channel being closed.
-                        self.heard.close();
+                        self.heard.enough();
                         return Ok(self.last("stop"));
                     }
                     let text = self.writer.fresh().to_owned();

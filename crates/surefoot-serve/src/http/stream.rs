@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use axum::Json;
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
-use serde_json::Value;
+use serde::Serialize;
 use surefoot_models::generate::text::Texts;
-use tokio::sync::mpsc::{Sender, UnboundedReceiver, channel};
+use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -17,11 +17,18 @@ use super::answer::{Answer, Form, Usage};
 use super::error::ApiError;
 use super::sampling::Answering;
 use super::speaker::{Piece, Speaker};
-use super::{App, now};
-use crate::engine::{EngineError, Generation, Said};
+use super::{App, Working, now};
+use crate::engine::{EngineError, Generation, Hearing};
 
 /// Events that wait for a slow client before its answer waits too.
 const BUFFERED: usize = 32;
+/// How long a client may take none of them before it is given up, and how long while the server
+/// shuts down.
+const STALLED: Duration = Duration::from_secs(60);
+const STALLED_DRAINING: Duration = Duration::from_secs(5);
+
+/// The most tokens of one answer whose probabilities are given, with the alternatives to them.
+const MAX_RATED: usize = 1 << 19;
 
 /// A request for text.
 #[derive(Debug)]
@@ -50,7 +57,7 @@ impl Ask {
         }
         let mut all = Vec::with_capacity(wanted);
         for prompt in &self.prompts {
-            check_tokens(prompt, app.engine().vocab(), "prompt")?;
+            check_tokens(prompt, app.engine().vocab(), self.form.input())?;
             let room = shape.context.saturating_sub(prompt.len());
             let asked = self.answering.max_tokens.unwrap_or(1);
             if asked > room {
@@ -61,9 +68,17 @@ impl Ask {
                     shape.context
                 ))
                 .code("context_length_exceeded")
-                .param("messages_or_prompt"));
+                .param(self.form.input()));
             }
             let max_tokens = self.answering.max_tokens.unwrap_or(self.usual_tokens.min(room));
+            let rated = self.logprobs.map_or(0, |top| wanted * max_tokens * (1 + top));
+            if rated > MAX_RATED {
+                return Err(ApiError::invalid(format!(
+                    "probabilities of {rated} tokens would be given, alternatives included; \
+                     {MAX_RATED} can be: ask for fewer choices, tokens or alternatives"
+                ))
+                .param("logprobs"));
+            }
             for choice in 0..self.answering.choices {
                 all.push(Generation {
                     prompt: prompt.clone(),
@@ -97,9 +112,12 @@ pub(super) fn check_tokens(tokens: &[u32], vocab: usize, param: &str) -> Result<
     }
 }
 
-/// Answers `ask`.
-pub(super) async fn answer(app: Arc<App>, ask: Ask) -> Result<Response, ApiError> {
-    let begun = Instant::now();
+/// Answers `ask`. `working` says that it is not done.
+pub(super) async fn answer(
+    app: Arc<App>,
+    ask: Ask,
+    working: Working,
+) -> Result<Response, ApiError> {
     let texts = Arc::clone(app.texts()?);
     let generations = ask.generations(&app)?;
     let answer = Answer {
@@ -110,109 +128,153 @@ pub(super) async fn answer(app: Arc<App>, ask: Ask) -> Result<Response, ApiError
         logprobs: ask.logprobs.is_some(),
     };
     let heard = app.engine.generate(generations, app.deadline())?;
-    if ask.answering.stream {
-        let path = match ask.form {
-            Form::Text => "/v1/completions",
-            Form::Chat => "/v1/chat/completions",
-        };
-        let (events, stream) = channel(BUFFERED);
-        tokio::spawn(async move {
-            stream_all(ask, answer, texts, heard, &events).await;
-            app.metrics.took(path, begun.elapsed());
-        });
-        let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
-        return Ok(Sse::new(ReceiverStream::new(stream)).keep_alive(keep_alive).into_response());
+    let asked = Asked { ask: Arc::new(ask), answer: Arc::new(answer), texts };
+    if asked.ask.answering.stream {
+        return Ok(streamed(app, asked, heard, working));
     }
-    let prompt = ask.prompts.iter().map(Vec::len).sum();
-    let mut usage = Usage { prompt, completion: 0 };
-    let mut choices = Vec::with_capacity(heard.len());
+    let mut choices = JoinSet::new();
     for (index, heard) in heard.into_iter().enumerate() {
-        let mut speaker = Speaker::new(&texts, &ask.answering.stops, heard);
-        let mut piece = speaker.whole().await?;
-        let echo = ask.echo_of(index);
-        piece.text.insert_str(0, echo);
-        usage.completion += speaker.count();
-        choices.push(answer.choice(index, &piece, echo.chars().count()));
+        let asked = asked.clone();
+        choices.spawn(async move {
+            let mut speaker = Speaker::new(&asked.texts, &asked.ask.answering.stops, heard);
+            let mut piece = speaker.whole().await?;
+            piece.text.insert_str(0, asked.ask.echo_of(index));
+            Ok::<_, EngineError>((index, piece, speaker.count()))
+        });
     }
-    Ok(Json(answer.whole(choices, usage)).into_response())
+    let mut pieces = Vec::with_capacity(choices.len());
+    while let Some(joined) = choices.join_next().await {
+        pieces.push(joined.map_err(|_| not_put_together())??);
+    }
+    pieces.sort_by_key(|(index, ..)| *index);
+    let usage = Usage::new(asked.prompt_tokens(), pieces.iter().map(|(.., count)| count).sum());
+    let choices = pieces.iter().map(|(index, piece, _)| {
+        let before = asked.ask.echo_of(*index).chars().count();
+        asked.answer.choice(*index, piece, before)
+    });
+    Ok(Json(asked.answer.whole(choices.collect(), usage)).into_response())
 }
 
-type Events = Sender<Result<Event, Infallible>>;
+fn not_put_together() -> ApiError {
+    ApiError::internal("the answer could not be put together")
+}
+
+/// What the choices of one request share.
+#[derive(Clone)]
+struct Asked {
+    ask: Arc<Ask>,
+    answer: Arc<Answer>,
+    texts: Arc<Texts>,
+}
+
+impl Asked {
+    fn prompt_tokens(&self) -> usize {
+        self.ask.prompts.iter().map(Vec::len).sum()
+    }
+}
+
+/// Begins an answer that goes on when this has returned.
+fn streamed(app: Arc<App>, asked: Asked, heard: Vec<Hearing>, working: Working) -> Response {
+    let begun = Instant::now();
+    let path = match asked.ask.form {
+        Form::Text => "/v1/completions",
+        Form::Chat => "/v1/chat/completions",
+    };
+    let (sender, stream) = channel(BUFFERED);
+    tokio::spawn(async move {
+        // Until it has ended: who shuts the server down waits for it.
+        let _working = working;
+        let events = Events { sender, app: Arc::clone(&app) };
+        // Whatever is not told by then is not going to be.
+        let _ = stream_all(asked, heard, events).await;
+        app.metrics.took(path, begun.elapsed());
+    });
+    let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
+    Sse::new(ReceiverStream::new(stream)).keep_alive(keep_alive).into_response()
+}
 
 /// Nobody is there to be told.
 struct Gone;
 
-async fn send(events: &Events, value: &Value) -> Result<(), Gone> {
-    events.send(Ok(Event::default().data(value.to_string()))).await.map_err(|_| Gone)
+/// Where a stream's events go.
+#[derive(Clone)]
+struct Events {
+    sender: Sender<Result<Event, Infallible>>,
+    app: Arc<App>,
+}
+
+impl Events {
+    async fn send(&self, value: &impl Serialize) -> Result<(), Gone> {
+        let text = serde_json::to_string(value).map_err(|_| Gone)?;
+        self.send_text(&text).await
+    }
+
+    /// Gives up on a client that takes nothing for long, and sooner if the server shuts down.
+    async fn send_text(&self, text: &str) -> Result<(), Gone> {
+        let begun = Instant::now();
+        loop {
+            match tokio::time::timeout(STALLED_DRAINING, self.sender.reserve()).await {
+                Ok(Ok(room)) => {
+                    room.send(Ok(Event::default().data(text)));
+                    return Ok(());
+                }
+                Ok(Err(_)) => return Err(Gone),
+                Err(_) if self.app.is_draining() || begun.elapsed() >= STALLED => return Err(Gone),
+                Err(_) => {}
+            }
+        }
+    }
 }
 
 /// Streams all choices side by side, then the figures and the end. Returning drops what is heard
 /// from the engine, so a client that went away frees its sequences.
-async fn stream_all(
-    ask: Ask,
-    answer: Answer,
-    texts: Arc<Texts>,
-    heard: Vec<UnboundedReceiver<Said>>,
-    events: &Events,
-) {
-    let prompt = ask.prompts.iter().map(Vec::len).sum();
-    let with_usage = ask.answering.usage_in_stream;
-    let (ask, answer) = (Arc::new(ask), Arc::new(answer));
+async fn stream_all(asked: Asked, heard: Vec<Hearing>, events: Events) -> Result<(), Gone> {
     let mut choices = JoinSet::new();
     for (index, heard) in heard.into_iter().enumerate() {
-        let (ask, answer, texts) = (Arc::clone(&ask), Arc::clone(&answer), Arc::clone(&texts));
-        let events = events.clone();
+        let (asked, events) = (asked.clone(), events.clone());
         choices.spawn(async move {
             tokio::select! {
-                told = stream_one(&ask, &answer, &texts, heard, index, &events) => told,
-                () = events.closed() => Ok(0),
+                told = stream_one(&asked, heard, index, &events) => told,
+                () = events.sender.closed() => Ok(0),
             }
         });
     }
-    let mut usage = Usage { prompt, completion: 0 };
+    let mut completion = 0;
     while let Some(joined) = choices.join_next().await {
-        match joined {
-            Ok(Ok(count)) => usage.completion += count,
+        match joined.map_err(|_| not_put_together()).and_then(|told| Ok(told?)) {
+            Ok(count) => completion += count,
             // An error ends the stream: the others are dropped with the set.
-            Ok(Err(error)) => {
-                let _ = send(events, &ApiError::from(error).body()).await;
-                return;
-            }
-            Err(_) => {
-                let error = ApiError::internal("the answer could not be put together");
-                let _ = send(events, &error.body()).await;
-                return;
-            }
+            Err(error) => return events.send(&error.body()).await,
         }
     }
-    if with_usage && send(events, &answer.figures(usage)).await.is_err() {
-        return;
+    if asked.ask.answering.usage_in_stream {
+        let usage = Usage::new(asked.prompt_tokens(), completion);
+        events.send(&asked.answer.figures(usage)).await?;
     }
-    let _ = events.send(Ok(Event::default().data("[DONE]"))).await;
+    events.send_text("[DONE]").await
 }
 
 /// Streams one choice; gives how many tokens it had.
 async fn stream_one(
-    ask: &Ask,
-    answer: &Answer,
-    texts: &Texts,
-    heard: UnboundedReceiver<Said>,
+    asked: &Asked,
+    heard: Hearing,
     index: usize,
     events: &Events,
 ) -> Result<usize, EngineError> {
+    let Asked { ask, answer, texts } = asked;
     let usage = ask.answering.usage_in_stream;
     let mut speaker = Speaker::new(texts, &ask.answering.stops, heard);
     let mut at = 0;
     let echo = ask.echo_of(index);
     if !echo.is_empty() {
         let piece = Piece { text: echo.to_owned(), ..Piece::default() };
-        if send(events, &answer.chunk(index, &piece, 0, usage)).await.is_err() {
+        if events.send(&answer.chunk(index, &piece, 0, usage)).await.is_err() {
             return Ok(0);
         }
         at = echo.chars().count();
     }
     if let Some(opening) = answer.opening(index, usage)
-        && send(events, &opening).await.is_err()
+        && events.send(&opening).await.is_err()
     {
         return Ok(0);
     }
@@ -220,14 +282,15 @@ async fn stream_one(
         let piece = speaker.next().await?;
         let tells = !piece.text.is_empty() || !piece.tokens.is_empty();
         if (tells || answer.form == Form::Text)
-            && send(events, &answer.chunk(index, &piece, at, usage)).await.is_err()
+            && events.send(&answer.chunk(index, &piece, at, usage)).await.is_err()
         {
             return Ok(speaker.count());
         }
         at += piece.text.chars().count();
         if let Some(end) = piece.end {
             if let Some(closing) = answer.closing(index, end, usage) {
-                let _ = send(events, &closing).await;
+                // Who is gone needs no end.
+                let _ = events.send(&closing).await;
             }
             return Ok(speaker.count());
         }

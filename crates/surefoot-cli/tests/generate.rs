@@ -8,6 +8,8 @@ use predicates::str::contains;
 use serde_json::Value;
 use testkit::made;
 
+mod changed;
+
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures").join(name)
 }
@@ -75,6 +77,20 @@ fn seeds_repeat_and_differ() {
     let with = |seed| json(generate(&fixture("gpt2-tiny")).args(["x", "--seed", seed]));
     assert_eq!(with("1")["completions"], with("1")["completions"]);
     assert_ne!(with("1")["completions"], with("2")["completions"]);
+}
+
+#[test]
+fn numbers_that_mean_nothing_are_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("nan");
+    changed::copy(&fixture("llama-tiny"), &model, "model.norm.weight", |_| f32::NAN);
+    generate(&model).arg("The").assert().code(3).stderr(contains("NaN or infinite"));
+    let embed = |model: &Path| {
+        let mut command = Command::cargo_bin("surefoot").unwrap();
+        command.arg("embed").arg(model).write_stdin("a text\n").assert()
+    };
+    embed(&model).code(3).stderr(contains("NaN or infinite"));
+    embed(&fixture("llama-tiny")).success();
 }
 
 #[test]

@@ -123,7 +123,7 @@ fn pooling(settings: &Settings) -> Result<Pooling, ModelError> {
 impl Model {
     /// One vector of length 1 for each sequence.
     pub fn embed(&self, sequences: &[Vec<u32>], pooling: Pooling) -> Result<Rows, ModelError> {
-        self.embed_in(sequences, pooling, Rectangle::default())
+        self.embed_in(sequences, pooling, Rectangle::default())?.checked("embeddings")
     }
 
     /// [`Model::embed`] in a pass of `least` size or more.
@@ -159,7 +159,10 @@ fn pooled<'a>(
         Pooling::Cls => rows.next().map(<[f32]>::to_vec).unwrap_or_default(),
         Pooling::Last => rows.last().map(<[f32]>::to_vec).unwrap_or_default(),
         Pooling::Max => rows.fold(vec![f32::NEG_INFINITY; cols], |mut most, row| {
-            most.iter_mut().zip(row).for_each(|(most, number)| *most = most.max(*number));
+            // `max` would pass over a number that is none.
+            most.iter_mut().zip(row).for_each(|(most, number)| {
+                *most = if number.is_nan() { f32::NAN } else { most.max(*number) };
+            });
             most
         }),
         Pooling::Mean => {

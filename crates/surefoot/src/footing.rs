@@ -3,7 +3,8 @@
 
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use crate::device::discover::look;
 use crate::device::health::Health;
@@ -36,6 +37,8 @@ struct Link {
     name: DeviceName,
     ready: OnceLock<Result<Ready, Fault>>,
     health: AtomicU8,
+    /// When it last became suspect.
+    suspect_since: Mutex<Option<Instant>>,
 }
 
 /// A device that is open, with its settings for this footing.
@@ -240,7 +243,12 @@ impl FootingBuilder {
 
 impl Link {
     fn new(name: DeviceName) -> Self {
-        Self { name, ready: OnceLock::new(), health: AtomicU8::new(Health::Healthy as u8) }
+        Self {
+            name,
+            ready: OnceLock::new(),
+            health: AtomicU8::new(Health::Healthy as u8),
+            suspect_since: Mutex::new(None),
+        }
     }
 
     fn health(&self) -> Health {
@@ -373,20 +381,33 @@ impl Footing {
     }
 
     pub(crate) fn note_success(&self, at: usize) {
-        let link = &self.chain[at];
-        if link.health() == Health::Suspect {
-            link.health.store(Health::Suspect.after_success() as u8, Ordering::Release);
-        }
+        let (suspect, healthy) = (Health::Suspect, Health::Suspect.after_success());
+        // A device that another thread found lost meanwhile stays so.
+        let _ = self.chain[at].health.compare_exchange(
+            suspect as u8,
+            healthy as u8,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        );
     }
 
-    pub(crate) fn note_fault(&self, at: usize, kind: FaultKind) {
+    /// A try that began at `began` failed on the device at `at` of the chain.
+    pub(crate) fn note_fault(&self, at: usize, kind: FaultKind, began: Instant) {
         let link = &self.chain[at];
+        let mut since = link.suspect_since.lock().unwrap_or_else(PoisonError::into_inner);
         let before = link.health();
-        let after = before.after_fault(kind);
+        // What made the device suspect also failed what was under way on it then.
+        let is_known = since.is_some_and(|since| began < since);
+        let judged = if is_known { Health::Healthy } else { before };
+        let after = judged.after_fault(kind).max(before);
         if after == before {
             return;
         }
         link.health.store(after as u8, Ordering::Release);
+        if after == Health::Suspect {
+            *since = Some(Instant::now());
+        }
+        drop(since);
         self.journal.with(|| {
             Event::new(EventKind::Note, "health")
                 .level(Level::Warn)
@@ -420,6 +441,34 @@ mod tests {
         let events = journal.recent();
         assert_eq!(events[0].kind, EventKind::Selection);
         assert!(events[0].context_value("reason").is_some());
+    }
+
+    #[test]
+    fn a_fault_that_strikes_all_that_is_under_way_is_one_fault() {
+        let footing = Footing::builder().devices(Selector::only(DeviceName::CPU)).build().unwrap();
+        let health = || footing.health()[0].1;
+        let began = Instant::now();
+        footing.note_fault(0, FaultKind::CommandBuffer, began);
+        assert_eq!(health(), Health::Suspect);
+        footing.note_fault(0, FaultKind::CommandBuffer, began);
+        assert_eq!(health(), Health::Suspect, "the other try began before it was suspect");
+        footing.note_success(0);
+        assert_eq!(health(), Health::Healthy);
+        footing.note_fault(0, FaultKind::CommandBuffer, Instant::now());
+        footing.note_fault(0, FaultKind::CommandBuffer, Instant::now());
+        assert_eq!(health(), Health::Lost, "a later try failed as well");
+        footing.note_success(0);
+        footing.note_fault(0, FaultKind::CommandBuffer, began);
+        assert_eq!(health(), Health::Lost);
+    }
+
+    #[test]
+    fn a_lost_device_is_lost_whenever_the_try_began() {
+        let footing = Footing::builder().devices(Selector::only(DeviceName::CPU)).build().unwrap();
+        let began = Instant::now();
+        footing.note_fault(0, FaultKind::CommandBuffer, began);
+        footing.note_fault(0, FaultKind::DeviceLost, began);
+        assert_eq!(footing.health()[0].1, Health::Lost);
     }
 
     #[test]

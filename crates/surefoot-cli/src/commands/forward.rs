@@ -91,6 +91,13 @@ impl Forward {
         let seconds = begun.elapsed().as_secs_f64();
         let tensors = named(&output);
         save(&self.out, &tensors)?;
+        for (name, rows) in named(&output).into_iter().filter(|(_, rows)| rows.not_finite() > 0) {
+            terminal.note(&format!(
+                "{name}: {} of {} numbers are NaN or infinite",
+                rows.not_finite(),
+                rows.numbers.len()
+            ));
+        }
         let document = Document {
             out: self.out.display().to_string(),
             tokens: tokens.len(),

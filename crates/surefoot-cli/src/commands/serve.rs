@@ -473,15 +473,11 @@ impl Signals {
 
 /// Done when the supervisor that started this process asks it to end, or is gone.
 async fn released() {
-    #[cfg(unix)]
-    let (parent, now) = (std::os::unix::process::parent_id(), std::os::unix::process::parent_id);
-    #[cfg(not(unix))]
-    let (parent, now) = (0, || 0);
     if *supervisor::inherited() == supervisor::Inherited::default() {
         // Nobody supervises it.
         std::future::pending::<()>().await;
     }
-    while !supervisor::asked_to_stop() && now() == parent {
+    while !supervisor::asked_to_stop() {
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
 }

@@ -69,6 +69,7 @@ impl Model {
         for _ in 0..steps {
             let output = self.pass(&next, WANT, &mut session, Some(&mut cache))?;
             let Some(logits) = output.logits else { break };
+            let logits = logits.checked("logits")?;
             let mut ids = Vec::with_capacity(sequences.len());
             for (number, sequence) in sequences.iter_mut().enumerate() {
                 ids.push(

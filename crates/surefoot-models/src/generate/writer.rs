@@ -5,10 +5,18 @@ use super::text::Texts;
 use crate::error::ModelError;
 
 /// The text of one sequence as it is generated.
+///
+/// What a token adds to a text depends on the tokens just before it, so only the last ones are decoded
+/// again with each: those since the text was last whole, and those before that which they follow.
 pub struct Writer<'a> {
     texts: &'a Texts,
     stops: &'a [String],
     ids: Vec<u32>,
+    /// The tokens from here on are decoded with the next one.
+    window: usize,
+    /// The tokens up to here make up the settled text, which ends with a whole character.
+    settled_ids: usize,
+    settled: usize,
     /// Bytes of the text that were given out.
     given: usize,
     text: String,
@@ -18,18 +26,50 @@ pub struct Writer<'a> {
 impl<'a> Writer<'a> {
     /// An empty text.
     pub fn new(texts: &'a Texts, stops: &'a [String]) -> Self {
-        Self { texts, stops, ids: Vec::new(), given: 0, text: String::new(), stopped: false }
+        Self {
+            texts,
+            stops,
+            ids: Vec::new(),
+            window: 0,
+            settled_ids: 0,
+            settled: 0,
+            given: 0,
+            text: String::new(),
+            stopped: false,
+        }
     }
 
     /// Adds a token; true if the text has come to a stop.
     pub fn push(&mut self, id: u32) -> Result<bool, ModelError> {
         self.ids.push(id);
-        self.text = self.texts.decode(&self.ids)?;
-        if let Some(end) = first_stop(&self.text, self.stops) {
+        let before = self.texts.decode(&self.ids[self.window..self.settled_ids])?;
+        let now = self.texts.decode(&self.ids[self.window..])?;
+        let searched = self.settled;
+        match now.strip_prefix(&before) {
+            Some(more) => {
+                self.text.truncate(self.settled);
+                self.text.push_str(more);
+                if !more.is_empty() && !more.ends_with('\u{fffd}') {
+                    self.settle(self.settled_ids);
+                }
+            }
+            // What was settled reads otherwise now: all of it is read again.
+            None => {
+                self.text = self.texts.decode(&self.ids)?;
+                self.settle(0);
+            }
+        }
+        if let Some(end) = first_stop(&self.text, searched, self.stops) {
             self.text.truncate(end);
             self.stopped = true;
         }
         Ok(self.stopped)
+    }
+
+    fn settle(&mut self, window: usize) {
+        self.window = window;
+        self.settled_ids = self.ids.len();
+        self.settled = self.text.len();
     }
 
     /// What is new and can't change any more.
@@ -61,8 +101,13 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn first_stop(text: &str, stops: &[String]) -> Option<usize> {
-    stops.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| text.find(stop.as_str())).min()
+/// Where the first of the stop texts begins. Before `searched` none ends.
+fn first_stop(text: &str, searched: usize, stops: &[String]) -> Option<usize> {
+    let found = stops.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| {
+        let from = text.floor_char_boundary(searched.min(text.len()).saturating_sub(stop.len()));
+        text[from..].find(stop.as_str()).map(|at| from + at)
+    });
+    found.min()
 }
 
 /// How much of the text can't become part of a stop text or of an unfinished character.
@@ -70,10 +115,9 @@ fn sure(text: &str, stops: &[String]) -> usize {
     let whole = text.trim_end_matches('\u{fffd}').len();
     let text = &text[..whole];
     let begun = stops.iter().filter(|stop| !stop.is_empty()).filter_map(|stop| {
-        text.char_indices()
-            .map(|(at, _)| at)
-            .skip_while(|at| text.len() - at >= stop.len())
-            .find(|&at| stop.starts_with(&text[at..]))
+        let from = text.ceil_char_boundary((text.len() + 1).saturating_sub(stop.len()));
+        let begins = |at: &usize| stop.starts_with(&text[*at..]);
+        text[from..].char_indices().map(|(at, _)| from + at).find(begins)
     });
     begun.min().unwrap_or(whole)
 }
@@ -94,7 +138,63 @@ mod tests {
     #[test]
     fn the_earliest_stop_text_ends_the_text() {
         let stops = vec!["b".to_owned(), "ab".to_owned(), String::new()];
-        assert_eq!(first_stop("xxab", &stops), Some(2));
-        assert_eq!(first_stop("xx", &stops), None);
+        assert_eq!(first_stop("xxab", 0, &stops), Some(2));
+        assert_eq!(first_stop("xxab", 3, &stops), Some(2), "it began before what is new");
+        assert_eq!(first_stop("xx", 0, &stops), None);
+    }
+
+    const FIXTURES: [&str; 4] = ["gpt2-tiny", "llama-tiny", "neox-tiny", "qwen2-tiny"];
+
+    fn texts(name: &str) -> Texts {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+        Texts::open(&folder.join(name), 256).unwrap()
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn token_by_token_it_is_the_text_of_all_tokens(
+            ids in proptest::collection::vec(0u32..256, 0..60),
+            stop in "[a-e ]{0,2}",
+        ) {
+            for name in FIXTURES {
+                let texts = texts(name);
+                let stops = [stop.clone()];
+                let mut writer = Writer::new(&texts, &stops);
+                let mut given = String::new();
+                let mut fed = 0;
+                for &id in &ids {
+                    fed += 1;
+                    if writer.push(id).unwrap() {
+                        break;
+                    }
+                    given.push_str(writer.fresh());
+                }
+                given.push_str(writer.rest());
+                let mut whole = texts.decode(&ids[..fed]).unwrap();
+                if let Some(end) = first_stop(&whole, 0, &stops) {
+                    whole.truncate(end);
+                }
+                proptest::prop_assert_eq!(writer.text(), &whole);
+                proptest::prop_assert_eq!(&given, &whole);
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_text_takes_time_in_proportion() {
+        let texts = texts("gpt2-tiny");
+        let time = |count: usize| {
+            let begun = std::time::Instant::now();
+            let mut writer = Writer::new(&texts, &[]);
+            for number in 0..count {
+                writer.push(40 + (number % 50) as u32).unwrap();
+            }
+            begun.elapsed()
+        };
+        time(200);
+        // Ten times as long; decoding all tokens again for each would take a hundred times.
+        let least = |count| (0..5).map(|_| time(count)).min().unwrap();
+        let (short, long) = (least(500), least(5000));
+        assert!(long < short * 40, "{short:?} and {long:?}");
     }
 }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use surefoot::Footing;
 use surefoot::device::DeviceName;
+use surefoot::{Fault, FaultKind, Footing};
 
 use super::attention::{LastMask, Sight};
 use super::batch::Batch;
@@ -68,6 +68,27 @@ impl Rows {
     /// One row.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.numbers[row * self.cols..(row + 1) * self.cols]
+    }
+
+    /// How many of the numbers are infinite or none at all.
+    pub fn not_finite(&self) -> usize {
+        self.numbers.iter().filter(|number| !number.is_finite()).count()
+    }
+
+    /// Refuses numbers that mean nothing: what is made of them would look like an answer.
+    pub(crate) fn checked(self, what: &str) -> Result<Self, ModelError> {
+        match self.not_finite() {
+            0 => Ok(self),
+            count => {
+                let message = format!(
+                    "{count} of {} numbers of the {what} are NaN or infinite: the weights are \
+                     damaged, or their numbers are too large for this precision",
+                    self.numbers.len()
+                );
+                let fault = Fault::new(FaultKind::Numeric, what.to_owned(), message);
+                Err(ModelError::Fault(Box::new(fault)))
+            }
+        }
     }
 }
 

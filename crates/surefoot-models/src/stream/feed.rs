@@ -12,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use burn::tensor::Device;
+use surefoot::fault::catch;
 
 use super::meter::Meter;
 use crate::error::ModelError;
@@ -80,11 +81,16 @@ impl Feed {
                     let device = place.get();
                     let bytes = piece.kept_bytes(&Format::new(&device, compute));
                     let Some(permit) = gate.enter(bytes) else { return };
-                    let delivery =
-                        piece.load(&device, compute, Some(permit)).map(|(weight, cost)| {
-                            meter.loaded(piece, cost);
-                            (piece.matrix, piece.rows.clone(), weight)
-                        });
+                    let loaded = catch(|| piece.load(&device, compute, Some(permit)));
+                    // A device that panics says why; that is what the pass fails of.
+                    let loaded = loaded.unwrap_or_else(|panic| {
+                        let at = format!("loading matrix {}", piece.matrix);
+                        Err(ModelError::Device { at, message: panic.message })
+                    });
+                    let delivery = loaded.map(|(weight, cost)| {
+                        meter.loaded(piece, cost);
+                        (piece.matrix, piece.rows.clone(), weight)
+                    });
                     if sender.send(delivery).is_err() {
                         return;
                     }

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
+use surefoot::device::supervisor;
+
 use crate::weights::piece::{Cost, Piece};
 
 /// Counts that only grow, shared by the prefetcher and whoever shows progress.
@@ -42,6 +44,8 @@ pub struct Reading {
 
 impl Meter {
     pub(crate) fn loaded(&self, piece: &Piece, cost: Cost) {
+        // Reading a large model takes longer than a supervisor waits.
+        supervisor::still_alive();
         self.file_bytes.fetch_add(piece.file_bytes(), Relaxed);
         self.reading.fetch_add(nanos(cost.reading), Relaxed);
         self.converting.fetch_add(nanos(cost.converting), Relaxed);
@@ -52,6 +56,7 @@ impl Meter {
     }
 
     pub(crate) fn block(&self) {
+        supervisor::still_alive();
         self.blocks.fetch_add(1, Relaxed);
     }
 

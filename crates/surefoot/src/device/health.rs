@@ -4,14 +4,15 @@
 //!    ▲                  │
 //!    └──a good step─────┘        lost is for the rest of the process
 //!
-//! A caller's mistake changes nothing.
+//! A caller's mistake changes nothing, and a fault that strikes all that is under way on a device is one
+//! fault.
 
 use serde::{Deserialize, Serialize};
 
 use crate::fault::FaultKind;
 
 /// Whether later work should use a device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Health {
     /// Works.

@@ -22,6 +22,10 @@ impl Fault {
         let texts: Vec<String> = links.iter().map(ToString::to_string).collect();
         let typed = links.iter().rev().find_map(|link| kind_of_type(*link));
         let kind = typed.unwrap_or_else(|| kind_said(&texts.join("\n")));
+        if !kind.is_callers() {
+            // Told by this error: a later panic has another cause.
+            drop(take_device_panics());
+        }
         Self::with_chain(kind, operation, texts)
     }
 
@@ -29,11 +33,12 @@ impl Fault {
     /// cause and the caller's own (a closed channel) only the symptom.
     pub fn from_panic(operation: &str, record: &PanicRecord) -> Self {
         let mut chain = vec![format!("panicked at {}: {}", record.place, record.message)];
-        chain.extend(
-            take_device_panics()
-                .into_iter()
-                .map(|cause| format!("the device's thread panicked: {}", cause.message)),
-        );
+        let own = kind_of_text(&chain[0]);
+        // A mistake that the caller's own panic names is no symptom of a device's.
+        if own == FaultKind::NotDeviceRelated || !own.is_callers() {
+            let causes = take_device_panics().into_iter();
+            chain.extend(causes.map(|c| format!("the device's thread panicked: {}", c.message)));
+        }
         let kind = chain
             .iter()
             .rev()

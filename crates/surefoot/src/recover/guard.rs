@@ -276,9 +276,12 @@ impl<'f> Task<'f> {
                 footwork: ladder.footwork,
             };
             supervisor::beat(&on.label);
+            let began = Instant::now();
             let fault = match self.try_once(&step, &work) {
                 Ok(value) => {
-                    footing.note_success(at);
+                    if !step.footwork.on_cpu {
+                        footing.note_success(at);
+                    }
                     if splits {
                         footing.splits.worked(operation, ready.device.name(), step.footwork.parts);
                     }
@@ -295,7 +298,7 @@ impl<'f> Task<'f> {
                 Err(fault) => fault,
             };
             if !ladder.footwork.on_cpu {
-                footing.note_fault(at, fault.kind);
+                footing.note_fault(at, fault.kind, began);
             }
             footing.journal.with(|| {
                 let event =

@@ -27,6 +27,8 @@ pub struct Inherited {
     pub lost: Vec<DeviceName>,
     /// How many died for want of memory.
     pub memory_faults: u32,
+    /// The process that looks after it.
+    pub(super) supervisor: Option<u32>,
     /// Where to leave signs of life.
     pub(super) heart: Option<PathBuf>,
 }
@@ -62,12 +64,29 @@ pub fn inherited() -> &'static Inherited {
 /// Leaves a sign of life, with the device that work is about to use. Costs a few nanoseconds
 /// unless the process is supervised, and little then.
 pub fn beat(device: &str) {
-    static HEART: OnceLock<Option<Mutex<File>>> = OnceLock::new();
+    leave_sign(Some(device));
+}
+
+/// Leaves a sign of life where work goes on for long: after each part of it. The device stays the
+/// one that was last told.
+pub fn still_alive() {
+    leave_sign(None);
+}
+
+/// Where signs of life go, and the device that was told with the last one.
+struct Pulse {
+    file: File,
+    device: String,
+}
+
+fn leave_sign(device: Option<&str>) {
+    static PULSE: OnceLock<Option<Mutex<Pulse>>> = OnceLock::new();
     static START: OnceLock<Instant> = OnceLock::new();
     static LAST: AtomicU64 = AtomicU64::new(0);
-    let Some(heart) = HEART.get_or_init(|| {
+    let Some(pulse) = PULSE.get_or_init(|| {
         let path = inherited().heart.as_ref()?;
-        File::options().write(true).open(path).ok().map(Mutex::new)
+        let file = File::options().write(true).open(path).ok()?;
+        Some(Mutex::new(Pulse { file, device: DeviceName::CPU.to_string() }))
     }) else {
         return;
     };
@@ -77,17 +96,32 @@ pub fn beat(device: &str) {
         return;
     }
     LAST.store(now, Ordering::Relaxed);
-    let mut heart = heart.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pulse = pulse.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(device) = device {
+        device.clone_into(&mut pulse.device);
+    }
+    let sign = format!("{now:020} {:<40}\n", pulse.device);
     // A sign of life that can't be left is a sign of nothing: the parent will see silence.
-    let _ = heart
-        .seek(SeekFrom::Start(0))
-        .and_then(|_| heart.write_all(format!("{now:020} {device:<40}\n").as_bytes()));
+    let _ = pulse.file.seek(SeekFrom::Start(0)).and_then(|_| pulse.file.write_all(sign.as_bytes()));
 }
 
-/// Whether the supervisor of this process asks it to end: it was asked to itself, in a way that does
-/// not reach this process.
+/// Whether this process should end because its supervisor asks it to, which was asked to itself in
+/// a way that does not reach this process, or because its supervisor is gone.
 pub fn asked_to_stop() -> bool {
-    inherited().heart.as_deref().is_some_and(|heart| stop_sign(heart).exists())
+    let inherited = inherited();
+    inherited.heart.as_deref().is_some_and(|heart| stop_sign(heart).exists())
+        || inherited.supervisor.is_some_and(|supervisor| !is_parent(supervisor))
+}
+
+#[cfg(unix)]
+fn is_parent(process: u32) -> bool {
+    std::os::unix::process::parent_id() == process
+}
+
+/// Elsewhere nobody says who the parent is.
+#[cfg(not(unix))]
+fn is_parent(_process: u32) -> bool {
+    true
 }
 
 fn stop_sign(heart: &Path) -> PathBuf {
@@ -117,7 +151,8 @@ impl Heart {
 
     /// Leaves a sign that the child should end.
     pub(super) fn ask_to_stop(&self) -> io::Result<()> {
-        File::create(stop_sign(&self.path)).map(drop)
+        // A file that somebody else put there is not followed.
+        File::options().write(true).create_new(true).open(stop_sign(&self.path)).map(drop)
     }
 
     /// The last sign of life: a number that changes, and the device.

@@ -71,7 +71,9 @@ pub(super) fn watch(
     } else {
         cause_of_death(status, &words, kills)
     };
-    Ok(match (fault, device) {
+    // Whoever kills a process from outside says nothing about its device.
+    let killed = !silent && signal_of(status) == Some(SIGKILL);
+    Ok(match (fault, device.filter(|_| !killed)) {
         (None, _) => Ending::Exit(status.code().unwrap_or(1)),
         (Some(fault), Some(device)) => Ending::Death(fault.on(device)),
         (Some(fault), None) => Ending::Death(fault),
@@ -269,6 +271,39 @@ mod tests {
             Supervisor::default().restarts(2).run(|| shell("kill -SEGV $$"), |_| ()).unwrap();
         let Ended::GaveUp(fault) = ended else { panic!("{ended:?}") };
         assert_eq!(fault.earlier.len(), 2);
+    }
+
+    #[test]
+    fn a_child_that_lived_long_begins_a_new_row_of_restarts() {
+        let dir = tempfile::tempdir().unwrap();
+        let tally = dir.path().join("tally");
+        // Dies three times after a while, then ends by itself.
+        let script = format!(
+            "echo x >> {0}; sleep 0.2; [ $(wc -l < {0}) -lt 4 ] && kill -SEGV $$; exit 7",
+            tally.display()
+        );
+        let run = |healthy_after| {
+            std::fs::remove_file(&tally).unwrap_or_default();
+            let supervisor = Supervisor::default().restarts(1).healthy_after(healthy_after);
+            supervisor.run(|| shell(&script), |_| ()).unwrap()
+        };
+        assert_eq!(run(Duration::from_millis(100)), Ended::Exit(7));
+        assert!(matches!(run(Duration::from_secs(600)), Ended::GaveUp(_)));
+    }
+
+    #[test]
+    fn who_is_killed_from_outside_blames_no_device() {
+        let blamed = |signal: &str| {
+            let script = format!(
+                "heart=$(echo \"$SUREFOOT_SUPERVISED\" | sed 's/.*\"heart\":\"\\([^\"]*\\)\".*/\\1/'); \
+                 echo '1 gpu' > \"$heart\"; kill -{signal} $$"
+            );
+            let ended = Supervisor::default().restarts(0).run(|| shell(&script), |_| ()).unwrap();
+            let Ended::GaveUp(fault) = ended else { panic!("{ended:?}") };
+            fault.device
+        };
+        assert_eq!(blamed("SEGV").as_deref(), Some("gpu"));
+        assert_eq!(blamed("KILL"), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! The parent starts the child with one environment variable that says which devices were lost
 //! before and where to leave signs of life. The child's guard leaves one at each try
-//! ([`beat`]), with the device it is on. A child that dies by a signal, or falls silent, is
+//! ([`beat`]), with the device it is on, and long work one after each part ([`still_alive`]). A child that dies by a signal, or falls silent, is
 //! turned into a fault; the next one starts one rung further on: without the device that was
 //! lost, or with smaller parts if memory ran out. A child that ends by itself is not restarted,
 //! whatever its exit code says.
@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-pub use child::{Inherited, asked_to_stop, beat, inherited};
+pub use child::{Inherited, asked_to_stop, beat, inherited, still_alive};
 pub use death::run_probe;
 
 use crate::fault::{Fault, FaultKind};
@@ -46,6 +46,7 @@ pub struct Supervisor<'a> {
     journal: Journal,
     interrupted: Option<&'a AtomicBool>,
     grace: Duration,
+    healthy_after: Duration,
 }
 
 impl Default for Supervisor<'_> {
@@ -56,12 +57,13 @@ impl Default for Supervisor<'_> {
             journal: Journal::off(),
             interrupted: None,
             grace: Duration::from_secs(10),
+            healthy_after: Duration::from_secs(600),
         }
     }
 }
 
 impl<'a> Supervisor<'a> {
-    /// Restarts at most this often.
+    /// Restarts at most this often in a row.
     #[must_use]
     pub fn restarts(mut self, restarts: u32) -> Self {
         self.restarts = restarts;
@@ -72,6 +74,13 @@ impl<'a> Supervisor<'a> {
     #[must_use]
     pub fn silence(mut self, limit: Duration) -> Self {
         self.silence = limit;
+        self
+    }
+
+    /// A child that lived for this long before it died begins a new row of restarts.
+    #[must_use]
+    pub fn healthy_after(mut self, time: Duration) -> Self {
+        self.healthy_after = time;
         self
     }
 
@@ -121,13 +130,16 @@ impl<'a> Supervisor<'a> {
         command: impl Fn() -> Command,
         on_death: &mut dyn FnMut(&Fault),
     ) -> io::Result<Ended> {
-        let mut inherited = Inherited::default();
+        let supervisor = Some(std::process::id());
+        let mut inherited = Inherited { supervisor, ..Inherited::default() };
         let mut earlier: Vec<Fault> = Vec::new();
+        let mut restarts = 0;
         loop {
             let heart = Heart::new()?;
             inherited.heart = Some(heart.path().to_owned());
             let mut command = command();
             inherited.pass_to(&mut command);
+            let begun = Instant::now();
             let fault = match watch(command, &heart, self.silence, self.interrupted, self.grace)? {
                 Ending::Exit(code) => return Ok(Ended::Exit(code)),
                 Ending::Interrupted => return Ok(Ended::Interrupted),
@@ -141,11 +153,17 @@ impl<'a> Supervisor<'a> {
             if self.interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
                 return Ok(Ended::Interrupted);
             }
-            if inherited.attempt >= self.restarts {
+            if begun.elapsed() >= self.healthy_after {
+                // It worked for long: this is a new story, not the next try of the same.
+                restarts = 0;
+                earlier.clear();
+            }
+            if restarts >= self.restarts {
                 return Ok(Ended::GaveUp(fault.after(earlier)));
             }
             on_death(&fault);
             inherited.learn(&fault);
+            restarts += 1;
             self.journal.with(|| {
                 Event::new(EventKind::Rung, OPERATION)
                     .recovery("restart")

@@ -8,6 +8,7 @@ mod fingerprinting;
 mod footing_args;
 mod model_progress;
 mod model_run;
+mod output;
 mod terminal;
 mod trouble;
 mod watch;

@@ -13,6 +13,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use surefoot::device::memory::Bytes;
 use surefoot_models::stream::meter::{Meter, Reading};
 
+use crate::terminal::say;
+
 const QUIET_START: Duration = Duration::from_millis(800);
 const TICK: Duration = Duration::from_millis(200);
 const LINE_EVERY: Duration = Duration::from_secs(15);
@@ -127,7 +129,7 @@ fn show(meter: &Meter, journey: &Journey, stop: &AtomicBool) {
                 bar.set_message(journey.told(&before, &now, seconds));
             }
             None if line_at.elapsed() >= LINE_EVERY => {
-                eprintln!("{}", journey.told(&before, &now, seconds));
+                say(&journey.told(&before, &now, seconds));
                 line_at = time;
             }
             None => {}

@@ -28,6 +28,11 @@ pub(crate) fn start_logging(global: &Global) {
         .init();
 }
 
+/// Writes a line to stderr. One that nobody reads any more (`2>&1 | head`) is no reason to end.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
 /// Prints for one run of the program.
 pub(crate) struct Terminal {
     quiet: bool,
@@ -72,18 +77,18 @@ impl Terminal {
     /// Says something about the run on stderr, unless `-q`.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {
-            eprintln!("{text}");
+            say(text);
         }
     }
 
     /// Says what went wrong and what to do next.
     pub(crate) fn failure(&self, failure: &Failure) {
-        eprintln!("{} {}", self.paint("1;31", "error:"), failure.what);
+        say(&format!("{} {}", self.paint("1;31", "error:"), failure.what));
         for cause in &failure.because {
-            eprintln!("  {} {}", self.paint("1", "because:"), cause.replace('\n', "\n    "));
+            say(&format!("  {} {}", self.paint("1", "because:"), cause.replace('\n', "\n    ")));
         }
         for hint in &failure.hints {
-            eprintln!("  {} {hint}", self.paint("1;36", "try:"));
+            say(&format!("  {} {hint}", self.paint("1;36", "try:")));
         }
     }
 

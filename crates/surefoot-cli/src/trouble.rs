@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use surefoot::journal::{Event, EventKind};
 
+use crate::terminal::say;
+
 /// So many lines are written in this time; a device that fails in every pass says no more.
 const LINES: u32 = 10;
 const WITHIN: Duration = Duration::from_secs(10);
@@ -17,13 +19,13 @@ pub(crate) fn tell(quiet: bool) -> impl Fn(&Event) + Send + Sync + 'static {
         let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
         if written.0.elapsed() >= WITHIN {
             if written.1 > LINES {
-                eprintln!("… and {} lines more like these", written.1 - LINES);
+                say(&format!("… and {} lines more like these", written.1 - LINES));
             }
             *written = (Instant::now(), 0);
         }
         written.1 += 1;
         if written.1 <= LINES {
-            eprintln!("{line}");
+            say(&line);
         }
     }
 }

@@ -11,6 +11,8 @@ use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use surefoot_models::save::whole;
+
 use crate::error::VerifyError;
 use crate::{hex, identity};
 
@@ -78,18 +80,10 @@ pub fn read(path: &Path) -> Result<Vec<u8>, VerifyError> {
     identity::read_bounded(path, MAX_FILE)
 }
 
-/// Writes a file beside its place and renames it, so that a file that is there is whole.
+/// Writes a file so that it is whole or not there.
 pub fn write(path: &Path, bytes: &[u8]) -> Result<(), VerifyError> {
-    let unwritable = |error| VerifyError::file(path, format!("can't be written: {error}"));
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
-    let written = std::fs::write(&part, bytes).and_then(|()| std::fs::rename(&part, path));
-    if written.is_err() {
-        // What is left of it is of no use; that it may not be there is fine.
-        let _ = std::fs::remove_file(&part);
-    }
-    written.map_err(unwritable)
+    whole(path, |part| std::fs::write(part, bytes))
+        .map_err(|error| VerifyError::file(path, format!("can't be written: {error}")))
 }
 
 fn tail(seal: &Seal) -> Result<Vec<u8>, VerifyError> {

@@ -101,6 +101,12 @@ impl Compare {
         let rule =
             Rule { alpha: self.alpha, beta: self.beta, delta: self.delta, ..Rule::default() };
         rule.check()?;
+        let sides = [Path::new(&self.reference), Path::new(&self.candidate)];
+        for (option, file) in [("--out", &self.out), ("--html", &self.html)] {
+            if let Some(file) = file {
+                crate::output::spare(option, file, &sides)?;
+            }
+        }
         let (reference, candidate) = (Side::open(&self.reference)?, Side::open(&self.candidate)?);
         let key = self.sign.key(terminal)?;
         let transcript = self.transcript(reference, candidate, rule, global, terminal)?;

@@ -68,6 +68,9 @@ impl Embed {
         if self.footing.isolate {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
+        if let Some(out) = &self.out {
+            crate::output::spare("--out", out, &[&self.model, &self.texts])?;
+        }
         let opened = Opened::new(&self.model)?;
         let recipe = Recipe::read(&self.model)?;
         let pooling = match self.pooling {

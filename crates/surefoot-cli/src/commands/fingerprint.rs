@@ -60,6 +60,7 @@ impl FingerprintCommand {
         if self.footing.isolate {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
+        crate::output::spare("--out", &self.out, &[&self.model])?;
         let begun = Instant::now();
         let policy = self.challenges.policy()?;
         let set = self.challenges.set(&self.model, DefaultKey::Public)?;

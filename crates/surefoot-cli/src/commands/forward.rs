@@ -68,6 +68,7 @@ impl Forward {
         if self.footing.isolate {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
+        crate::output::spare("--out", &self.out, &[&self.model])?;
         let opened = Opened::new(&self.model)?;
         let tokens = match &self.text {
             Some(text) => Texts::open(&self.model, opened.blueprint.vocab)?.encode(text)?,

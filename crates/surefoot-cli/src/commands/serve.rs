@@ -24,7 +24,7 @@ use crate::child::supervise_with;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_run;
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, say};
 use crate::trouble;
 use crate::watch;
 
@@ -419,7 +419,7 @@ async fn asked_to_stop(mut signals: Signals) {
         () = signals.any() => {}
         () = released() => {}
     }
-    eprintln!("finishing what was accepted; Ctrl-C again doesn't wait");
+    say("finishing what was accepted; Ctrl-C again doesn't wait");
     tokio::spawn(async move {
         signals.interrupt().await;
         std::process::exit(Exit::Interrupted as i32);

@@ -79,7 +79,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bdetected CUDA version\b.{0,60}\bmismatches\b|\bmismatche?s? the version that was used to compile\b|\bCUDA_HOME environment variable is not set\b|\bCUDA (version )?mismatch\b|\bcompiled with different CUDA versions?\b|\b(incompatible|wrong|unsupported) (cuda|driver|cudnn|rocm) version\b|\bloaded runtime CuDNN library\b|\bcudnn version (incompatib|mismatch)|\bCuDNN library needs to have\b|\bcuDNN version\b.{0,30}\bincompatib",
         r"\bdynamically load the .{0,4}(cuda|nvcuda|nvrtc|cublas|cudnn|curand|nccl|vulkan|hip)\b|\b(CUDA|HIP|GPU|NVIDIA|Vulkan|Metal) driver (initiali[sz]ation|init|load(ing)?) (has )?(failed|failure|error)\b|\bmight not have a (cuda|gpu|nvidia)\b|\b(GPU|CUDA|accelerator|cuda device) (is|are) (required|needed|necessary)\b|\b(needs?|requires?) (a|an|at least one) (cuda|nvidia|gpu|amd)( gpu| device|-capable)?\b.{0,20}\b(to|but|for|none|no )|\bA GPU is needed\b|\bInvalid device id\b|\berror while loading shared libraries: lib(cu|nv|hip|roc|vulkan|amd)\w*",
         r"\bWebGPU is not (supported|available|enabled)\b|\b(backend|metal|mps|cuda|directml|rocm)\b.{0,24}\bonly (available|supported) (on|for) (macos|windows|linux|apple|ios)\b|\bnavigator\.gpu (is )?(undefined|null|not)|\bMetal is not (supported|available)\b|\bMTLCreateSystemDefaultDevice\b.{0,40}\b(nil|null|fail|return)|\bno (default )?metal device\b|\bggml_\w+: no devices found\b|\bno platforms that are instances of\b|\bUnknown backend:? '?(gpu|cuda|rocm|tpu|metal)\b|\bfailed to initialize ggml backend\b|\bggml_(cuda|metal|vulkan|backend)_init\w*\b.{0,40}\b(fail|error|no )|\bggml_backend_\w+: (failed|error)\b",
-        r"\b(compiled|built|build) without (the )?(\w+ )?(cuda|rocm|hip|metal|gpu|vulkan|mps|xpu)\b|\bfailed to create (a |the )?command queue\b|\b(TPU|GPU|CUDA|Metal|ROCm) ?platform is not available\b|\bno \w+ devices? (was |were )?(found|available|detected)\b|\b(tpu|cuda|gpu|hip|rocm|vulkan)_init\w* failed\b|\bdnn != nullptr\b|\bno (available|cuda|gpu|rocm|tpu|metal|vulkan) backends? (was |were |is )?(found|provided|registered|available)\b|\b(webgpu|wgpu|cuda|gpu|metal|vulkan|rocm|xpu|npu|tpu|directml|coreml)\b\W{0,3}(backend|provider) (was |is )?not (found|registered|available)\b|\b(unsupported|unknown|unrecogni[sz]ed|invalid) device:? [\x22'`]?\w+[\x22'`]?\W{1,3}(should|must|expected|choose|supported|available|valid)\b|\b'?(cuda|wgpu|webgpu|metal|vulkan|rocm|hip|tch)'? feature is not enabled\b|\bbackend \S{1,24} was not enabled on the instance\b|\bfailed to get convolution algorithm\b",
+        r"\b(compiled|built|build) without (the )?(\w+ )?(cuda|rocm|hip|metal|gpu|vulkan|mps|xpu)\b|\bfailed to create (a |the )?command queue\b|\b(TPU|GPU|CUDA|Metal|ROCm) ?platform is not available\b|\bno \w+ devices? (was |were )?(found|available|detected)\b|\b(\w+_)?(tpu|cuda|gpu|hip|rocm|vulkan)_init\w* failed\b|\bdnn != nullptr\b|\bno (available|cuda|gpu|rocm|tpu|metal|vulkan) backends? (was |were |is )?(found|provided|registered|available)\b|\b(webgpu|wgpu|cuda|gpu|metal|vulkan|rocm|xpu|npu|tpu|directml|coreml)\b\W{0,3}(backend|provider) (was |is )?not (found|registered|available)\b|\b(unsupported|unknown|unrecogni[sz]ed|invalid) device:? [\x22'`]?\w+[\x22'`]?\W{1,3}(should|must|expected|choose|supported|available|valid)\b|\b'?(cuda|wgpu|webgpu|metal|vulkan|rocm|hip|tch)'? feature is not enabled\b|\bbackend \S{1,24} was not enabled on the instance\b|\bfailed to get convolution algorithm\b",
         r"\bGraphics API \S+ is unavailable in this build\b|\bInvalid wgpu configuration\b|\bUnable to register wgpu runtime\b|\bnot been built with (cuda|metal|mkl|accelerate) support\b|\bUnexpected error from cuda\w+\(\)|\bcudaGetDeviceCount\b.{0,60}\b(error|fail|return)|\bcuDevicePrimaryCtxRetain\b|\bno such device\b|\bgpuDeviceGetAttribute\b",
         r"\b(Torch|TensorFlow|JAX|this build|this binary|This version|package|wheel)\b.{0,40}\b(CPU[- ]only|does not (support|include) (cuda|gpu|rocm|metal))",
     ])
@@ -89,6 +89,25 @@ pub(super) const RULES: &[Rule] = &[
         r"\bMTLLibraryError|\bprogram_source\b|\bpipeline error\b|\bcompiler error\b|\berror compiling\b",
     ])
     .cause("The device could not be found or brought up: a driver, a library or a build without it."),
+    rule(DriverOrInit, Names, &[
+        r"\bmissing (xla|xrt|pjrt|tpu|cuda|gpu) config(uration)?\b|\b(XRT_\w+|PJRT_DEVICE)\b.{0,40}\b(not set|unset|missing|must be set)\b",
+        r"\b(client|server|runtime|context) (is |was |has been )?already (been )?(created|registered|initiali[sz]ed) for (the )?(device|adapter|gpu)\b",
+        r"\b(linked|compiled|built) against\b.{0,40}\b(cu(blas|dnn|da)\w*|tensorrt|nccl|hip\w*|rocm)\b.{0,40}\bbut (loaded|found|running|using)\b",
+        r"\bTried to instantiate dummy base class\b",
+        r"\bdid not contain\b.{0,40}\blib(cuda|cudart|cublas|cudnn|hip|roc)\w*",
+        r"\bfailed to (infer|determine|detect|resolve) (the )?device( type)?\b",
+        r"\binvalid (gpu|hip|opencl|vulkan|compute) (device|id|index)\b",
+        r"\bnot (linked|compiled|built) with support for (\w+ devices?|xla|cuda|hip|xpu|vulkan|opencl|metal|hpu|npu|ipu)\b",
+        r"\bno interface for \S{1,24} is available\b",
+        r"\bcould not create an engine\b",
+    ])
+    .without(&[r"\bTensorRT\b.{0,80}\bengine\b"])
+    .cause("The device could not be found or brought up: a driver, a library or a build without it."),
+    // Python's loader says "module" of a library that one of the device's own is missing for.
+    rule(DriverOrInit, Overrides, &[
+        r"\bDLL load failed\b.{0,60}\b(torch_\w+|onnxruntime\w*|cupy\w*|tensorrt\w*|pycuda\w*|_driver|bitsandbytes\w*|pyopencl\w*|cuda\w*|nvidia\w*|jaxlib\w*|_pywrap_tensorflow\w*|pynvml)\b",
+    ])
+    .cause("A library of the device's runtime, or one that it needs, could not be loaded."),
     // The list of Metal devices was empty, in a virtual machine or a session without a screen.
     rule(DriverOrInit, Usual, &[r"\bNSRangeException\b|\bbeyond bounds for empty (NS)?array\b|\bswap_remove index \(is 0\)|\bthe len is 0 but the index is 0\b"])
         .with(&[r"metal::device|MTLCopyAllDevices|MTLDevice|MetalDevice|CudaDevice|new_metal|new_cuda"]),

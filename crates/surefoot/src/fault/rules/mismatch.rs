@@ -23,6 +23,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(DtypeMismatch, Overrides, &[r"\binput types 'tensor<[^']*>' and 'tensor<[^']*>' are not broadcast compatible"])
         .check(elements_differ)
         .cause("An MPS graph mixed two element types; the abort that follows is only its end."),
+    rule(DtypeMismatch, Overrides, &[r"\bexpected (u?int|b?float|bool|complex|double|half)\d*,? (passed to .{1,60})?got .{1,60} of type '(float|int|bool|complex)\w*' instead\b"]),
     // A model whose types clash: the words about loading it come first.
     rule(DtypeMismatch, Overrides, &[r"\bType Error: Type \(.{1,40}\) of (input|output) arg .{0,240}\bdoes not match expected type\b"]),
     // Devices.
@@ -40,6 +41,8 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(can't|cannot) convert (\w+:?\d*) device type tensor to numpy\b",
         r"\bindices should be either on (\w+|cpu) or on the same device\b",
         r"\bmodule must have its parameters and buffers on device\b",
+        r"\bmust be on the (\w+ )?device\b.{0,24}\bbut\b|\bcannot take the (cpu|gpu|host|device) (address|pointer) of\b",
+        r"\bget_device is not implemented for (type )?torch\.",
         r"\bcannot be accessed from Triton \(cpu tensor\?\)",
         r"\bexpected a '?\w+:?\d*'? (device type for generator|generator device)|\bexpected a '?\w+'? device type for generator\b",
         r"\bincompatible devices for jitted computation\b|\bplaced? on incompatible devices\b",
@@ -93,7 +96,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bPlaceholder (storage|tensor)\b.{0,40}\b(has not been allocated|is empty|not allocated)",
         r"\bPlaceholder tensor is empty\b",
         r"\bits data is not allocated yet\b|\bnon-zero number of elements, but its data\b",
-        r"\b(data pointer|storage) of (a )?tensor that (doesn't|does not) have storage\b|\btensor (doesn't|does not|didn't) have storage\b",
+        r"\b(data pointer|storage) of (a )?tensor that (doesn't|does not) have storage\b|\btensor (doesn't|does not|didn't) have storage\b|\b(lazy|opaque|fake|meta|functional) tensors? (do not|don't|doesn't|does not) have (a |any )?storage\b",
         r"\bCannot (access|copy|get) (the )?(data|storage|out)\b.{0,60}\b(meta|fake|functional|uninitiali[sz]ed|undefined|opaque)",
         r"\bcopy out of meta tensor\b|\bno data!|\bcannot be called on meta tensors?\b",
         r"\bwith arguments from the 'Meta' backend\b|\bon the meta device\b|\bmeta tensors?\b.{0,40}\b(no data|not|cannot|can't|materiali[sz]e|still)\b|\bstill on (the )?meta\b",

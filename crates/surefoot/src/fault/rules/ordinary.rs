@@ -17,9 +17,14 @@ pub(super) const RULES: &[Rule] = &[
         r"\bunexpected keyword argument\b|\bKeyword argument not understood\b|\bmissing \d+ required (positional|keyword)|\btakes \d+ positional argument|\bgot multiple values for\b|\bNameError: name\b|\bUnboundLocalError\b|\bSyntaxError\b|\bIndentationError\b|\bunsupported operand type\(s\)|\bis not (callable|subscriptable|iterable)\b|\bunhashable type\b|\bRecursionError\b",
         r"\berror: (unrecognized arguments|argument |the following arguments are required|invalid choice)|\bunrecognized arguments\b|\binvalid choice: |\bunknown (option|flag|argument)\b",
         r"\bdevice_map\b",
+        r"'provider(s|_options)'.{0,40}\b(must|should) be\b",
+        r"\bUndefVarError\b|\berror while handling argument\b|\b(unk?nown|invalid) value for --?\w",
+        r"\bconcrete values?\b.{0,80}\bTraced<|\bstatic_arg(num|name)s\b|\b(Tracer(Array|Bool|Integer)Conversion|Concretization|UnexpectedTracer|NonConcreteBooleanIndex)\w*Error\b|\bAbstract tracer value encountered\b",
         r"\brefers? to a single memory location\b|\bmodified by an inplace operation\b|\bbackward through the graph a second time\b|\bdoes not require grad and does not have a grad_fn\b|\bleaf variable\b.{0,40}\bin-?place\b|\bexpected to have finished reduction\b",
     ])
     .unless(&[r"\blib\w+\.so\b.{0,60}\bcannot open\b|\b(nv|hip)rtc\w*|\bnvcc\b|\bptxas\b|\bgpu-architecture\b|\bclang\b"])
+    // A compiler that raised it while it compiled for the device.
+    .without(&[r"\b(BackendCompilerFailed|InductorError|LoweringException)\b"])
     .cause("A mistake in the program or its versions, not a device fault.")
     .advice(&["Read the line that raised it: a name, an argument or a version doesn't fit."]),
     rule(NotDeviceRelated, Overrides, &[
@@ -53,6 +58,7 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"\blib\w+\.so\b|\.dll\b|/dev/(kfd|nvidia|dri)|\bdlopen\b|\bSymbol not found\b|\bstate_dict\b|\bin (the )?checkpoint\b|\bCan't get attribute\b", r"\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|weights|engine)\b"])
     .without(&[
         r"_pin_memory_loop|dataloader worker",
+        r"\b(BackendCompilerFailed|InductorError|LoweringException)\b|\bcl(Build|Compile|Link)Program\b|\bfailed to build OpenCL\b",
         // A loss scale that was halved until nothing was left of it.
         r"\bloss scale\b(?s:.){1,4000}\bZeroDivisionError\b",
         // What was raised while a device fault was being handled is only its echo.

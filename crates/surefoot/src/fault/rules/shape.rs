@@ -27,6 +27,8 @@ pub(super) const RULES: &[Rule] = &[
         r"\bnegative dimension -|\bnegative (values?|dimensions?|sizes?|extent)\b.{0,30}\b(shape|dim\w*|size|tensor|axis)\b|\b(element|number of element)s? counts? (differ|do not match|don't match)\b|\bindices must be [1-4]-?D\b",
         r"\b(must|should|has to|have to|needs? to|expected to)( also)? (be|have) (an? )?(at least |at most |exactly )?(\d|one|two|three|four|five)[- ]?(d\b|dims?\b|dimension)|\bmust be an? (matrix|vector)\b|\bmust have (the )?same (sizes?|shapes?|lengths?|ranks?)\b|\b[0-5]D( or [0-5]D)?\b.{0,40}\bexpected\b|\bmust be broadcastable\b|\bshapes? of the \w+ and \w+ (are|is) incompatible\b",
         r"\bzero-dimensional tensor\b|\bmulti-target not supported\b|\bspatial targets supported\b|\bOutput size is too small\b|\btoo many indices for (tensor|array)\b|\bexceeds dimension size\b|\brece?ived \d+ axes\b|\bout of data bounds\b|\bchannels?\b.{0,24}\bnot equal to\b|\bmore dimensions than\b|\bdoes not match the number of dimensions\b|\bpadding size should be less\b|\bmismatch on \w+ dim",
+        r"\b(must|should|to|expects?|expected|requires?) (to )?(have |be (of )?)?(a )?rank[ =:]{1,2}\d",
+        r"\b(channels?|heads?|strides?|axes) mismatch\b",
         r"\bgot buffer of size \S+ which is compatible with shape\b",
         r"\bsource slice length \(\d+\) does not match destination\b",
         r"\brequires contracting dimensions to have the same shape\b|\bcontracting dimension",

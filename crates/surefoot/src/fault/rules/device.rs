@@ -41,7 +41,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(DeviceLost, Usual, &[
         r"\bnccl\b.{0,60}\b(remote process exited|connection closed|watchdog)\b|\bWatchdog caught collective operation timeout\b",
         r"\b(driver|gpu|device) (stopped responding|crashed|timed out|not responding)\b|\bTDR\b.{0,30}\b(timeout|detected|recover)|\bdisplay driver\b.{0,40}\bstopped responding\b",
-        r"\binvalid (resource handle|device context)\b|\bCUDA_ERROR_INVALID_(CONTEXT|HANDLE)\b|\bdriver shutting down\b|\bCUDA_ERROR_MAP_FAILED\b",
+        r"\binvalid (resource handle|device context)\b|\bCUDA_ERROR_INVALID_(CONTEXT|HANDLE)\b|\bdriver shutting down\b|\bCL_INVALID_(COMMAND_QUEUE|CONTEXT)\b|\bCUDA_ERROR_MAP_FAILED\b",
     ]),
     rule(DeviceLost, Hints, &[
         r"\b(RuntimeError|Error|error): (CUDA|HIP) (driver |runtime )?error: \w",
@@ -100,12 +100,18 @@ pub(super) const RULES: &[Rule] = &[
         r"\bnot (linked|compiled|built) with support for (\w+ devices?|xla|cuda|hip|xpu|vulkan|opencl|metal|hpu|npu|ipu)\b",
         r"\bno interface for \S{1,24} is available\b",
         r"\bcould not create an engine\b",
+        r"\bProvider(Shared)?Library::\w+\b.{0,60}\bfail|\binit provider bridge failed\b|\b\w*AppendExecutionProvider_\w+\b.{0,40}\bfail",
+        r"\bfail\w* to load (the )?(mlx|cuda|rocm|hip|vulkan|opencl|openvino|onednn|tensorrt|directml|npu) (dynamic |shared |native )?library\b|\bMLX (is )?not available\b",
+        r"\berror loading .{0,240}\b(c10|torch)_(cuda|xpu|hip)\w*\.dll\b",
+        r"\b(prediction|inference|execution|acceleration)\b.{0,24}\bis only (available|supported) on (macos|windows|linux|apple|ios)\b",
+        r"\bVUID-Vk(Device|Instance)CreateInfo\b",
     ])
     .without(&[r"\bTensorRT\b.{0,80}\bengine\b"])
     .cause("The device could not be found or brought up: a driver, a library or a build without it."),
     // Python's loader says "module" of a library that one of the device's own is missing for.
     rule(DriverOrInit, Overrides, &[
         r"\bDLL load failed\b.{0,60}\b(torch_\w+|onnxruntime\w*|cupy\w*|tensorrt\w*|pycuda\w*|_driver|bitsandbytes\w*|pyopencl\w*|cuda\w*|nvidia\w*|jaxlib\w*|_pywrap_tensorflow\w*|pynvml)\b",
+        r"\b(load|import|importing) (onnxruntime|tensorrt|cupy|pycuda|jaxlib|torch_directml|bitsandbytes)\b\S*.{0,40}\bDLL load failed\b",
     ])
     .cause("A library of the device's runtime, or one that it needs, could not be loaded."),
     // The list of Metal devices was empty, in a virtual machine or a session without a screen.
@@ -156,6 +162,7 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"\bNo such file\b|\bkernel\b|\bfunction\b|\bsymbol\b"]),
     rule(CommandBuffer, Names, &[
         r"\bMetal Performance Shaders operations encoded on it may not have completed\b",
+        r"\bUNASSIGNED-CoreValidation-(DrawState|CommandBuffer|CmdBuf|Queue|Image|MemTrack)\w*|\bVUID-vk(Cmd|Queue|BeginCommand|EndCommand|ResetCommand)\w*|\bsubmitted command buffer expects\b",
         r"\b(required usage|usage flag|MTL(Texture|Buffer)Usage\w*|(Buffer|Texture)Usages\()\b|\b(buffer|texture)\b.{0,40}\b(is )?still mapped\b|\bis missing the `?\w+`? usage\b",
     ])
     .without(&[r"\bInsufficient Memory\b|OutOfMemory|ErrorHang"]),

@@ -30,6 +30,8 @@ pub(super) const RULES: &[Rule] = &[
     rule(NotDeviceRelated, Overrides, &[
         r"\bHTTPSConnectionPool\b|\bMaxRetryError\b|\bMax retries exceeded\b|\bConnectTimeout\w*|\bReadTimeout\w*|\bConnection (refused|reset by peer|timed out|aborted|error)\b|\bConnectionError\b|\bConnectionRefusedError\b|\bHTTP ?Error \d{3}|\b(4\d\d|5\d\d) (Client|Server) Error\b|\bHTTP/?\d?\.?\d? (4|5)\d\d\b|\bstatus(_| )code:? ?(4\d\d|5\d\d)\b|\bToo Many Requests\b|\bSSL(Error|: CERTIFICATE)|\bName or service not known\b|\bTemporary failure in name resolution\b|\bgetaddrinfo failed\b|\bcouldn't connect to\b|\bWe couldn't connect\b|\bProxyError\b|\b(401|403|404|429|500|502|503|504)\b[: -]{1,3}(client error:? |server error:? )?(unauthorized|forbidden|(page |file |url )?not found|too many|rate|internal server|bad gateway|service (temporarily )?unavailable|gateway time)|\brate limit\b|\bAddress already in use\b|\bGatedRepoError\b|\bRepositoryNotFoundError\b|\bnetwork is unreachable\b",
     ])
+    // A server that passes on what happened to it.
+    .unless(&[r"\b500 Internal Server Error: \S"])
     .without(&[r"_pin_memory_loop|rebuild_storage_fd|dataloader worker"])
     .cause("A network request failed.")
     .advice(&["Check the connection, the address and the access rights."]),
@@ -43,6 +45,9 @@ pub(super) const RULES: &[Rule] = &[
         r"\bIsADirectoryError\b|\bNotADirectoryError\b|\bFileExistsError\b",
     ])
     .cause("An ordinary error of a tool, a file or a setting, not a device fault."),
+    rule(NotDeviceRelated, Overrides, &[r"\b(clang|gcc|g\+\+|cc)\S{0,8}: (fatal )?error: (no such file|no input files|linker command failed|unrecognized)\b|\bcollect2: (fatal )?error\b"])
+        .without(&[r"\bnvcc\b|\bptxas\b|\btriton\b|\binductor\b|\bamdgcn\b|\.cuh?\b|\bgpu\b|\bError building extension\b|-lcuda\b|\bcupy\b|\bhipcc\b|\bsm_\d|\btorch_extensions\b"])
+        .cause("A program could not be built on this machine."),
     rule(NotDeviceRelated, Overrides, &[r"\b(Deprecat|FutureWarn|PendingDeprec)\w*|\bis deprecated\b|\bwill be removed in\b|\bhas been (deprecated|renamed|moved)\b"])
         .unless(&[r"\berror:|\bout of memory\b|\bfailed\b"])
         .cause("A notice about an old name, not an error."),

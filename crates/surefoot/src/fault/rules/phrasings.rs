@@ -82,7 +82,15 @@ pub(super) const RULES: &[Rule] = &[
         r"\bdeprecat|\bversion\b|\bpython\b|\bunsupported operand\b|\bfile (type|format|extension)\b|\bcharacter\b|\burl\b|\bprotocol\b|\blocale\b|\bmodel type\b|\barchitectures?\b.{0,24}\bmodel\b|\bchat template\b|\btokenizer\b|\bunsupported (image|video|audio|media|content|compiler|browser)\b|\bformat\b|\bNo module\b|\bopen(ing)? file\b|\bnode configuration\b|\bnodes? are available\b",
         r"\b(bfloat16|bf16|float64|fp64|f64|float16|fp16|fp8\w*|float8\w*|dtypes?|data ?types?|scalar ?types?|double|half)\b",
     ]),
+    rule(UnsupportedOp, Hints, &[
+        r"\b(fail\w* to apply|error applying) (the )?(\w+ )?delegate\b|\bdelegate\w*\)? failed to prepare\b",
+    ])
+    .cause("The accelerator's delegate did not take the model's graph."),
     // Compilers.
+    rule(KernelCompile, Hints, &[
+        r"\bxla/(service|hlo|shape\w*|layout\w*|literal\w*|translate)\S{0,80}\.cc:\d+\] (RET_)?check fail",
+    ])
+    .cause("The compiler's own check failed while it compiled the program."),
     rule(KernelCompile, Hints, &[
         r"\b\w*compil(e|es|ed|ing|er|ation)\b.{0,60}\b(fail\w*|error\w*|unable|could not|cannot|crash\w*|exception|abort\w*|timed out|internal|invalid)\b|\b(fail\w*|error|unable to|could not|cannot|couldn't|can't|exception|crash\w*)\b.{0,40}\bcompil(e|es|ed|ing|er|ation)\b|\b\w+Compile\w*\(\) FAILED\b|\bfailed to (legalize|lower|codegen|assemble|link)\b|\bcompile failed\b",
     ])

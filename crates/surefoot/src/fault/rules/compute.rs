@@ -35,13 +35,18 @@ pub(super) const RULES: &[Rule] = &[
         r"\bfail\w* to (create|build|compile|link|load)( the| an?)? ?(vulkan |metal |gpu |opengl |d3d1[12] )*(graphics|compute|render|rendering|ray ?tracing|mesh|raster\w*) pipelines?\b",
         r"\busing language version \S{1,12} which is incompatible\b",
         r"\bduring context \[[\w -]{1,40}\]|\[hlo verifier\]",
-        r"\bVUID-(Vk(Graphics|Compute|RayTracing)\w*Pipeline\w*|VkShaderModule\w*|(Standalone|Runtime)Spirv)\b",
+        r"\bVUID-VkGraphicsPipeline|\bVUID-VkComputePipeline|\bVUID-VkShaderModule|\bVUID-StandaloneSpirv|\bVUID-RuntimeSpirv",
         r"\bload_binary\b.{0,40}\b(returned null|fail|error)",
         r"\b(triton|mlir|llvm|nvvm|glslang|spirv_cross|tint)::\w.{0,600}\bassert\w*\b.{0,200}\bfail|\bassert\w*\b.{0,400}\b(triton|mlir|llvm)::",
         r"\b(too many|no|multiple|several) kernels? (were |was )?(found )?in (the )?(library|cubin|module|binary|fatbin)\b",
-        r"\.(cl|metal|wgsl|glsl|hlsl|frag|vert|ptx)[:(]\d+[:,)]\d*.{0,8}\berror:",
     ])
     .unless(&[r"\bout of memory\b|\bdevice is lost\b|\bunsupported dtype\b"])
+    .cause("A kernel or shader could not be compiled for this device."),
+    // A place in a kernel's source. Not "error" with it, which nearly every line has.
+    rule(KernelCompile, Names, &[
+        r"\.cl:\d+:\d+: |\.metal:\d+:\d+: |\.wgsl:\d+:\d+: |\.glsl:\d+: |\.hlsl\(\d+,\d+|\.frag:\d+: |\.vert:\d+: ",
+    ])
+    .unless(&[r"\b(warning|note|remark):"])
     .cause("A kernel or shader could not be compiled for this device."),
     // OpenCL's builds, in words.
     rule(KernelCompile, Names, &[
@@ -130,7 +135,7 @@ pub(super) const RULES: &[Rule] = &[
     ]),
     rule(UnsupportedOp, Hints, &[r"\bnot implemented\b.{0,40}\b(cuda|metal|mps|gpu|wgpu)\b|\b(cuda|metal|mps|gpu|wgpu)\b.{0,60}\bnot implemented\b"]),
     // No kernel for the element type.
-    rule(DtypeMismatch, Overrides, &[r"\bop operand #\d+ must be tensor of (\w+ )?(int|integer|index|bool)\w* values?\b.{0,24}'tensor<[^>]*f\d+>"])
+    rule(DtypeMismatch, Overrides, &[r"\bop operand #\d+ must be tensor of (\w+ )?(int|integer|index|bool)\b.{0,32}'tensor<[^>]*f\d+>"])
         .cause("A graph's operation that takes whole numbers, such as indices, was given fractions."),
     rule(UnsupportedDtype, Overrides, &[
         r"\bType '?tensor\(\w+\)'? of input parameter\b.{0,80}\bis invalid\b",
@@ -142,7 +147,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(fp8|float8|bf16|bfloat16|fp4|nvfp4|mxfp4|mxfp8|int4|fp16|float16|float64|fp64)\w*\b.{0,60}\b(only (supported|available|implemented|works?|runs?)|requires?|needs?)\b.{0,30}\b(gpus?\b|cuda ?>|(compute )?capability\b|sm_?\d|ampere|hopper|ada\b|blackwell|hardware\b)",
         r"\bUnsupportedDType\w*|\bUnsupportedDataType\b|\bto dtype \w+ - \w+",
     ])
-    .unless(&[r"\bmust be tensor of (\w+ )?(int|integer|index|bool)\w* values?\b.{0,24}'tensor<[^>]*f\d+>"]),
+    .unless(&[r"\bmust be tensor of (\w+ )?(int|integer|index|bool)\b.{0,32}'tensor<[^>]*f\d+>"]),
     rule(UnsupportedDtype, Names, &[
         r"\b(unknown|unsupported|unhandled|unrecogni[sz]ed) (numpy|xla|hlo|torch|dlpack|primitive|mlir|onnx|numba|tvm) (element |scalar |data )?(types?|dtypes?)\b",
         r"\bcould not find any supported formats?\b|\bsupported formats? consistent with\b",

@@ -91,8 +91,8 @@ pub(super) const RULES: &[Rule] = &[
     .cause("The device could not be found or brought up: a driver, a library or a build without it."),
     rule(DriverOrInit, Names, &[
         r"\bmissing (xla|xrt|pjrt|tpu|cuda|gpu) config(uration)?\b|\b(XRT_\w+|PJRT_DEVICE)\b.{0,40}\b(not set|unset|missing|must be set)\b",
-        r"\b(client|server|runtime|context) (is |was |has been )?already (been )?(created|registered|initiali[sz]ed) for (the )?(device|adapter|gpu)\b",
-        r"\b(linked|compiled|built) against\b.{0,40}\b(cu(blas|dnn|da)\w*|tensorrt|nccl|hip\w*|rocm)\b.{0,40}\bbut (loaded|found|running|using)\b",
+        r"\b(client|context) (is |was )?already (created|registered|initiali[sz]ed) for device\b",
+        r"\b(linked|compiled|built) against\b.{0,40}\b(cu(blas|dnn|da)\w*|tensorrt|nccl|hip\w*|rocm)\b.{0,40}\bbut loaded\b",
         r"\bTried to instantiate dummy base class\b",
         r"\bdid not contain\b.{0,40}\blib(cuda|cudart|cublas|cudnn|hip|roc)\w*",
         r"\bfailed to (infer|determine|detect|resolve) (the )?device( type)?\b",
@@ -104,13 +104,13 @@ pub(super) const RULES: &[Rule] = &[
         r"\bfail\w* to load (the )?(mlx|cuda|rocm|hip|vulkan|opencl|openvino|onednn|tensorrt|directml|npu) (dynamic |shared |native )?library\b|\bMLX (is )?not available\b",
         r"\berror loading .{0,240}\b(c10|torch)_(cuda|xpu|hip)\w*\.dll\b",
         r"\b(prediction|inference|execution|acceleration)\b.{0,24}\bis only (available|supported) on (macos|windows|linux|apple|ios)\b",
-        r"\bVUID-Vk(Device|Instance)CreateInfo\b",
+        r"\bVUID-VkDeviceCreateInfo|\bVUID-VkInstanceCreateInfo",
     ])
     .without(&[r"\bTensorRT\b.{0,80}\bengine\b"])
     .cause("The device could not be found or brought up: a driver, a library or a build without it."),
     // Python's loader says "module" of a library that one of the device's own is missing for.
     rule(DriverOrInit, Overrides, &[
-        r"\bDLL load failed\b.{0,60}\b(torch_\w+|onnxruntime\w*|cupy\w*|tensorrt\w*|pycuda\w*|_driver|bitsandbytes\w*|pyopencl\w*|cuda\w*|nvidia\w*|jaxlib\w*|_pywrap_tensorflow\w*|pynvml)\b",
+        r"\bDLL load failed\b.{0,60}\b(torch_directml\w*|torch_cuda\w*|onnxruntime\w*|cupy\w*|tensorrt\w*|pycuda\w*|_driver|bitsandbytes\w*|pyopencl\w*|cuda\w*|nvidia\w*|jaxlib\w*|_pywrap_tensorflow\w*|pynvml)\b",
         r"\b(load|import|importing) (onnxruntime|tensorrt|cupy|pycuda|jaxlib|torch_directml|bitsandbytes)\b\S*.{0,40}\bDLL load failed\b",
     ])
     .cause("A library of the device's runtime, or one that it needs, could not be loaded."),
@@ -162,7 +162,7 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"\bNo such file\b|\bkernel\b|\bfunction\b|\bsymbol\b"]),
     rule(CommandBuffer, Names, &[
         r"\bMetal Performance Shaders operations encoded on it may not have completed\b",
-        r"\bUNASSIGNED-CoreValidation-(DrawState|CommandBuffer|CmdBuf|Queue|Image|MemTrack)\w*|\bVUID-vk(Cmd|Queue|BeginCommand|EndCommand|ResetCommand)\w*|\bsubmitted command buffer expects\b",
+        r"\bUNASSIGNED-CoreValidation-(DrawState|CommandBuffer|CmdBuf|Queue|Image|MemTrack)\w*|\bVUID-vkCmd|\bVUID-vkQueue|\bVUID-vkBeginCommand|\bVUID-vkEndCommand|\bVUID-vkResetCommand|\bsubmitted command buffer expects\b",
         r"\b(required usage|usage flag|MTL(Texture|Buffer)Usage\w*|(Buffer|Texture)Usages\()\b|\b(buffer|texture)\b.{0,40}\b(is )?still mapped\b|\bis missing the `?\w+`? usage\b",
     ])
     .without(&[r"\bInsufficient Memory\b|OutOfMemory|ErrorHang"]),

@@ -47,7 +47,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(DataLoading, Names, &[r"\bre-initialize CUDA in forked subprocess\b"])
         .with(&[r"dataloader worker"]),
     rule(DataLoading, Hints, &[r"\bnum_workers\b.{0,60}\b(fail|error|0|reduce|too|set)|\bfile_system\b.{0,30}\bsharing strategy\b|\btoo many open files\b.{0,10}\(24\)|\bset_sharing_strategy\b"]),
-    rule(DataLoading, Overrides, &[r"\b(lmdb|tfrecord|webdataset|pyarrow(\.lib)?|tensorflow_datasets|datasets\.\w+)\.\w*(Error|Exception|Invalid)\b|\b(DatasetGeneration|DatasetNotFound|NonMatchingSplitsSizes|ExpectedMoreSplits)\w*Error\b|\bArrow(Invalid|TypeError|NotImplementedError|IOError|CapacityError)\b"])
+    rule(DataLoading, Overrides, &[r"\b(lmdb|tfrecord|webdataset|pyarrow(\.lib)?|tensorflow_datasets|datasets\.\w+)\.\w*(Error|Exception|Invalid)\b|\b(DatasetGeneration|DatasetNotFound|NonMatchingSplitsSizes|ExpectedMoreSplits)\w*Error\b|\bArrowInvalid\b|\bArrowTypeError\b|\bArrowNotImplementedError\b|\bArrowIOError\b|\bArrowCapacityError\b"])
         .cause("The data set could not be read."),
     // Models.
     rule(ModelLoading, Overrides, &[

@@ -17,7 +17,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bunexpected keyword argument\b|\bKeyword argument not understood\b|\bmissing \d+ required (positional|keyword)|\btakes \d+ positional argument|\bgot multiple values for\b|\bNameError: name\b|\bUnboundLocalError\b|\bSyntaxError\b|\bIndentationError\b|\bunsupported operand type\(s\)|\bis not (callable|subscriptable|iterable)\b|\bunhashable type\b|\bRecursionError\b",
         r"\berror: (unrecognized arguments|argument |the following arguments are required|invalid choice)|\bunrecognized arguments\b|\binvalid choice: |\bunknown (option|flag|argument)\b",
         r"\bdevice_map\b",
-        r"'provider(s|_options)'.{0,40}\b(must|should) be\b",
+        r"'provider(s|_options)'.{0,40}\b(must|should)\b",
         r"\bUndefVarError\b|\berror while handling argument\b|\b(unk?nown|invalid) value for --?\w",
         r"\bconcrete values?\b.{0,80}\bTraced<|\bstatic_arg(num|name)s\b|\b(Tracer(Array|Bool|Integer)Conversion|Concretization|UnexpectedTracer|NonConcreteBooleanIndex)\w*Error\b|\bAbstract tracer value encountered\b",
         r"\brefers? to a single memory location\b|\bmodified by an inplace operation\b|\bbackward through the graph a second time\b|\bdoes not require grad and does not have a grad_fn\b|\bleaf variable\b.{0,40}\bin-?place\b|\bexpected to have finished reduction\b",

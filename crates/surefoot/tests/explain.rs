@@ -110,6 +110,41 @@ fn what_is_put_around_a_message_does_not_change_its_kind() {
     }
 }
 
+#[test]
+fn lines_that_differ_in_a_number_alone_are_no_prefix() {
+    let text = "OVERFLOW! Skipping step. Attempted loss scale: 65536\nOVERFLOW! Skipping step. Attempted loss scale: 32768";
+    assert_eq!(explain(text).kind, FaultKind::Numeric);
+    let text = "step 3: loss 0.2\nstep 4: loss 0.1\nstep 5: loss 0.1";
+    assert!(!explain(text).recognised());
+}
+
+/// Errors of the everyday that share words with builds, sizes, engines and delegates.
+const ORDINARY: &[&str] = &[
+    "Failed to build program: make returned 2",
+    "AttributeError: Can't pickle local object 'main.<locals>.<lambda>'",
+    "TypeError: cannot pickle 'TransformerModel' object",
+    "sqlalchemy could not create engine from url",
+    "create_pipeline failed for CI job",
+    "TypeError: Expected int32, got None of type 'NoneType' instead.",
+    "Config file not found: settings.yaml",
+    "DLL load failed while importing _ssl: The specified module could not be found.",
+    "error: linking failed: undefined reference to main",
+    "model could not be parsed from the form",
+    "assertion failed: list.shape == other",
+    "report.csv is not a valid file",
+    "main.cpp(42): error: identifier expected",
+    "delegate to the other team failed",
+    "collect2: error: ld returned 1 exit status",
+];
+
+#[test]
+fn ordinary_errors_with_a_rule_s_words_are_no_device_fault() {
+    for text in ORDINARY {
+        let found = explain(text);
+        assert_eq!(found.kind, FaultKind::NotDeviceRelated, "{:?} in {text}", found.evidence);
+    }
+}
+
 proptest! {
     #[test]
     fn any_text_is_explained_from_its_own_words(text in "\\PC{0,300}") {

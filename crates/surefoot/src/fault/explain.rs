@@ -59,8 +59,18 @@ pub(crate) fn kind_said(text: &str) -> FaultKind {
 
 /// Says what an error message, a traceback or a log means.
 pub fn explain(text: &str) -> Explanation {
-    let text = without_colours(tail(text));
-    let text = without_prefix(with_lines(text));
+    let text = with_lines(without_colours(tail(text)));
+    if let Some(bare) = without_prefix(&text) {
+        let found = explain_lines(&bare);
+        if found.recognised() {
+            return found;
+        }
+    }
+    // What all lines begin with may be the message itself, with a number at its end.
+    explain_lines(&text)
+}
+
+fn explain_lines(text: &str) -> Explanation {
     let unwrapped = OnceCell::new();
     let mut framework = None;
     let mut notice = None;
@@ -68,17 +78,17 @@ pub fn explain(text: &str) -> Explanation {
         [(rules::named as fn() -> _, 1.0), (rules::phrased, 0.5), (rules::about, SUBJECT_ONLY)]
     {
         let rules: &RuleSet = rules();
-        let found = rules.search(&text);
+        let found = rules.search(text);
         framework = framework.or(found.framework);
         if let Some(best) = found.best {
-            let finding = finding(rules, most, &text, best, framework);
+            let finding = finding(rules, most, text, best, framework);
             if !found.weak {
                 return finding;
             }
             notice = notice.or(Some(finding));
             continue;
         }
-        if let Some(unwrapped) = unwrapped.get_or_init(|| unwrap(&text)) {
+        if let Some(unwrapped) = unwrapped.get_or_init(|| unwrap(text)) {
             let found = rules.search(unwrapped);
             if let Some(best) = found.best.filter(|_| !found.weak) {
                 return finding(rules, most, unwrapped, best, found.framework);
@@ -195,24 +205,24 @@ fn with_lines(text: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 /// Takes away what a logger put before every line of a message: it says nothing, and hides where
-/// lines begin.
-fn without_prefix(text: Cow<'_, str>) -> Cow<'_, str> {
+/// lines begin. `None` where there is nothing of the kind.
+fn without_prefix(text: &str) -> Option<String> {
     const SHORTEST: usize = 6;
     let mut lines = text.lines().filter(|line| !line.is_empty());
-    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return text };
+    let (Some(first), Some(second)) = (lines.next(), lines.next()) else { return None };
     let shared = |a: &str, b: &str| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
     let length = shared(first, second);
     if length < SHORTEST {
-        return text;
+        return None;
     }
     let length = lines.fold(length, |length, line| length.min(shared(first, line)));
     let ends = |c: char| matches!(c, ']' | ')' | ':' | '|' | '>');
     let prefix = first[..first.floor_char_boundary(length)].rfind(ends).map_or(0, |at| at + 1);
     if prefix < SHORTEST {
-        return text;
+        return None;
     }
     let bare = |line: &str| line.get(prefix..).unwrap_or_default().to_owned();
-    Cow::Owned(text.lines().map(bare).collect::<Vec<_>>().join("\n"))
+    Some(text.lines().map(bare).collect::<Vec<_>>().join("\n"))
 }
 
 /// A short message that was wrapped over lines, or padded, as one line; a box of lines around it

@@ -14,7 +14,7 @@ use super::{Rule, rule};
 macro_rules! cuda {
     ($($number:literal),+) => {
         &[$(concat!(
-            r"\b(cuda|hip)\w* ?(runtime |driver |api )?(error|failure|failed with error|status|error code)( code)?[ :=#(]{1,3}",
+            r"\b(cuda|hip)\w* ?(runtime |driver |api )?(error|failure|failed with error|status|error code)( code)?[ :=#(!]{1,3}",
             $number,
             r"\b",
         )),+]
@@ -25,6 +25,13 @@ macro_rules! cuda {
 macro_rules! thc {
     ($($number:literal),+) => {
         &[$(concat!(r"\bTHCudaCheck FAIL\b.{0,240}\berror=", $number, r"\b")),+]
+    };
+}
+
+/// And as Caffe does: beside what was hoped for.
+macro_rules! caffe {
+    ($($number:literal),+) => {
+        &[$(concat!(r"== cudaSuccess \(", $number, r" vs\.? 0\)")),+]
     };
 }
 
@@ -61,6 +68,11 @@ pub(super) const RULES: &[Rule] = &[
     rule(DriverOrInit, Names, thc![3, 10, 30, 35, 38, 46, 71, 100, 101, 804, 999]),
     rule(UnsupportedOp, Names, thc![8, 9, 48, 98, 209]),
     rule(KernelCompile, Names, thc![7, 701]),
+    rule(OutOfMemory, Names, caffe![2]),
+    rule(DeviceLost, Names, caffe![4, 6, 59, 73, 74, 77, 700, 702, 710, 716, 719]),
+    rule(DriverOrInit, Names, caffe![3, 10, 30, 35, 38, 46, 71, 100, 101, 804, 999]),
+    rule(UnsupportedOp, Names, caffe![8, 9, 48, 98, 209]),
+    rule(KernelCompile, Names, caffe![7, 701]),
     rule(DeviceLost, Names, cuda![214, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719]),
     rule(DeviceLost, Names, cublas![11, 13, 14]),
     rule(DriverOrInit, Names, cuda![100, 101, 102, 201, 303, 304, 802, 803, 804, 805, 999]),
@@ -74,7 +86,7 @@ pub(super) const RULES: &[Rule] = &[
         r"(out_of_|outof)(device|host|pool|gpu|video)_?memory|\w(out_of_memory|outofmemory)\b",
         r"\b\w*(status|error|result|failure)\w*_?alloc(ation)?_?(fail\w*|error)\b|\b\w+_alloc(ation)?_fail\w*",
         r"\b(MEM_OBJECT|MEMORY|BUFFER|TEXTURE|HEAP)_?ALLOC(ATION)?_?FAIL\w*|\b\w*(error|status)_?(memory_?alloc\w*|not_?enough_?memory|no_?memory|insufficient_?memory|fragment\w*)\b",
-        r"\bcuda runtime error \((2|0x2)\)|\bCUDA (failure|error|status)[: ]+2\b|\b(cuda|hip)\w* (failed|failure|error)( with)?( error| code| status)? ?[:=(]? ?2\b|\b8007000E\b|\bcode ?[=:] ?-?2: VK_",
+        r"\bcuda runtime error \((2|0x2)\)|\bCUDA (failure|error|status)[:! ]+2\b|\b(cuda|hip)\w* (failed|failure|error)( with)?( error| code| status)? ?[:=(]? ?2\b|\b8007000E\b|\bcode ?[=:] ?-?2: VK_",
     ]),
     rule(DeviceLost, Names, &[
         r"\b\w*(error|result|status|err)\w*_?device_?(lost|removed|hung|reset|unavailable_?lost)\b|\bDevice(Lost|Removed|Hung|Reset)\w*|\bDEVICE_REMOVAL_\w+",

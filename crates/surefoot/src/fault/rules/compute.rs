@@ -1,7 +1,7 @@
 //! What the device can't do: kernels that don't compile or fit, operations and element types
 //! that have no kernel.
 
-use super::FaultKind::{KernelCompile, UnsupportedDtype, UnsupportedOp};
+use super::FaultKind::{DtypeMismatch, KernelCompile, UnsupportedDtype, UnsupportedOp};
 use super::Weight::{Hints, Names, Overrides, Usual};
 use super::{Rule, rule};
 
@@ -23,6 +23,39 @@ pub(super) const RULES: &[Rule] = &[
     rule(KernelCompile, Overrides, &[r"\btriton\b.{0,24}\b(only supports?|requires?|needs?) CUDA \d.{0,40}\bversion\b"])
         .cause("The kernel compiler doesn't fit the CUDA toolkit that it found."),
     rule(KernelCompile, Overrides, &[r"\bshader( \w+)? compil\w+ fail"]),
+    // A pipeline or a module that the driver would not make: the code beside it is its general answer.
+    rule(KernelCompile, Overrides, &[
+        r"\bvkCreate(Graphics|Compute|RayTracing)\w*Pipelines?\w*\b.{0,40}\b(fail|error|return)",
+        r"\bfail\w* (creating|to create)( the| an?)? (\w+ )?module from (file|memory|data|image|binary|code)\b|\bfail\w* (loading|to load)( the| an?)? (hip|cuda|gpu|ptx|cubin|hsaco|spir-?v) module\b",
+    ])
+    .unless(&[r"out_?of_?(device_?|host_?)?memory|\bout of memory\b|device_?lost|[ :=(]-[124]\b|no_?binary|no kernel image"])
+    .cause("A kernel or shader could not be built or loaded for this device."),
+    rule(KernelCompile, Names, &[
+        r"\b(compile|link|create|build|load)\w{0,16}(shader|kernel|metallib)\w*(\(\))?:? (has )?(fail|returned (null|false|-))",
+        r"\bfail\w* to (create|build|compile|link|load)( the| an?)? ?(vulkan |metal |gpu |opengl |d3d1[12] )*(graphics|compute|render|rendering|ray ?tracing|mesh|raster\w*) pipelines?\b",
+        r"\busing language version \S{1,12} which is incompatible\b",
+        r"\bduring context \[[\w -]{1,40}\]|\[hlo verifier\]",
+        r"\bVUID-VkGraphicsPipeline|\bVUID-VkComputePipeline|\bVUID-VkShaderModule|\bVUID-StandaloneSpirv|\bVUID-RuntimeSpirv",
+        r"\bload_binary\b.{0,40}\b(returned null|fail|error)",
+        r"\b(triton|mlir|llvm|nvvm|glslang|spirv_cross|tint)::\w.{0,600}\bassert\w*\b.{0,200}\bfail|\bassert\w*\b.{0,400}\b(triton|mlir|llvm)::",
+        r"\b(too many|no|multiple|several) kernels? (were |was )?(found )?in (the )?(library|cubin|module|binary|fatbin)\b",
+    ])
+    .unless(&[r"\bout of memory\b|\bdevice is lost\b|\bunsupported dtype\b"])
+    .cause("A kernel or shader could not be compiled for this device."),
+    // A place in a kernel's source. Not "error" with it, which nearly every line has.
+    rule(KernelCompile, Names, &[
+        r"\.cl:\d+:\d+: |\.metal:\d+:\d+: |\.wgsl:\d+:\d+: |\.glsl:\d+: |\.hlsl\(\d+,\d+|\.frag:\d+: |\.vert:\d+: ",
+    ])
+    .unless(&[r"\b(warning|note|remark):"])
+    .cause("A kernel or shader could not be compiled for this device."),
+    // OpenCL's builds, in words.
+    rule(KernelCompile, Names, &[
+        r"\b(open ?cl|cl(enqueue|create|build|link|compile)\w*)\b.{0,60}\binvalid (program|kernel|binary|build options)\b",
+        r"\bfail\w* to (build|compile|link)( the| an?)? ?(opencl |cl |gpu |kernel )*program (executable|object|binary|from|for|with|source)\b",
+        r"\bprogram[ _](build|link)[ _](fail\w*|error)\b|\bprogram\.build\(.{0,60}: ?-\d+|\bcl(Build|Compile|Link)Program\b.{0,8}\(-\d+\)",
+    ])
+    .unless(&[r"\bout[ _]of[ _](\w+[ _])?(memory|resources)\b"])
+    .cause("An OpenCL program could not be built for this device."),
     rule(KernelCompile, Overrides, &[r"\b(compiler|compilation) (has )?(encountered|hit|failed with) an? internal error\b"])
         .cause("The device's own compiler broke down on this kernel."),
     rule(KernelCompile, Names, &[
@@ -37,7 +70,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bworkgroup size\b.{0,60}\bmust be less or equal\b|\bTint WGSL\b|\bunknown enable-extension\b|\bcapability operand\b|\brequires one of these capabilities\b|\bCapability \w+ is not (allowed|enabled)\b|\bWGSL reader failure\b|\b(shader module|pipeline) creation failed\b|\[Invalid (ShaderModule|ComputePipeline|RenderPipeline|PipelineLayout)\b|\bTint (\w+ ){0,2}failure\b|\b(error|fail\w*|invalid)\b.{0,24}\bpars(e|ing)\b.{0,12}\b(wgsl|shader|spir-?v|glsl|hlsl|msl|ptx)\b|\bload pipeline error\b|\bError Domain=(CompilerError|AGXMetal\w*)",
         r"\bcompilation error happened\b|\bcaused the compilation to fail\b|\bExpanding the kernel\b.{0,40}\bpanicked\b|\b(kernel|device|jit|cuda|hip|opencl|gpu) (kernel |code |program )?compil\w+ (has )?(failed|error|failure)\b|\bCL_BUILD_PROGRAM_FAILURE\b|\bclBuildProgram\b.{0,40}\b(fail|error|return)|\bCL_(INVALID_PROGRAM\w*|COMPILE_PROGRAM_FAILURE|LINK_PROGRAM_FAILURE)\b|\bcuda kernel\b.{0,30}\bcompil|\bcupy\b.{0,60}\bCompileException\b|\bCompileException\b|\bMosaic failed to compile\b|\bhipcc\b.{0,40}\b(fail|error)|\bclang\S*: error\b.{0,60}\b(amdgcn|gpu|nvptx)|\bCodegen\w* (error|fail)|\bmiopenStatus\w*Compil|\bCode object build failed\b|\bcomgr\b.{0,30}\b(fail|error)",
     ])
-    .unless(&[r"\bload library\b.{0,160}\.(so|dll)\b", r"\bInvalidTypeWidth\b|\bNot enough memory\b|\bout of memory\b|\bdevice is lost\b|\bis lost\b|\bSHADER_F(16|64)\b|\bunsupported dtype\b"])
+    .unless(&[r"\bload library\b.{0,160}\.(so|dll)\b|\bload library:? .?(lib)?(cuda|nv\w+|hip\w*|hsa\w*|amd\w*|vulkan|opencl)\b|\bload library, error code\b", r"\bInvalidTypeWidth\b|\bNot enough memory\b|\bout of memory\b|\bdevice is lost\b|\bis lost\b|\bSHADER_F(16|64)\b|\bunsupported dtype\b"])
     .without(&[r"\bNot enough memory left\b|\bCaused by:(?s:.){0,200}\bout of device memory\b"])
     .cause("A kernel or shader could not be compiled for this device."),
     rule(KernelCompile, Names, &[r"\binvalid LLVM IR\b|\bInvalidIRError\b"])
@@ -48,6 +81,11 @@ pub(super) const RULES: &[Rule] = &[
         r"\buse of undeclared identifier\b|\berror: .{0,60}\b(__global__|__device__|threadgroup|metal_stdlib|cuda_fp16|cuda_bf16)\b|\bEntered unreachable code: Expression\b|\bcompute_\d+\b.{0,40}\bunsupported\b",
         r"\btorch\._dynamo\.exc\.\w+|\btorch\.compile\b.{0,40}\bfail",
     ]),
+    // The form of NVIDIA's front end, which also names sources that are no files.
+    rule(KernelCompile, Usual, &[
+        r"\b\w{1,60}\(\d+\): error: (identifier|no instance|no operator|calling a|expected an?|name|more than one|argument)\b",
+    ])
+    .unless(&[r"\.(c|cc|cpp|cxx|h|hpp|cs|ts|java|py|rs|go)\("]),
     // No kernel for the operation.
     rule(UnsupportedOp, Names, &[
         r"\bno kernel image is available\b|\binvalid device function\b|\bnamed symbol not found\b|\b(CUDA_ERROR|cudaError|hipError)_?(NO_?BINARY_?FOR_?GPU|NO_?KERNEL_?IMAGE_?FOR_?DEVICE|NOT_?FOUND|INVALID_?DEVICE_?FUNCTION|SYMBOL_?NOT_?FOUND|SHARED_?OBJECT_?SYMBOL_?NOT_?FOUND|NOT_?SUPPORTED|INVALID_?CONFIGURATION|COOPERATIVE_LAUNCH_TOO_LARGE)\b|\bcuda runtime error \((8|48|98|209|9)\)|\bCUDA (failure|error) (209|98|500|9|801)\b|\bUnable to find code object for all current devices\b|\bNo compatible code objects found\b",
@@ -71,6 +109,14 @@ pub(super) const RULES: &[Rule] = &[
         r"\bSHADER_F(16|64)\b",
     ]),
     rule(UnsupportedOp, Overrides, &[r"\bUnimplementedVariant\b"]),
+    // Kernels that were written for some sizes, cards or backends.
+    rule(UnsupportedOp, Names, &[
+        r"\b(only|does not|doesn't|do not|don't|cannot) (currently |yet )?supports?\b.{0,30}\bhead[ _]?(dim\w*|sizes?)\b|\bhead[ _]?(dim\w*|sizes?)\b.{0,60}\b(not supported|unsupported|only supports?|supported head)\b|\bunsupported head[ _]?(dim\w*|sizes?)\b",
+        r"\bexpected\b.{0,40}\b(is_sm\w*|is_dc_\w*|is_gfx\w*|\w*compute_capability\w*|dprops\b\S*)\b.{0,80}\bto be true\b",
+        r"\bno runners?\b.{0,12}\b(that|to|for|implement)\b|\blayerImpls\.empty\(\)|\bno (valid |usable |available )?tactics? (is |are |was |were )?(for|to|available|found)\b",
+        r"\bexpected key in DispatchKeySet\b",
+        r"\bnot supported until\b.{0,40}\b(backend|device|kernel|gpu)\b",
+    ]),
     rule(UnsupportedOp, Names, &[
         r"\bcannot run the operation\b|\bno gradient defined for\b|\bimplementation (is )?missing\b|\bexporting the operator\b.{0,80}\bnot supported\b|\bGGML_ABORT\b.{0,40}\bnot implemented\b|\b[a-z]+NotSupported\b|\bStageNotSupported\b",
     ])
@@ -89,15 +135,25 @@ pub(super) const RULES: &[Rule] = &[
     ]),
     rule(UnsupportedOp, Hints, &[r"\bnot implemented\b.{0,40}\b(cuda|metal|mps|gpu|wgpu)\b|\b(cuda|metal|mps|gpu|wgpu)\b.{0,60}\bnot implemented\b"]),
     // No kernel for the element type.
+    rule(DtypeMismatch, Overrides, &[r"\bop operand #\d+ must be tensor of (\w+ )?(int|integer|index|bool)\b.{0,32}'tensor<[^>]*f\d+>"])
+        .cause("A graph's operation that takes whole numbers, such as indices, was given fractions."),
     rule(UnsupportedDtype, Overrides, &[
         r"\bType '?tensor\(\w+\)'? of input parameter\b.{0,80}\bis invalid\b",
         r#"\bnot implemented for '?"?(torch\.(cuda\.)?)?(half|bfloat16|float|double|long|int|bool|byte|char|short|complex\w*|float8\w*|u?int\d+|float\d+|u8|u32|i64|i32|f16|bf16|f32|f64|f8\w*)(tensor)?\b"#,
         r"\bunsupported\w*\((b?f(loat)?\d+\w*|half|double|complex\w*|u?int\d+|i\d+|u\d+)\b",
         r"\bdoes not support\b.{0,40}\bfor (non-float\w*|non-floating\S*|integer|integral|int64|bool|complex|half|double) (inputs?|tensors?|types?)\b|\bcomplex(half|float|double) is not supported\b|\bdata ?type '?(bfloat16|float8\w*|bf16|fp8)'? not understood\b|\bwithout native (bf16|bfloat16|fp16|fp8|fp64)\b",
         r"\bInvalidTypeWidth\b|\b\w+ width \d+ is not supported\b|\b(Features|Capabilities|capability|feature)\b.{0,40}\bSHADER_F(LOAT)?(16|64)\b|\bSHADER_F(LOAT)?(16|64)\b.{0,60}\b(not|required|missing|unsupported|feature)|\b'?shader-f16'?\b.{0,60}\b(not|required|missing|unsupported|enable)|\bf16\b.{0,30}\bextension\b.{0,30}\bnot\b",
-        r"\bop operand #\d+ must be\b.{0,120}\b(values?|types?)\b.{0,12}\bbut got 'tensor<",
+        r"\bop (operand|result) #\d+ must be\b.{0,160}\b(values?|types?)\b.{0,12}\bbut got '(tensor|memref)<",
         r"\b(fp8|float8|bf16|bfloat16|fp4|nvfp4|mxfp4|mxfp8|int4|fp16|float16|float64|fp64)\w*\b.{0,60}\b(only (supported|available|implemented|works?|runs?)|requires?|needs?)\b.{0,30}\b(gpus?\b|cuda ?>|(compute )?capability\b|sm_?\d|ampere|hopper|ada\b|blackwell|hardware\b)",
         r"\bUnsupportedDType\w*|\bUnsupportedDataType\b|\bto dtype \w+ - \w+",
+    ])
+    .unless(&[r"\bmust be tensor of (\w+ )?(int|integer|index|bool)\b.{0,32}'tensor<[^>]*f\d+>"]),
+    rule(UnsupportedDtype, Names, &[
+        r"\b(unknown|unsupported|unhandled|unrecogni[sz]ed) (numpy|xla|hlo|torch|dlpack|primitive|mlir|onnx|numba|tvm) (element |scalar |data )?(types?|dtypes?)\b",
+        r"\bcould not find any supported formats?\b|\bsupported formats? consistent with\b",
+        r"\bonly (floating[- ]point|floats?|integers?|integral|complex|real|half|double|boolean)\b.{0,16}\b(d?types?|tensors?|inputs?|data ?types?)\b.{0,16}\b(is|are) (currently |yet )?(supported|allowed|accepted)\b",
+        r"\b(of|with) (d?type|data type) (u?int|b?float|fp|bf|half|double|bool|complex|string|long)\w*\b.{0,12}\bnot (currently |yet )?(supported|implemented)\b",
+        r"\b(b?float|u?int|fp|bf)\d+\w* compute[ _]type\b.{0,80}\bnot support|\b(not|n't) support (the )?(given|requested|selected|this) compute[ _]type\b",
     ]),
     rule(UnsupportedDtype, Names, &[
         r"\bunsupported (safetensors? |scalar |tensor |element |input |output |source |target |index |cuda |metal )*(dtype|data ?type|type|precision|scalartype|element type)s?\b.{0,60}\b(b?f(loat)?\d+|bfloat16|half|double|u?int\d+|i\d+|u\d+|complex\w*|fp\d+|float|long|bool|dtype|for op|F8\w*|\{|for|on)",
@@ -118,7 +174,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(UnsupportedOp, Hints, &[
         r"\bMPS(NDArray|Graph|Matrix|CNN|Kernel)\w*\b.{0,160}\bfailed assertion\b",
     ])
-    .unless(&[r"\b(columns?|rows?|shapes?|dim\w*|rank|axis|equal|match|same|dtype|data ?type)\b"]),
+    .unless(&[r"\b(columns?|rows?|shapes?|dim\w*|rank|axis|channels?|equal|match|mismatch|same|dtype|data ?type)\b"]),
     rule(UnsupportedOp, Hints, &[
         r"\bAssertion failed: .{0,240}, file \w+\.mm\b|\bAssertion failed: .{0,240}\bmps\w*",
     ]),

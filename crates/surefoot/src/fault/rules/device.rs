@@ -41,7 +41,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(DeviceLost, Usual, &[
         r"\bnccl\b.{0,60}\b(remote process exited|connection closed|watchdog)\b|\bWatchdog caught collective operation timeout\b",
         r"\b(driver|gpu|device) (stopped responding|crashed|timed out|not responding)\b|\bTDR\b.{0,30}\b(timeout|detected|recover)|\bdisplay driver\b.{0,40}\bstopped responding\b",
-        r"\binvalid (resource handle|device context)\b|\bCUDA_ERROR_INVALID_(CONTEXT|HANDLE)\b|\bdriver shutting down\b|\bCUDA_ERROR_MAP_FAILED\b",
+        r"\binvalid (resource handle|device context)\b|\bCUDA_ERROR_INVALID_(CONTEXT|HANDLE)\b|\bdriver shutting down\b|\bCL_INVALID_(COMMAND_QUEUE|CONTEXT)\b|\bCUDA_ERROR_MAP_FAILED\b",
     ]),
     rule(DeviceLost, Hints, &[
         r"\b(RuntimeError|Error|error): (CUDA|HIP) (driver |runtime )?error: \w",
@@ -79,7 +79,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bdetected CUDA version\b.{0,60}\bmismatches\b|\bmismatche?s? the version that was used to compile\b|\bCUDA_HOME environment variable is not set\b|\bCUDA (version )?mismatch\b|\bcompiled with different CUDA versions?\b|\b(incompatible|wrong|unsupported) (cuda|driver|cudnn|rocm) version\b|\bloaded runtime CuDNN library\b|\bcudnn version (incompatib|mismatch)|\bCuDNN library needs to have\b|\bcuDNN version\b.{0,30}\bincompatib",
         r"\bdynamically load the .{0,4}(cuda|nvcuda|nvrtc|cublas|cudnn|curand|nccl|vulkan|hip)\b|\b(CUDA|HIP|GPU|NVIDIA|Vulkan|Metal) driver (initiali[sz]ation|init|load(ing)?) (has )?(failed|failure|error)\b|\bmight not have a (cuda|gpu|nvidia)\b|\b(GPU|CUDA|accelerator|cuda device) (is|are) (required|needed|necessary)\b|\b(needs?|requires?) (a|an|at least one) (cuda|nvidia|gpu|amd)( gpu| device|-capable)?\b.{0,20}\b(to|but|for|none|no )|\bA GPU is needed\b|\bInvalid device id\b|\berror while loading shared libraries: lib(cu|nv|hip|roc|vulkan|amd)\w*",
         r"\bWebGPU is not (supported|available|enabled)\b|\b(backend|metal|mps|cuda|directml|rocm)\b.{0,24}\bonly (available|supported) (on|for) (macos|windows|linux|apple|ios)\b|\bnavigator\.gpu (is )?(undefined|null|not)|\bMetal is not (supported|available)\b|\bMTLCreateSystemDefaultDevice\b.{0,40}\b(nil|null|fail|return)|\bno (default )?metal device\b|\bggml_\w+: no devices found\b|\bno platforms that are instances of\b|\bUnknown backend:? '?(gpu|cuda|rocm|tpu|metal)\b|\bfailed to initialize ggml backend\b|\bggml_(cuda|metal|vulkan|backend)_init\w*\b.{0,40}\b(fail|error|no )|\bggml_backend_\w+: (failed|error)\b",
-        r"\b(compiled|built|build) without (the )?(\w+ )?(cuda|rocm|hip|metal|gpu|vulkan|mps|xpu)\b|\bfailed to create (a |the )?command queue\b|\b(TPU|GPU|CUDA|Metal|ROCm) ?platform is not available\b|\bno \w+ devices? (was |were )?(found|available|detected)\b|\b(tpu|cuda|gpu|hip|rocm|vulkan)_init\w* failed\b|\bdnn != nullptr\b|\bno (available|cuda|gpu|rocm|tpu|metal|vulkan) backends? (was |were |is )?(found|provided|registered|available)\b|\b(webgpu|wgpu|cuda|gpu|metal|vulkan|rocm|xpu|npu|tpu|directml|coreml)\b\W{0,3}(backend|provider) (was |is )?not (found|registered|available)\b|\b(unsupported|unknown|unrecogni[sz]ed|invalid) device:? [\x22'`]?\w+[\x22'`]?\W{1,3}(should|must|expected|choose|supported|available|valid)\b|\b'?(cuda|wgpu|webgpu|metal|vulkan|rocm|hip|tch)'? feature is not enabled\b|\bbackend \S{1,24} was not enabled on the instance\b|\bfailed to get convolution algorithm\b",
+        r"\b(compiled|built|build) without (the )?(\w+ )?(cuda|rocm|hip|metal|gpu|vulkan|mps|xpu)\b|\bfailed to create (a |the )?command queue\b|\b(TPU|GPU|CUDA|Metal|ROCm) ?platform is not available\b|\bno \w+ devices? (was |were )?(found|available|detected)\b|\b(\w+_)?(tpu|cuda|gpu|hip|rocm|vulkan)_init\w* failed\b|\bdnn != nullptr\b|\bno (available|cuda|gpu|rocm|tpu|metal|vulkan) backends? (was |were |is )?(found|provided|registered|available)\b|\b(webgpu|wgpu|cuda|gpu|metal|vulkan|rocm|xpu|npu|tpu|directml|coreml)\b\W{0,3}(backend|provider) (was |is )?not (found|registered|available)\b|\b(unsupported|unknown|unrecogni[sz]ed|invalid) device:? [\x22'`]?\w+[\x22'`]?\W{1,3}(should|must|expected|choose|supported|available|valid)\b|\b'?(cuda|wgpu|webgpu|metal|vulkan|rocm|hip|tch)'? feature is not enabled\b|\bbackend \S{1,24} was not enabled on the instance\b|\bfailed to get convolution algorithm\b",
         r"\bGraphics API \S+ is unavailable in this build\b|\bInvalid wgpu configuration\b|\bUnable to register wgpu runtime\b|\bnot been built with (cuda|metal|mkl|accelerate) support\b|\bUnexpected error from cuda\w+\(\)|\bcudaGetDeviceCount\b.{0,60}\b(error|fail|return)|\bcuDevicePrimaryCtxRetain\b|\bno such device\b|\bgpuDeviceGetAttribute\b",
         r"\b(Torch|TensorFlow|JAX|this build|this binary|This version|package|wheel)\b.{0,40}\b(CPU[- ]only|does not (support|include) (cuda|gpu|rocm|metal))",
     ])
@@ -89,6 +89,31 @@ pub(super) const RULES: &[Rule] = &[
         r"\bMTLLibraryError|\bprogram_source\b|\bpipeline error\b|\bcompiler error\b|\berror compiling\b",
     ])
     .cause("The device could not be found or brought up: a driver, a library or a build without it."),
+    rule(DriverOrInit, Names, &[
+        r"\bmissing (xla|xrt|pjrt|tpu|cuda|gpu) config(uration)?\b|\b(XRT_\w+|PJRT_DEVICE)\b.{0,40}\b(not set|unset|missing|must be set)\b",
+        r"\b(client|context) (is |was )?already (created|registered|initiali[sz]ed) for device\b",
+        r"\b(linked|compiled|built) against\b.{0,40}\b(cu(blas|dnn|da)\w*|tensorrt|nccl|hip\w*|rocm)\b.{0,40}\bbut loaded\b",
+        r"\bTried to instantiate dummy base class\b",
+        r"\bdid not contain\b.{0,40}\blib(cuda|cudart|cublas|cudnn|hip|roc)\w*",
+        r"\bfailed to (infer|determine|detect|resolve) (the )?device( type)?\b",
+        r"\binvalid (gpu|hip|opencl|vulkan|compute) (device|id|index)\b",
+        r"\bnot (linked|compiled|built) with support for (\w+ devices?|xla|cuda|hip|xpu|vulkan|opencl|metal|hpu|npu|ipu)\b",
+        r"\bno interface for \S{1,24} is available\b",
+        r"\bcould not create an engine\b",
+        r"\bProvider(Shared)?Library::\w+\b.{0,60}\bfail|\binit provider bridge failed\b|\b\w*AppendExecutionProvider_\w+\b.{0,40}\bfail",
+        r"\bfail\w* to load (the )?(mlx|cuda|rocm|hip|vulkan|opencl|openvino|onednn|tensorrt|directml|npu) (dynamic |shared |native )?library\b|\bMLX (is )?not available\b",
+        r"\berror loading .{0,240}\b(c10|torch)_(cuda|xpu|hip)\w*\.dll\b",
+        r"\b(prediction|inference|execution|acceleration)\b.{0,24}\bis only (available|supported) on (macos|windows|linux|apple|ios)\b",
+        r"\bVUID-VkDeviceCreateInfo|\bVUID-VkInstanceCreateInfo",
+    ])
+    .without(&[r"\bTensorRT\b.{0,80}\bengine\b"])
+    .cause("The device could not be found or brought up: a driver, a library or a build without it."),
+    // Python's loader says "module" of a library that one of the device's own is missing for.
+    rule(DriverOrInit, Overrides, &[
+        r"\bDLL load failed\b.{0,60}\b(torch_directml\w*|torch_cuda\w*|onnxruntime\w*|cupy\w*|tensorrt\w*|pycuda\w*|_driver|bitsandbytes\w*|pyopencl\w*|cuda\w*|nvidia\w*|jaxlib\w*|_pywrap_tensorflow\w*|pynvml)\b",
+        r"\b(load|import|importing) (onnxruntime|tensorrt|cupy|pycuda|jaxlib|torch_directml|bitsandbytes)\b\S*.{0,40}\bDLL load failed\b",
+    ])
+    .cause("A library of the device's runtime, or one that it needs, could not be loaded."),
     // The list of Metal devices was empty, in a virtual machine or a session without a screen.
     rule(DriverOrInit, Usual, &[r"\bNSRangeException\b|\bbeyond bounds for empty (NS)?array\b|\bswap_remove index \(is 0\)|\bthe len is 0 but the index is 0\b"])
         .with(&[r"metal::device|MTLCopyAllDevices|MTLDevice|MetalDevice|CudaDevice|new_metal|new_cuda"]),
@@ -137,6 +162,7 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"\bNo such file\b|\bkernel\b|\bfunction\b|\bsymbol\b"]),
     rule(CommandBuffer, Names, &[
         r"\bMetal Performance Shaders operations encoded on it may not have completed\b",
+        r"\bUNASSIGNED-CoreValidation-(DrawState|CommandBuffer|CmdBuf|Queue|Image|MemTrack)\w*|\bVUID-vkCmd|\bVUID-vkQueue|\bVUID-vkBeginCommand|\bVUID-vkEndCommand|\bVUID-vkResetCommand|\bsubmitted command buffer expects\b",
         r"\b(required usage|usage flag|MTL(Texture|Buffer)Usage\w*|(Buffer|Texture)Usages\()\b|\b(buffer|texture)\b.{0,40}\b(is )?still mapped\b|\bis missing the `?\w+`? usage\b",
     ])
     .without(&[r"\bInsufficient Memory\b|OutOfMemory|ErrorHang"]),

@@ -21,6 +21,13 @@ pub(super) const RULES: &[Rule] = &[
     rule(DataLoading, Overrides, &[r"\bstack expects each tensor to be equal size\b|\bresize storage that is not resizable\b|\bequal size\b.{0,40}\bbatch\b"])
         .with(&[r"_utils[/\\]collate\.py|\bdefault_collate\b|\bcollate_fn\b|dataloader worker"])
         .cause("The samples of one batch have different shapes."),
+    rule(DataLoading, Overrides, &[
+        r"\b(can't|cannot) pickle\b.{0,120}(dataset|dataloader|collate|sampler|worker_init|transforms?\b)",
+    ])
+    .cause("What a loader's workers need could not be sent to them: they are started afresh here, and functions inside functions can't travel."),
+    rule(DataLoading, Overrides, &[r"\b(can't|cannot) pickle\b|\bEOFError: Ran out of input\b"])
+        .with(&[r"_MultiProcessingDataLoaderIter|utils[/\\]data[/\\]dataloader\.py|\bnum_workers\b"])
+        .cause("What a loader's workers need could not be sent to them."),
     rule(DataLoading, Usual, &[r"\b_pin_memory_loop\b|\butils[/\\]data[/\\]_utils[/\\](pin_memory|worker|fetch|collate)\.py\b"])
         .in_frames()
         .without(&[r"\bCUDA (error|out of memory)\b|\bOutOfMemory\b|\bModuleNotFoundError\b|\bImportError\b|\bKeyboardInterrupt\b"])
@@ -40,7 +47,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(DataLoading, Names, &[r"\bre-initialize CUDA in forked subprocess\b"])
         .with(&[r"dataloader worker"]),
     rule(DataLoading, Hints, &[r"\bnum_workers\b.{0,60}\b(fail|error|0|reduce|too|set)|\bfile_system\b.{0,30}\bsharing strategy\b|\btoo many open files\b.{0,10}\(24\)|\bset_sharing_strategy\b"]),
-    rule(DataLoading, Overrides, &[r"\b(lmdb|tfrecord|webdataset|pyarrow(\.lib)?|tensorflow_datasets|datasets\.\w+)\.\w*(Error|Exception|Invalid)\b|\b(DatasetGeneration|DatasetNotFound|NonMatchingSplitsSizes|ExpectedMoreSplits)\w*Error\b"])
+    rule(DataLoading, Overrides, &[r"\b(lmdb|tfrecord|webdataset|pyarrow(\.lib)?|tensorflow_datasets|datasets\.\w+)\.\w*(Error|Exception|Invalid)\b|\b(DatasetGeneration|DatasetNotFound|NonMatchingSplitsSizes|ExpectedMoreSplits)\w*Error\b|\bArrowInvalid\b|\bArrowTypeError\b|\bArrowNotImplementedError\b|\bArrowIOError\b|\bArrowCapacityError\b"])
         .cause("The data set could not be read."),
     // Models.
     rule(ModelLoading, Overrides, &[
@@ -72,6 +79,9 @@ pub(super) const RULES: &[Rule] = &[
         r"\bdoes not appear to have a file named\b|\bno file named\b|\bno such file or directory\b.{0,200}\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|mlmodel\w*|weights)\b|\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|weights|engine)['\x22`)]?:? .{0,40}\b(no such file|not found|does not exist|doesn't exist|cannot be found|is corrupt|truncated|missing)\b|\bSavedModel file does not exist\b|\bcheckpoint\b.{0,60}\b(not found|corrupt\w*|missing|damaged|truncated|incompatible|invalid|does not exist|incomplete|could not be)\b",
         r"\bBadZipFile\b|\bFile is not a zip file\b|\bfile signature not found\b|\ballow_pickle=False\b|\bUnrecogni[sz]ed model\b|\bmodel_type` key in its config\b|\b(load|read|restore|open)\w* (the )?(model )?(record|recorder|weights|checkpoint)\b.{0,40}\b(FileNotFound|not found|fail|error|missing|corrupt)|\bgguf version\b|\bmodel (weights|record|checkpoint|archive)\b.{0,40}\b(corrupt|missing|damaged|truncated|incomplete|could not|not found)",
         r"\bInvalidTensorView\b|\bTensorInvalidInfo\b|\bnpy/npz error\b|\bshard\b.{0,40}\b(missing|not found|corrupt)|\bSHA-?256\b.{0,60}\b(mismatch|not match|does not|doesn't)|\bhash mismatch\b|\bchecksum\b.{0,40}\b(mismatch|fail|not match|wrong)",
+        r"\bis not a (valid )?(checkpoint|(model|weights?|safetensors|gguf|onnx|torchscript) (file|archive|folder|directory))\b",
+        r"\bmodel could not be parsed (while|from (file|protobuf))\b|\bneither a function input nor\b|\bMLModel\w*\b.{0,40}\bload\w* failed\b|\bcom\.apple\.CoreML\b.{0,80}\b(unable|failed|could not|error) (to )?(extract|read|reading|load|loading|open|parse)\b",
+        r"\b(config|tokenizer|model|weights?|processor|index|vocab\w*)( file)? (was |is )?(not found|missing)\b.{0,200}(huggingface|models--|snapshots)",
         r"\bunrecogni[sz]ed (model|configuration class|checkpoint)\b|\bmodel type `?\w+`? .{0,60}\bnot recogni[sz]e|\bTransformers does not recogni[sz]e this architecture\b|\bModel architectures? \[.{1,80}\] (are|is) not supported\b|\bunsupported (model architecture|model format|checkpoint format|quantization (type|method|format))\b",
     ])
     .unless(&[

@@ -168,7 +168,7 @@ fn forms() -> &'static Forms {
             )"#,
         ),
         echo: form(
-            r"^\W*aborted \(core dumped\)|\belastic\.multiprocessing\b|\bChildFailedError\b|\bCalledProcessError\b|\b(to find|see|inspect|check)\b.{0,40}\b(original|root|stack ?trace|above|logs?)\b.{0,24}\b(error|exception|cause|details?)\b|\bexit(ed)? (with )?(code|status):? 1\b",
+            r"^\W*aborted \(core dumped\)|\belastic\.multiprocessing\b|\bChildFailedError\b|\bCalledProcessError\b|\b(to find|see|inspect|check)\b.{0,40}\b(original|root|stack ?trace|above|logs?)\b.{0,24}\b(error|exception|cause|details?)\b|\bexit(ed)? (with )?(code|status):? 1\b|\bprocess terminated unexpectedly\b",
         ),
         beginning: form(
             r"^[\s\[(|]*(\w+(error|exception|warning|exit|interrupt)\b|(error|fatal|critical|warn|warning|info|debug|note|hint|usage)\b\W|during handling|the above exception|process finished|aborted|terminate called|thread '|\d{4}-\d\d-\d\d|[A-Z]\d{4} )",

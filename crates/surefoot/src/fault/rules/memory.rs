@@ -52,6 +52,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bErrno 12\b|\bENOMEM\b|\bos error 12\b|\berror code 12\b",
         r"\bnot enough memory: you tried to allocate\b|\bpaging file is too small\b|\bWinError (1455|8)\b|\bos error (1455|8)\b",
         r"\bmmap\b.{0,40}(cannot allocate|failed).{0,20}memory",
+        r"\b(GGML_)?ASSERT\w*\b.{0,200}\b\w*(mem_buf\w*|alloc\w*)(\([^)]*\))? ?!= ?(null|0)",
     ])
     .unless(&[r"\bshared memory\b|\bshm\b|/torch_\d+|/dev/shm|dataloader worker"])
     .cause("The host's own memory ran out.")

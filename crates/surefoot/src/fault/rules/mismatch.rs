@@ -23,6 +23,7 @@ pub(super) const RULES: &[Rule] = &[
     rule(DtypeMismatch, Overrides, &[r"\binput types 'tensor<[^']*>' and 'tensor<[^']*>' are not broadcast compatible"])
         .check(elements_differ)
         .cause("An MPS graph mixed two element types; the abort that follows is only its end."),
+    rule(DtypeMismatch, Overrides, &[r"\bexpected (u?int|b?float|bool|complex|double|half)\d*,? (passed to .{1,60})?got .{1,60} of type '(float|int|bool|complex)\w*' instead\b"]),
     // A model whose types clash: the words about loading it come first.
     rule(DtypeMismatch, Overrides, &[r"\bType Error: Type \(.{1,40}\) of (input|output) arg .{0,240}\bdoes not match expected type\b"]),
     // Devices.
@@ -40,6 +41,9 @@ pub(super) const RULES: &[Rule] = &[
         r"\b(can't|cannot) convert (\w+:?\d*) device type tensor to numpy\b",
         r"\bindices should be either on (\w+|cpu) or on the same device\b",
         r"\bmodule must have its parameters and buffers on device\b",
+        r"\bmust be on the (\w+ )?device\b.{0,24}\bbut\b|\bcannot take the (cpu|gpu|host|device) (address|pointer)\b",
+        r"\bget_device is not implemented\b",
+        r"\baccess\w*\b.{0,24}\b(ndarra?y|array|tensor|buffer)\b.{0,12}\b(on|from) (the )?(cpu|gpu|host|device) is not (allowed|supported|possible)\b",
         r"\bcannot be accessed from Triton \(cpu tensor\?\)",
         r"\bexpected a '?\w+:?\d*'? (device type for generator|generator device)|\bexpected a '?\w+'? device type for generator\b",
         r"\bincompatible devices for jitted computation\b|\bplaced? on incompatible devices\b",
@@ -74,6 +78,7 @@ pub(super) const RULES: &[Rule] = &[
         r"\bcannot have different data ?types?\b|\bdifferent (data ?types?|dtypes?|element types?)\b.{0,40}\b(tensor|operand|input|NDArray|argument)",
         r"\brequires the same element type for all operands\b|\bsame element type\b",
         r"\bunexpected dtype, expected: \w+, got: \w+",
+        r"\btype == GGML_TYPE_\w+|\bAssertionError: \S{0,12}(b?float|u?int|complex)\d+ != \S{0,12}(b?float|u?int|complex)\d+",
         r"\bexpected (long|int|float|half|double|bfloat16|bool|short|byte)\b,? (but|and) (got|found|received) (long|int|float|half|double|bfloat16|bool|short|byte)\b|\bmatching dtypes?\b|\bdtypes? (are|is) different\b|\b(mixed|mixing) (dtypes?|data types)\b|\bdtypes? (differ|disagree|conflict)",
         r"\bMismatched Tensor types\b|\bMixed precision .{0,30}\bnot (supported|allowed)\b|\bmixed dtype \(CPU\)",
         r"\bAttempting to unscale FP16 gradients\b|\bexpected (an? )?(floating[- ]point|float\w*|integer|integral|int\w*|long|bool\w*|complex) (dtype|type|tensor|values?)\b.{0,80}\b(got|found|but|received)\b",
@@ -93,13 +98,14 @@ pub(super) const RULES: &[Rule] = &[
         r"\bPlaceholder (storage|tensor)\b.{0,40}\b(has not been allocated|is empty|not allocated)",
         r"\bPlaceholder tensor is empty\b",
         r"\bits data is not allocated yet\b|\bnon-zero number of elements, but its data\b",
-        r"\b(data pointer|storage) of (a )?tensor that (doesn't|does not) have storage\b|\btensor (doesn't|does not|didn't) have storage\b",
+        r"\b(data pointer|storage) of (a )?tensor that (doesn't|does not) have storage\b|\btensor (doesn't|does not|didn't) have storage\b|\b(lazy|opaque|fake|meta|functional) tensors? (do not|don't|doesn't|does not)\b.{0,12}\bstorage\b",
         r"\bCannot (access|copy|get) (the )?(data|storage|out)\b.{0,60}\b(meta|fake|functional|uninitiali[sz]ed|undefined|opaque)",
         r"\bcopy out of meta tensor\b|\bno data!|\bcannot be called on meta tensors?\b",
         r"\bwith arguments from the 'Meta' backend\b|\bon the meta device\b|\bmeta tensors?\b.{0,40}\b(no data|not|cannot|can't|materiali[sz]e|still)\b|\bstill on (the )?meta\b",
         r"\bnot on (the )?expected device meta\b|\bdevice meta is not on (the )?expected\b|\bexpected device meta\b|\bexpected device \S+ but got (device )?meta\b|\btwo devices, (meta and|\S+ and meta)\b",
         r"\barray without a primitive\b|\bcannot access storage of\b|\bsrcBuf length\b|\bstorage to be allocated\b|\bon (the )?meta device\b|\bbuffer not allocated for\b",
         r"\binvalid python storage\b|\bnever (been )?(materiali[sz]ed|allocated|initiali[sz]ed|written)\b|\bis on the meta device\b|\bwe need a `?value`? to put in\b|\bdata pointer\b.{0,40}\b(null|invalid|not allocated|no storage)\b",
+        r"\b(tensor|variable|array|buffer) holds no (memory|allocation)\b|\bholder_ should not be null\b|\bmeta ?data must be valid\b.{0,40}\bmutable[ _]data\b",
         r"\bZeroParamStatus\b|\bds_status\b|'status': 'NOT_AVAILABLE'|\buninitiali[sz]ed handle\b|\bShould have handle for tensor\b",
         r"\bbytes were never written\b|\bstorage holds no allocation\b|\bcouldn't find resource for that handle\b",
         r"\b(never|not( yet)?|un)[ -]?(written|initiali[sz]ed|allocated|materiali[sz]ed|filled)\b.{0,30}\b(storage|tensor|buffer|memory)\b.{0,30}\bread\b|\bread(ing)?\b.{0,40}\b(uninitiali[sz]ed|unwritten|never[- ]written|unallocated)\b.{0,30}\b(storage|tensor|buffer|memory)\b",

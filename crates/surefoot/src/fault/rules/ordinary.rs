@@ -17,14 +17,21 @@ pub(super) const RULES: &[Rule] = &[
         r"\bunexpected keyword argument\b|\bKeyword argument not understood\b|\bmissing \d+ required (positional|keyword)|\btakes \d+ positional argument|\bgot multiple values for\b|\bNameError: name\b|\bUnboundLocalError\b|\bSyntaxError\b|\bIndentationError\b|\bunsupported operand type\(s\)|\bis not (callable|subscriptable|iterable)\b|\bunhashable type\b|\bRecursionError\b",
         r"\berror: (unrecognized arguments|argument |the following arguments are required|invalid choice)|\bunrecognized arguments\b|\binvalid choice: |\bunknown (option|flag|argument)\b",
         r"\bdevice_map\b",
+        r"'provider(s|_options)'.{0,40}\b(must|should)\b",
+        r"\bUndefVarError\b|\berror while handling argument\b|\b(unk?nown|invalid) value for --?\w",
+        r"\bconcrete values?\b.{0,80}\bTraced<|\bstatic_arg(num|name)s\b|\b(Tracer(Array|Bool|Integer)Conversion|Concretization|UnexpectedTracer|NonConcreteBooleanIndex)\w*Error\b|\bAbstract tracer value encountered\b",
         r"\brefers? to a single memory location\b|\bmodified by an inplace operation\b|\bbackward through the graph a second time\b|\bdoes not require grad and does not have a grad_fn\b|\bleaf variable\b.{0,40}\bin-?place\b|\bexpected to have finished reduction\b",
     ])
     .unless(&[r"\blib\w+\.so\b.{0,60}\bcannot open\b|\b(nv|hip)rtc\w*|\bnvcc\b|\bptxas\b|\bgpu-architecture\b|\bclang\b"])
+    // A compiler that raised it while it compiled for the device.
+    .without(&[r"\b(BackendCompilerFailed|InductorError|LoweringException)\b"])
     .cause("A mistake in the program or its versions, not a device fault.")
     .advice(&["Read the line that raised it: a name, an argument or a version doesn't fit."]),
     rule(NotDeviceRelated, Overrides, &[
         r"\bHTTPSConnectionPool\b|\bMaxRetryError\b|\bMax retries exceeded\b|\bConnectTimeout\w*|\bReadTimeout\w*|\bConnection (refused|reset by peer|timed out|aborted|error)\b|\bConnectionError\b|\bConnectionRefusedError\b|\bHTTP ?Error \d{3}|\b(4\d\d|5\d\d) (Client|Server) Error\b|\bHTTP/?\d?\.?\d? (4|5)\d\d\b|\bstatus(_| )code:? ?(4\d\d|5\d\d)\b|\bToo Many Requests\b|\bSSL(Error|: CERTIFICATE)|\bName or service not known\b|\bTemporary failure in name resolution\b|\bgetaddrinfo failed\b|\bcouldn't connect to\b|\bWe couldn't connect\b|\bProxyError\b|\b(401|403|404|429|500|502|503|504)\b[: -]{1,3}(client error:? |server error:? )?(unauthorized|forbidden|(page |file |url )?not found|too many|rate|internal server|bad gateway|service (temporarily )?unavailable|gateway time)|\brate limit\b|\bAddress already in use\b|\bGatedRepoError\b|\bRepositoryNotFoundError\b|\bnetwork is unreachable\b",
     ])
+    // A server that passes on what happened to it.
+    .unless(&[r"\b500 Internal Server Error: \S"])
     .without(&[r"_pin_memory_loop|rebuild_storage_fd|dataloader worker"])
     .cause("A network request failed.")
     .advice(&["Check the connection, the address and the access rights."]),
@@ -38,6 +45,9 @@ pub(super) const RULES: &[Rule] = &[
         r"\bIsADirectoryError\b|\bNotADirectoryError\b|\bFileExistsError\b",
     ])
     .cause("An ordinary error of a tool, a file or a setting, not a device fault."),
+    rule(NotDeviceRelated, Overrides, &[r"\b(clang|gcc|g\+\+|cc)\S{0,8}: (fatal )?error: (no such file|no input files|linker command failed|unrecognized)\b|\bcollect2: (fatal )?error\b"])
+        .without(&[r"\bnvcc\b|\bptxas\b|\btriton\b|\binductor\b|\bamdgcn\b|\.cuh?\b|\bgpu\b|\bError building extension\b|-lcuda\b|\bcupy\b|\bhipcc\b|\bsm_\d|\btorch_extensions\b"])
+        .cause("A program could not be built on this machine."),
     rule(NotDeviceRelated, Overrides, &[r"\b(Deprecat|FutureWarn|PendingDeprec)\w*|\bis deprecated\b|\bwill be removed in\b|\bhas been (deprecated|renamed|moved)\b"])
         .unless(&[r"\berror:|\bout of memory\b|\bfailed\b"])
         .cause("A notice about an old name, not an error."),
@@ -53,6 +63,7 @@ pub(super) const RULES: &[Rule] = &[
     .unless(&[r"\blib\w+\.so\b|\.dll\b|/dev/(kfd|nvidia|dri)|\bdlopen\b|\bSymbol not found\b|\bstate_dict\b|\bin (the )?checkpoint\b|\bCan't get attribute\b", r"\.(pth?|ckpt|safetensors|gguf|onnx|bin|h5|pb|msgpack|npz|tflite|weights|engine)\b"])
     .without(&[
         r"_pin_memory_loop|dataloader worker",
+        r"\b(BackendCompilerFailed|InductorError|LoweringException)\b|\bcl(Build|Compile|Link)Program\b|\bfailed to build OpenCL\b",
         // A loss scale that was halved until nothing was left of it.
         r"\bloss scale\b(?s:.){1,4000}\bZeroDivisionError\b",
         // What was raised while a device fault was being handled is only its echo.

@@ -36,6 +36,17 @@ pub(super) const RULES: &[Rule] = &[
         r"\bto have (scalar|data|element) types?\b.{0,60}\bbut got\b",
     ])
     .unless(&[r"\bnot supported\b|\bunsupported\b|\bsupport for\b|\bcheckpoint\b|\bstate_dict\b|\bdevice type\b"]),
+    // A condition that was asserted, as it is in the source.
+    rule(DtypeMismatch, Hints, &[
+        r"\b(d_?type|scalar_?type|element_?type|data_?type)\b(\(\))? ?[!=]= ?\S{0,60}(d_?type|scalar_?type|element_?type|data_?type)\b|\bexpected\b.{0,80}\b(dtype|scalar_?type)\b.{0,80}\bto be true\b",
+    ])
+    .unless(&[r"\bcheckpoint\b|\bstate_dict\b"]),
+    rule(ShapeMismatch, Hints, &[
+        r"\b(shape|sizes?|ndim|dims?|rank|numel|\w+_shape)\b(\([^)]{0,8}\))?(\[[^\]]{1,8}\])? ?== ?\S{0,60}\b(shape|sizes?|ndim|dims?|rank|numel|\w+_shape)\b|\bexpected\b.{0,80}\b(sizes?|dim|ndim|numel|shape|stride)\(.{0,80}\bto be true\b",
+    ])
+    .with(&[r"\b(assert\w*|TT_FATAL|check failed|TORCH_CHECK|to be true)\b"])
+    .unless(&[r"\bcheckpoint\b|\bstate_dict\b"]),
+    rule(DeviceMismatch, Hints, &[r"\bexpected\b.{0,60}\b(is_cuda|is_cpu|is_mps|device)\b.{0,60}\bto be true\b"]),
     rule(DtypeMismatch, Hints, &[
         r"\b(has|have|of|is|are|be|as|with|an?|expect\w*|got|found|requires?|between|type|received|want\w*|and|input) \S{0,12}\b(type )?(float|half|double|long|int|short|bool|char|byte|b?float(16|32|64)|bf16|f16|f32|f64|fp16|fp32|fp64|u?int(8|16|32|64)|i32|i64|u32|u64)\b.{0,70}\b(but|not|match\w*|vs\.?|while|whereas|got|found|and|instead|with|expected|received|!=|to)\b.{0,50}\b(float|half|double|long|int|short|bool|char|byte|b?float(16|32|64)|bf16|f16|f32|f64|fp16|fp32|fp64|u?int(8|16|32|64)|i32|i64|u32|u64)\b",
         r"\(tensor<[^>]{1,60}>, tensor<[^>]{1,60}>\)",
@@ -71,7 +82,15 @@ pub(super) const RULES: &[Rule] = &[
         r"\bdeprecat|\bversion\b|\bpython\b|\bunsupported operand\b|\bfile (type|format|extension)\b|\bcharacter\b|\burl\b|\bprotocol\b|\blocale\b|\bmodel type\b|\barchitectures?\b.{0,24}\bmodel\b|\bchat template\b|\btokenizer\b|\bunsupported (image|video|audio|media|content|compiler|browser)\b|\bformat\b|\bNo module\b|\bopen(ing)? file\b|\bnode configuration\b|\bnodes? are available\b",
         r"\b(bfloat16|bf16|float64|fp64|f64|float16|fp16|fp8\w*|float8\w*|dtypes?|data ?types?|scalar ?types?|double|half)\b",
     ]),
+    rule(UnsupportedOp, Hints, &[
+        r"\b(fail\w* to apply|error applying) (the )?(\w+ )?delegate\b|\bdelegate\w*\)? failed to prepare\b",
+    ])
+    .cause("The accelerator's delegate did not take the model's graph."),
     // Compilers.
+    rule(KernelCompile, Hints, &[
+        r"\bxla/(service|hlo|shape\w*|layout\w*|literal\w*|translate)\S{0,80}\.cc:\d+\] (RET_)?check fail",
+    ])
+    .cause("The compiler's own check failed while it compiled the program."),
     rule(KernelCompile, Hints, &[
         r"\b\w*compil(e|es|ed|ing|er|ation)\b.{0,60}\b(fail\w*|error\w*|unable|could not|cannot|crash\w*|exception|abort\w*|timed out|internal|invalid)\b|\b(fail\w*|error|unable to|could not|cannot|couldn't|can't|exception|crash\w*)\b.{0,40}\bcompil(e|es|ed|ing|er|ation)\b|\b\w+Compile\w*\(\) FAILED\b|\bfailed to (legalize|lower|codegen|assemble|link)\b|\bcompile failed\b",
     ])
@@ -84,6 +103,17 @@ pub(super) const RULES: &[Rule] = &[
     ])
     .with(&[r"\b(kernels?|shaders?|metal\w*|ane\w*|gpu\w*|cuda\w*|ptx\w*|llvm|mlir|triton|xla|hip\w*|opencl|spir-?v|wgsl|msl|glsl|hlsl|nvcc|nvrtc|inductor|dynamo|pipeline|graph|neural ?engine|coreml|tvm|iree|vulkan|jit|nvptx|numba|tint|amdgcn|monolithic_metal|tpu|mosaic|pallas|cutlass|sycl|naga|wgpu|dxc)\b"])
     .unless(&[r"\bnot (been )?compiled (with|for)\b|\bwithout\b|\bcompiled (with|using|against) (a )?(different|newer|older|cuda|numpy)|\bre\.compile\b|\bout of memory\b|\bcompiled by a newer\b"]),
+    rule(KernelCompile, Hints, &[
+        r"\b(fail\w*|unable|could not|cannot|error)\b.{0,12}\b(build|create|compile|serialize)\w*( the| an?)? ?(\w+ )?engine\b|\b(building|creating|creation of)( the| an?)? ?(\w+ )?engine (has )?(fail\w*|error)\b|\bengine (could not be|was not) (created|built)\b|\bbuild_?serialized_?network\b.{0,24}\b(fail\w*|error)\b",
+    ])
+    .with(&[r"\b(tensorrt|trt\w*|nvinfer\w*|network|onnx\w*|builder)\b"])
+    .unless(&[r"\bmemory\b|\bsearch engine\b|\bdatabase\b"])
+    .cause("The engine could not be built from the network for this device."),
+    rule(KernelCompile, Hints, &[
+        r"\blink(ing|age)? (has )?failed\b|\blink(er|ing) error\b|\bfail\w* to (build|compile|link)( the| an?)? ?(\w+ )?program\b",
+    ])
+    .with(&[r"\b(shaders?|uniforms?|glsl|adreno|mali|powervr|opencl\w*|gles?|webgl|kernels?|clbuild\w*)\b|\[\w*opencl\w*\]"])
+    .unless(&[r"\bcargo\b|\brustc\b|\bgcc\b|\bld:|\bcmake\b"]),
     // Memory.
     rule(OutOfMemory, Hints, &[
         r"\b(alloc\w*|malloc\w*|cudamalloc\w*|hipmalloc\w*|reserv(e|ing|ation)|memmap|mmap)\b.{0,60}\b(fail\w*|unable|could not|cannot|exceed\w*|too (large|big|much)|refused|rejected|exhausted|not enough|insufficient|impossible|returned (null|nil|0))\b|\b(fail\w*|unable|could not|couldn't|cannot|can't|not enough|insufficient|error)\b.{0,40}\b(alloc(ate|ating|ation|ated)?|malloc|reserve)\b",

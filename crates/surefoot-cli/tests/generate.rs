@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
+use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
 use testkit::made;
@@ -94,6 +95,35 @@ fn numbers_that_mean_nothing_are_no_answer() {
 }
 
 #[test]
+fn a_tokenizer_that_is_cut_off_is_refused_with_its_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("cut");
+    changed::copy(&fixture("llama-tiny"), &model, "model.norm.weight", |weight| weight);
+    let file = model.join("tokenizer.json");
+    let whole = std::fs::read(&file).unwrap();
+    for part in [0, 1, 3, 10, 100, whole.len() / 500, whole.len() / 2, whole.len() - 2] {
+        std::fs::write(&file, &whole[..part]).unwrap();
+        let refused = generate(&model).arg("The").assert().code(2);
+        refused.stderr(contains("tokenizer.json").and(contains("can't be read")));
+    }
+    std::fs::write(&file, &whole[..500]).unwrap();
+    generate(&model).arg("The").assert().code(2).stderr(contains("panicked").not());
+}
+
+#[test]
+fn prompts_come_from_stdin_and_a_model_that_is_full_says_so() {
+    let mut two = generate(&fixture("gpt2-tiny"));
+    let two = two.args(["--prompts", "-", "--max-tokens", "3"]).write_stdin("one\ntwo\n");
+    assert_eq!(stdout(two).lines().count(), 2);
+    let mut empty = generate(&fixture("gpt2-tiny"));
+    let empty = empty.args(["--prompts", "-"]).write_stdin("one\n\n").assert().code(2);
+    empty.stderr(contains("line 2 of - is empty"));
+    let mut full = generate(&fixture("gpt2-tiny"));
+    let full = full.args(["one", "--max-tokens", "1000"]).assert().success();
+    full.stderr(contains("stopped at 128 tokens"));
+}
+
+#[test]
 fn wrong_options_are_refused() {
     let refused = |arguments: &[&str], words: &str| {
         generate(&fixture("gpt2-tiny"))
@@ -109,7 +139,7 @@ fn wrong_options_are_refused() {
     refused(&["x", "--top-k", "0"], "top-k");
     refused(&["x", "--max-tokens", "0"], "max-tokens");
     refused(&[], "required");
-    refused(&[""], "prompt 1 is empty");
+    refused(&[""], "the prompt is empty");
     refused(&["--prompts", "/nowhere/prompts.txt"], "can't be read");
     refused(&["x", "--memory", "lots"], "memory");
     refused(&["x", "--device", "abacus"], "abacus");

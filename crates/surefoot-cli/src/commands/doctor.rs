@@ -32,7 +32,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_name = "NAMES", default_value = "auto")]
     device: Selector,
     /// Stop a probe that takes longer than this many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
     /// Probe in this very process and print findings: what the command itself runs in a child
     #[arg(long, hide = true)]

@@ -31,7 +31,7 @@ Products with weights are in fp32 unless --precision says fp16 or bf16.
 
 Examples:
   surefoot generate models/llama \"Once upon a time\" --stream
-  surefoot generate models/llama \"Q: why?\\nA:\" --temperature 0.8 --top-p 0.95 --seed 7 --stop Q:
+  surefoot generate models/llama $'Q: why?\\nA:' --temperature 0.8 --top-p 0.95 --seed 7 --stop Q:
   surefoot generate models/llama --prompts prompts.txt --max-tokens 64 --json
   surefoot generate models/llama-70b \"Hello\" --memory 4GiB")]
 pub(crate) struct Generate {
@@ -40,7 +40,7 @@ pub(crate) struct Generate {
     /// The prompt
     #[arg(required_unless_present = "prompts")]
     prompt: Option<String>,
-    /// A file with one prompt a line
+    /// A file with one prompt a line, or - for stdin
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
     /// The most tokens to generate
@@ -98,10 +98,15 @@ impl Generate {
         }
         let sampling = self.sampling()?;
         let opened = Opened::new(&self.model)?;
+        if !opened.has_head() || !opened.blueprint.causal {
+            let what = format!("{} is an encoder, which can't generate text", self.model.display());
+            return Err(Failure::usage(what).hint("surefoot embed MODEL gives vectors of texts"));
+        }
+        let positions = opened.blueprint.max_positions;
         let texts = Texts::open(&self.model, opened.blueprint.vocab)?;
         let prompts = self.prompts()?;
         let request = Request {
-            prompts: encoded(&texts, &prompts)?,
+            prompts: self.encoded(&texts, &prompts)?,
             max_tokens: self.max_tokens as usize,
             ends: opened.end_tokens()?,
             sampling,
@@ -126,6 +131,11 @@ impl Generate {
                 Ok((completions, plan.mode, plan.peak_bytes))
             })?;
         let seconds = begun.elapsed().as_secs_f64();
+        if completions.iter().any(|completion| completion.ending == Ending::ContextFull) {
+            terminal.note(&format!(
+                "stopped at {positions} tokens, prompt included: the model takes no more"
+            ));
+        }
         if self.stream {
             terminal.result("\n")?;
         } else if global.json {
@@ -175,7 +185,11 @@ impl Generate {
         let Some(file) = &self.prompts else {
             return Ok(self.prompt.iter().cloned().collect());
         };
-        let text = std::fs::read_to_string(file).map_err(|error| {
+        let text = match file.as_os_str() == "-" {
+            true => std::io::read_to_string(std::io::stdin()),
+            false => std::fs::read_to_string(file),
+        };
+        let text = text.map_err(|error| {
             Failure::usage(format!("{} can't be read", file.display())).caused_by(&error)
         })?;
         let prompts: Vec<String> = text.lines().map(str::to_owned).collect();
@@ -183,6 +197,22 @@ impl Generate {
             return Err(Failure::usage(format!("{} has no prompts", file.display())));
         }
         Ok(prompts)
+    }
+
+    fn encoded(&self, texts: &Texts, prompts: &[String]) -> Result<Vec<Vec<u32>>, Failure> {
+        let mut all = Vec::with_capacity(prompts.len());
+        for (number, prompt) in prompts.iter().enumerate() {
+            let ids = texts.encode(prompt)?;
+            if ids.is_empty() {
+                let what = match &self.prompts {
+                    Some(file) => format!("line {} of {} is empty", number + 1, file.display()),
+                    None => "the prompt is empty".to_owned(),
+                };
+                return Err(Failure::usage(what).hint("give at least one token to start from"));
+            }
+            all.push(ids);
+        }
+        Ok(all)
     }
 
     /// Generates and, if asked to, prints what is new since `printed`, which an earlier try may
@@ -250,19 +280,6 @@ impl Generate {
             })
             .collect())
     }
-}
-
-fn encoded(texts: &Texts, prompts: &[String]) -> Result<Vec<Vec<u32>>, Failure> {
-    let mut all = Vec::with_capacity(prompts.len());
-    for (number, prompt) in prompts.iter().enumerate() {
-        let ids = texts.encode(prompt)?;
-        if ids.is_empty() {
-            return Err(Failure::usage(format!("prompt {} is empty", number + 1))
-                .hint("give at least one token to start from"));
-        }
-        all.push(ids);
-    }
-    Ok(all)
 }
 
 fn on_one_line(text: &str) -> String {

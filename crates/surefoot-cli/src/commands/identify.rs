@@ -35,8 +35,8 @@ pub(crate) struct Identify {
     #[arg(long, value_name = "FOLDER")]
     library: PathBuf,
     /// How many of the nearest are compared in full
-    #[arg(long, value_name = "COUNT", default_value_t = 5)]
-    nearest: usize,
+    #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    nearest: u32,
     #[command(flatten)]
     challenges: ChallengeArgs,
     #[command(flatten)]
@@ -72,7 +72,11 @@ impl Identify {
         let fingerprint = self.fingerprint(global, terminal)?;
         let begun = Instant::now();
         let library = Library::open(&self.library)?;
-        let (near, comparable) = library.nearest(&fingerprint, self.nearest)?;
+        if library.is_empty() {
+            let hint = "`surefoot fingerprint MODEL --out FOLDER/MODEL.json` adds one";
+            terminal.note(&format!("{} has no fingerprints: {hint}", self.library.display()));
+        }
+        let (near, comparable) = library.nearest(&fingerprint, self.nearest as usize)?;
         let search_seconds = begun.elapsed().as_secs_f64();
         let rule = Rule::default();
         let (mut matches, mut refused) = (Vec::new(), library.refused.clone());

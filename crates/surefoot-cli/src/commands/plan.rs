@@ -73,6 +73,17 @@ impl Plan {
             false => None,
         };
         let work = self.work(&opened);
+        if work.prompt + work.new_tokens < (self.prompt_tokens + self.max_tokens) as usize
+            && work.new_tokens > 0
+        {
+            terminal.note(&format!(
+                "{} takes {} tokens: planned for a prompt of {} and {} behind it",
+                self.model.display(),
+                opened.blueprint.max_positions,
+                work.prompt,
+                work.new_tokens
+            ));
+        }
         let plan = opened.plan_here(&work, run.budget());
         let expected = Rate::estimate(&plan, &opened.binding, opened.format(), device.burn());
         drop(texts);
@@ -97,10 +108,14 @@ impl Plan {
 
     fn work(&self, opened: &Opened) -> Work {
         let generates = opened.binding.matrices.iter().any(|matrix| matrix.block.is_none());
+        // More than the model takes is never run, and `generate` stops there.
+        let positions = opened.blueprint.max_positions;
+        let new_tokens = if generates { self.max_tokens as usize } else { 0 };
+        let prompt = (self.prompt_tokens as usize).min(positions - usize::from(new_tokens > 0));
         Work {
             batch: self.batch as usize,
-            prompt: self.prompt_tokens as usize,
-            new_tokens: if generates { self.max_tokens as usize } else { 0 },
+            prompt,
+            new_tokens: new_tokens.min(positions - prompt),
             want: match (generates, self.max_tokens) {
                 (true, 0) => Want { logits: Logits::All, hidden: false, last_hidden: false },
                 (true, _) => tokens::WANT,

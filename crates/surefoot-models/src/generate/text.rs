@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use surefoot::fault::catch;
 use tokenizers::Tokenizer;
 use tokenizers::utils::truncation::TruncationParams;
 
@@ -25,8 +26,14 @@ impl Texts {
             return Err(ModelError::file(&file, "doesn't exist, so text can't be read"));
         }
         let json = crate::folder::read_bounded(&file, MAX_TOKENIZER)?;
-        let mut tokenizer = Tokenizer::from_bytes(&json)
-            .map_err(|error| ModelError::file(&file, format!("can't be read: {error}")))?;
+        // A file that is cut off makes the parser panic.
+        let parsed = catch(|| Tokenizer::from_bytes(&json))
+            .map_err(|panic| panic.message)
+            .and_then(|parsed| parsed.map_err(|error| error.to_string()));
+        let mut tokenizer = parsed.map_err(|problem| {
+            let problem = problem.lines().next().unwrap_or_default();
+            ModelError::file(&file, format!("can't be read: {problem}"))
+        })?;
         drop(json);
         let largest = tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
         if let Some((token, id)) = largest.filter(|(_, id)| *id as usize >= vocab) {

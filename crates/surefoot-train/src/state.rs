@@ -5,6 +5,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use surefoot::Fault;
 use surefoot::device::DeviceName;
+use surefoot::fault::catch;
 
 use crate::optimizer::Moments;
 use crate::parameters;
@@ -60,8 +61,13 @@ impl<M: Module> State<M> {
         }
     }
 
-    /// Reads everything back to the host.
+    /// Reads everything back to the host. A device that is gone may answer with a panic: that is
+    /// a fault as well.
     pub fn hold(&self) -> Result<Held, Fault> {
+        catch(|| self.read_back()).unwrap_or_else(|record| Err(Fault::from_panic("hold", &record)))
+    }
+
+    fn read_back(&self) -> Result<Held, Fault> {
         let moments = |moments: &[Option<Tensor<1>>]| {
             let read = |moment: &Option<Tensor<1>>| moment.as_ref().map(numbers).transpose();
             moments.iter().map(read).collect::<Result<Vec<_>, Fault>>()
@@ -77,7 +83,8 @@ impl<M: Module> State<M> {
         })
     }
 
-    /// A state from the host, in a model of the same shapes.
+    /// A state from the host, in a model of the same shapes. The model's own tensors are moved to
+    /// the device too, so they must be where they can be read: not on a device that is gone.
     pub fn from_held(held: &Held, model: M, name: DeviceName, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
         let tensor = |numbers: &Vec<f32>| {

@@ -182,10 +182,6 @@ pub(crate) fn bring<M: Trainable>(state: &State<M>, step: &Step<'_>) -> Result<S
     if state.device == step.device_name() {
         return Ok(state.clone());
     }
-    #[cfg(test)]
-    if tests::STATE_IS_LOST.get() {
-        return Err(Box::new(Fault::new(FaultKind::NotDeviceRelated, OPERATION, STATE_LOST)));
-    }
     let moved = catch(|| {
         let moved = state.clone().to_device(step.device_name(), step.device());
         moved.hold().map(|_| moved)
@@ -289,14 +285,8 @@ fn needs_witness(device: DeviceName) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use std::cell::Cell;
-
-    thread_local! {
-        /// Makes a lost device take the state with it, which no test can do for real.
-        pub(crate) static STATE_IS_LOST: Cell<bool> = const { Cell::new(false) };
-    }
 
     #[test]
     fn micro_batches_cover_every_sample_once() {

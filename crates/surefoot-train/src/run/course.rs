@@ -22,7 +22,7 @@ pub(super) struct Course<M> {
     pub(super) faults: Vec<FaultReport>,
     pub(super) bad_in_a_row: u32,
     pub(super) checkpointing: bool,
-    pub(super) held: Option<(Held, Running, Vec<EpochReport>)>,
+    pub(super) held: Option<HostCopy<M>>,
     pub(super) micro_batch: usize,
     pub(super) held_at: Instant,
     pub(super) holding_took: Duration,
@@ -32,6 +32,17 @@ pub(super) struct Course<M> {
     pub(super) loading: Loading,
     /// The time of each of the first steps, until how to load is chosen by it.
     pub(super) paces: Vec<Duration>,
+}
+
+/// A run at one step in the host's memory: all that is needed to go on without its device.
+#[derive(Clone)]
+pub(super) struct HostCopy<M> {
+    pub(super) held: Held,
+    pub(super) running: Running,
+    pub(super) epochs: Vec<EpochReport>,
+    /// The model that the numbers belong in, on the host with all that isn't a weight: what was
+    /// on a lost device can't be moved to another.
+    pub(super) model: M,
 }
 
 impl<M> Course<M> {

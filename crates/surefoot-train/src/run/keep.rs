@@ -4,15 +4,16 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use surefoot::Fault;
-use surefoot::device::DeviceName;
+use surefoot::device::{DeviceName, open};
+use surefoot::fault::catch;
 
-use super::course::{Course, Stretch};
+use super::course::{Course, HostCopy, Stretch};
 use super::{Run, TrainError};
 use crate::checkpoint::{self, Story};
 use crate::model::Trainable;
 use crate::parameters::Shape;
 use crate::report::News;
-use crate::state::State;
+use crate::state::{Held, State};
 
 /// Holding a copy on the host may take this share of the time.
 const HOLDING_SHARE: u32 = 50;
@@ -26,12 +27,15 @@ impl Run<'_> {
         tell: &mut dyn FnMut(&News),
     ) -> Result<Stretch, TrainError> {
         let step = course.state.step;
-        let Some((held, running, epochs)) = course.held.clone() else {
+        let Some(HostCopy { held, running, epochs, model }) = course.held.clone() else {
             return Err(self.stopped(fault, step, None));
         };
         let device = self.footing.device().map_err(|fault| self.stopped(fault, step, None))?;
-        let model = course.state.model.clone();
-        course.state = State::from_held(&held, model, device.name(), device.burn());
+        // The next device may be gone too.
+        course.state =
+            catch(|| State::from_held(&held, model.valid(), device.name(), device.burn()))
+                .map_err(|record| Fault::from_panic("rewind", &record))
+                .map_err(|fault| self.stopped(fault, step, None))?;
         (course.running, course.epochs) = (running, epochs);
         tell(&News::Rewound { to: held.step });
         Ok(Stretch::Rewound)
@@ -49,10 +53,28 @@ impl Run<'_> {
         let started = Instant::now();
         // A state that can't be read is found out by the next step, which says so.
         if let Ok(held) = course.state.hold() {
-            course.held = Some((held, course.running, course.epochs.clone()));
+            self.hold_copy(course, held);
         }
         course.holding_took = started.elapsed();
         course.held_at = Instant::now();
+    }
+
+    /// Makes these numbers what the run goes back to.
+    fn hold_copy<M: Trainable>(&self, course: &mut Course<M>, held: Held) {
+        let model = match &course.held {
+            Some(copy) => copy.model.clone(),
+            // Once is enough: only the numbers change.
+            None => {
+                let Ok(host) = open(DeviceName::CPU) else { return };
+                let device = host.burn().clone().without_autodiff();
+                let Ok(model) = catch(|| course.state.model.valid().to_device(&device)) else {
+                    return;
+                };
+                model
+            }
+        };
+        let (running, epochs) = (course.running, course.epochs.clone());
+        course.held = Some(HostCopy { held, running, epochs, model });
     }
 
     pub(super) fn story<M>(&self, course: &Course<M>) -> Story {
@@ -83,7 +105,7 @@ impl Run<'_> {
         let best = course.best.as_ref().is_some_and(|best| best.step == step);
         tell(&News::Checkpoint { path: path.clone(), best });
         if course.state.device != DeviceName::CPU {
-            course.held = Some((held, course.running, course.epochs.clone()));
+            self.hold_copy(course, held);
             course.held_at = Instant::now();
         }
         Ok(path)

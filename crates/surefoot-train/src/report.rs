@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::number_or_nan;
 use crate::loader::Loading;
 
 /// One epoch, done.
@@ -14,14 +15,19 @@ pub struct EpochReport {
     /// Steps done.
     pub step: u64,
     /// The mean loss while training.
+    #[serde(deserialize_with = "number_or_nan")]
     pub train_loss: f64,
     /// The share of right answers while training.
+    #[serde(deserialize_with = "number_or_nan")]
     pub train_accuracy: f64,
     /// The mean loss on the test samples.
+    #[serde(deserialize_with = "number_or_nan")]
     pub test_loss: f64,
     /// The share of right answers on the test samples.
+    #[serde(deserialize_with = "number_or_nan")]
     pub test_accuracy: f64,
     /// Samples trained on in a second.
+    #[serde(deserialize_with = "number_or_nan")]
     pub samples_per_second: f64,
     /// Bytes that the device uses.
     pub memory: u64,

@@ -85,15 +85,35 @@ mod bits {
     }
 }
 
+/// JSON has no NaN and no infinity: `serde_json` writes both as null, which is read as NaN, so
+/// that a run whose loss is no number can still be read back.
+pub(crate) fn number_or_nan<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Option::<f64>::deserialize(from).map(|number| number.unwrap_or(f64::NAN))
+}
+
 /// The checkpoint that tested best.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
     /// Its step.
     pub step: u64,
     /// Its loss on the test samples.
+    #[serde(deserialize_with = "number_or_nan")]
     pub test_loss: f64,
     /// Its share of right answers on the test samples.
+    #[serde(deserialize_with = "number_or_nan")]
     pub test_accuracy: f64,
+}
+
+impl Best {
+    /// Whether a test with these results is better: by its accuracy, then by its loss. A loss that
+    /// is no number is the worst.
+    pub fn is_beaten_by(&self, accuracy: f64, loss: f64) -> bool {
+        let rank = |accuracy: f64, loss: f64| {
+            let number = |number: f64| if number.is_nan() { f64::NEG_INFINITY } else { number };
+            (number(accuracy), number(-loss))
+        };
+        rank(accuracy, loss) > rank(self.test_accuracy, self.test_loss)
+    }
 }
 
 /// A checkpoint that can't be written or read.

@@ -117,6 +117,7 @@ fn numbered(wanted: &Path, number: usize) -> PathBuf {
 mod tests {
     use super::*;
     use crate::checkpoint::{Best, Order, Running, VERSION, read};
+    use crate::report::EpochReport;
     use crate::scale::LossScale;
 
     pub(crate) fn story(step: u64, best: Option<u64>) -> Story {
@@ -157,6 +158,36 @@ mod tests {
         assert_eq!(back, held);
         assert_eq!(tale, story(7, None));
         assert_eq!(back.values[0][2].to_bits(), (-0.0f32).to_bits());
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_leaves_the_checkpoint_readable() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::new(folder.path(), 2).unwrap();
+        let (held, shapes) = held(7);
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let mut written = story(7, Some(7));
+            written.epochs = vec![EpochReport {
+                epoch: 1,
+                step: 7,
+                train_loss: bad,
+                train_accuracy: 0.25,
+                test_loss: bad,
+                test_accuracy: bad,
+                samples_per_second: bad,
+                memory: 1,
+                device: "cpu".into(),
+            }];
+            written.best = Some(Best { step: 7, test_loss: bad, test_accuracy: 0.5 });
+            let path = shelf.put(&held, &shapes, &written).unwrap();
+            let (_, back) = read(&path, &shapes).unwrap();
+            assert!(back.epochs[0].test_loss.is_nan() && back.epochs[0].train_loss.is_nan());
+            assert_eq!(back.epochs[0].train_accuracy, 0.25);
+            let best = back.best.unwrap();
+            assert!(best.test_loss.is_nan() && best.is_beaten_by(0.5, 3.0), "{bad}");
+            assert!(!best.is_beaten_by(0.5, f64::NAN) && !best.is_beaten_by(0.4, 3.0), "{bad}");
+            assert_eq!(shelf.latest().0, Some(path));
+        }
     }
 
     #[test]

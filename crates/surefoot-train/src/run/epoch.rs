@@ -55,10 +55,8 @@ impl Run<'_> {
             memory: device.memory_in_use(),
             device: course.state.device.to_string(),
         };
-        let better = course.best.as_ref().is_none_or(|best| {
-            (tested.accuracy, -tested.loss) > (best.test_accuracy, -best.test_loss)
-        });
-        if better {
+        let best = course.best.as_ref();
+        if best.is_none_or(|best| best.is_beaten_by(tested.accuracy, tested.loss)) {
             course.best = Some(Best {
                 step: course.state.step,
                 test_loss: tested.loss,

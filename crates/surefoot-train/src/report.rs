@@ -161,6 +161,13 @@ pub enum News {
         /// Which, and why.
         what: String,
     },
+    /// Checkpoints of a course that is left behind were moved aside.
+    SetAside {
+        /// The step that the run goes on from.
+        after: u64,
+        /// Where they are now.
+        folder: PathBuf,
+    },
     /// A checkpoint was written.
     Checkpoint {
         /// Where.

@@ -97,7 +97,7 @@ impl Run<'_> {
         let recipe = self.recipe(true);
         let (asked, unified) = (self.config.loading, device.info.unified_memory);
         let loading = Loading::choose(asked, &recipe, self.effective_batch(), unified);
-        let mut course = self.begin(model, device.name(), &shapes, resume, loading)?;
+        let mut course = self.begin(model, device.name(), &shapes, resume, loading, tell)?;
         let resumed_from = resume.map(|_| course.state.step);
         surefoot_ops::keep_freed_memory();
         let (per_epoch, total) = self.lengths();

@@ -67,7 +67,7 @@ pub(crate) struct Train {
     /// The configuration: data, model and how to train; see configs/
     #[arg(value_name = "CONFIG", required_unless_present = "eval")]
     config: Option<PathBuf>,
-    /// Go on from a checkpoint: this one, or the latest of the last run
+    /// Go on from a checkpoint: this one (later ones are moved aside), or the latest of the last run
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, require_equals = true, default_missing_value = LATEST)]
     resume: Option<PathBuf>,
     /// Test a checkpoint instead of training; it knows its own configuration

@@ -69,6 +69,29 @@ impl Shelf {
         Ok(path)
     }
 
+    /// Moves the checkpoints after `step` into a folder of their own, and says which: a run that
+    /// goes on from `step` leaves them behind, and would be taken up at them the next time.
+    pub fn set_aside_after(&self, step: u64) -> Result<Option<PathBuf>, CheckpointError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| CheckpointError::Io { path, source }
+        };
+        let later: Vec<u64> = self.steps().into_iter().filter(|other| *other > step).collect();
+        if later.is_empty() {
+            return Ok(None);
+        }
+        let wanted = self.folder.join(format!("abandoned-after-step-{step:08}"));
+        let mut folders = (1..10_000).map(|number| numbered(&wanted, number));
+        let aside = folders.find(|folder| !folder.exists()).unwrap_or(wanted);
+        fs::create_dir_all(&aside).map_err(failed(&aside))?;
+        for step in later {
+            let path = self.path(step);
+            let name = path.file_name().unwrap_or_default();
+            fs::rename(&path, aside.join(name)).map_err(failed(&path))?;
+        }
+        Ok(Some(aside))
+    }
+
     /// The latest checkpoint that can be read; those that can't are named.
     pub fn latest(&self) -> (Option<PathBuf>, Vec<CheckpointError>) {
         let mut unreadable = Vec::new();

@@ -10,7 +10,7 @@ use crate::checkpoint::{self, Best, Running};
 use crate::loader::Loading;
 use crate::model::Trainable;
 use crate::parameters::Shape;
-use crate::report::{EpochReport, FaultReport};
+use crate::report::{EpochReport, FaultReport, News};
 use crate::state::{Held, State};
 
 /// What changes while a run goes on.
@@ -69,6 +69,7 @@ impl Run<'_> {
         shapes: &[Shape],
         resume: Option<&Path>,
         loading: Loading,
+        tell: &mut dyn FnMut(&News),
     ) -> Result<Course<M>, TrainError> {
         let now = Instant::now();
         let mut course = Course {
@@ -98,6 +99,9 @@ impl Run<'_> {
                 self.order()
             );
             return Err(TrainError::OtherRun { path: path.to_owned(), why });
+        }
+        if let Some(folder) = self.shelf.set_aside_after(held.step)? {
+            tell(&News::SetAside { after: held.step, folder });
         }
         let burn = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
         course.state = State::from_held(&held, course.state.model, device, burn.burn());

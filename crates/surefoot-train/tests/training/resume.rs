@@ -4,10 +4,10 @@ use std::path::Path;
 
 use crate::harness::{SPARE, Trial};
 use surefoot::device::DeviceName;
-use surefoot_train::TrainError;
-use surefoot_train::checkpoint::{read, read_story};
+use surefoot_train::checkpoint::{Shelf, read, read_story};
 use surefoot_train::model::Builtin;
 use surefoot_train::parameters::shapes;
+use surefoot_train::{News, TrainError};
 
 fn weights(path: &Path) -> Vec<Vec<u32>> {
     let device = burn::tensor::Device::flex();
@@ -41,6 +41,29 @@ fn stopping_anywhere_and_going_on_gives_the_same_bits() {
         };
         assert_eq!(losses(&second), losses(&expected), "{stop_after}");
     }
+}
+
+#[test]
+fn going_on_from_further_back_leaves_no_later_step_to_be_taken_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let every = |steps: &'static str| {
+        let trial = Trial::new(folder.path()).set("checkpoint.every", "2");
+        trial.set("checkpoint.keep", "9").set("steps", steps)
+    };
+    every("12").run().unwrap();
+    let from = folder.path().join("step-00000004.safetensors");
+    let trial = Trial { resume: Some(&from), ..every("7") };
+    let (report, news) = trial.set("optimizer.lr", "0.5").run().unwrap();
+    let shelf = Shelf::new(folder.path(), 9).unwrap();
+    assert_eq!(shelf.latest().0, Some(report.checkpoint), "{:?}", shelf.steps());
+    assert_eq!(shelf.steps(), [2, 4, 6, 7]);
+    let aside = news.iter().find_map(|news| match news {
+        News::SetAside { after: 4, folder } => Some(folder.clone()),
+        _ => None,
+    });
+    // The user may want them back.
+    let kept = std::fs::read_dir(aside.unwrap()).unwrap().count();
+    assert_eq!(kept, 5, "6, 8, 9, 10 and 12");
 }
 
 #[test]

@@ -262,6 +262,30 @@ checkpoint: {every: 1, keep: 2}
         stop_and_go_on("-TERM", &["small.yaml", "--json", "--isolate"]);
     }
 
+    #[test]
+    fn two_runs_never_share_a_folder() {
+        let place = Place::new(LONG);
+        // No checkpoint for a long time: the folder is taken all the same.
+        let endless = ["small.yaml", "-q", "--steps", "900000", "--set", "checkpoint.every=900000"];
+        let mut first = place.command(&endless).stdout(Stdio::null()).spawn().unwrap();
+        let lock = place.folder.path().join("runs/small/.lock");
+        wait_for("the lock", || fs::read_to_string(&lock).is_ok_and(|text| !text.is_empty()));
+        let second = place.json(&["small.yaml", "--steps", "2"]);
+        assert!(second["checkpoint"].as_str().unwrap().starts_with("runs/small-2/"), "{second}");
+        wait_for("an epoch", || !place.checkpoints("small").is_empty());
+        let latest = place.checkpoints("small").pop().unwrap();
+        let resume = format!("--resume={}", latest.display());
+        let output = place.run(&["small.yaml", &resume]);
+        assert_eq!(output.status.code(), Some(2));
+        let error = text(&output.stderr);
+        assert!(error.contains(&format!("process {}", first.id())), "{error}");
+        assert!(error.contains("--folder"), "{error}");
+        kill("-KILL", first.id());
+        first.wait().unwrap();
+        let latest = place.checkpoints("small").pop().unwrap();
+        place.json(&["small.yaml", "--steps", "1", &format!("--resume={}", latest.display())]);
+    }
+
     fn stop_and_go_on(signal: &str, arguments: &[&str]) {
         let place = Place::new(LONG);
         let expected = undisturbed(&place);

@@ -213,7 +213,13 @@ impl Train {
         let Origin { config, text, flags } = origin;
         let device = footing.device().map_err(Failure::from)?;
         let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
-        let shelf = Shelf::new(folder, config.checkpoint.keep).map_err(bad_checkpoint)?;
+        let keep = config.checkpoint.keep;
+        let shelf = match (&self.resume, &self.supervised_folder) {
+            (None, None) => Shelf::fresh(&self.wanted_folder(&config), keep),
+            _ => Shelf::new(folder, keep),
+        };
+        let shelf = shelf.map_err(bad_checkpoint)?;
+        let folder = shelf.folder().to_owned();
         let resume = self.checkpoint(&shelf, terminal)?;
         listen_for_ctrl_c()?;
         let mut show = Show::new(terminal, global, footing);
@@ -236,7 +242,7 @@ impl Train {
         show.end();
         let report = ended.map_err(|error| bad_run(error, self.config.as_deref()))?;
         let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
-        let page = match page.write(folder, name.display().to_string(), &report) {
+        let page = match page.write(&folder, name.display().to_string(), &report) {
             Ok(path) => Some(path),
             Err(error) => {
                 terminal.note(&format!("the page of the run could not be written: {error}"));
@@ -391,7 +397,12 @@ fn bad_data(error: DataError) -> Failure {
 }
 
 fn bad_checkpoint(error: CheckpointError) -> Failure {
-    Failure::usage("the checkpoint can't be used").because(error.to_string())
+    match error {
+        CheckpointError::InUse { .. } => Failure::usage("the folder can't be used")
+            .because(error.to_string())
+            .hint("wait until it ends, stop it, or train elsewhere: --folder DIR"),
+        _ => Failure::usage("the checkpoint can't be used").because(error.to_string()),
+    }
 }
 
 fn bad_run(error: TrainError, config: Option<&Path>) -> Failure {

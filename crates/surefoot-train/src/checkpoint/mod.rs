@@ -8,6 +8,7 @@
 //! `surefoot`, a JSON object, see [`Story`].
 
 mod file;
+mod lock;
 mod shelf;
 
 use std::path::PathBuf;
@@ -127,6 +128,14 @@ pub enum CheckpointError {
         /// What it said.
         source: std::io::Error,
     },
+    /// Another run is at work in the folder.
+    #[error("{}: another run is at work there{}", folder.display(), named(*process))]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+        /// The other run's process, if it could be told.
+        process: Option<u32>,
+    },
     /// It is no checkpoint of this program.
     #[error("{}: {why}", path.display())]
     Wrong {
@@ -135,4 +144,8 @@ pub enum CheckpointError {
         /// What is wrong with it.
         why: String,
     },
+}
+
+fn named(process: Option<u32>) -> String {
+    process.map(|process| format!(", in process {process}")).unwrap_or_default()
 }

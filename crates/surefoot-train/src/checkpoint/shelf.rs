@@ -2,16 +2,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::lock::{Lock, is_taken};
 use super::{CheckpointError, Story, read_story, write};
 use crate::parameters::Shape;
 use crate::state::Held;
 
-/// A folder that belongs to one run.
+/// A folder that belongs to one run: as long as a shelf or a clone of it is there, no other can be
+/// made for the folder, by this process or another.
 #[derive(Clone, Debug)]
 pub struct Shelf {
     folder: PathBuf,
     keep: usize,
+    _lock: Arc<Lock>,
 }
 
 impl Shelf {
@@ -19,6 +23,7 @@ impl Shelf {
     pub fn new(folder: &Path, keep: usize) -> Result<Self, CheckpointError> {
         let failed = |source| CheckpointError::Io { path: folder.to_owned(), source };
         fs::create_dir_all(folder).map_err(failed)?;
+        let lock = Lock::take(folder)?;
         for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -26,7 +31,17 @@ impl Shelf {
                 let _ = fs::remove_file(path);
             }
         }
-        Ok(Self { folder: folder.to_owned(), keep })
+        Ok(Self { folder: folder.to_owned(), keep, _lock: Arc::new(lock) })
+    }
+
+    /// Uses the first folder of [`fresh_folder`] that no run took in the meantime.
+    pub fn fresh(wanted: &Path, keep: usize) -> Result<Self, CheckpointError> {
+        loop {
+            match Self::new(&fresh_folder(wanted), keep) {
+                Err(CheckpointError::InUse { folder, .. }) if is_taken(&folder) => {}
+                other => return other,
+            }
+        }
     }
 
     /// The folder.
@@ -113,13 +128,17 @@ fn step_of(path: &Path) -> Option<u64> {
 /// `wanted`, or `wanted-2` and so on if a run is there already.
 pub fn fresh_folder(wanted: &Path) -> PathBuf {
     let folders = (1..10_000).map(|number| numbered(wanted, number));
-    folders.into_iter().find(|folder| !has_run(folder)).unwrap_or_else(|| wanted.to_owned())
+    folders
+        .into_iter()
+        .find(|folder| !has_run(folder) && !is_taken(folder))
+        .unwrap_or_else(|| wanted.to_owned())
 }
 
 /// The last folder that [`fresh_folder`] gave out for `wanted` and that has a run in it.
 pub fn latest_folder(wanted: &Path) -> Option<PathBuf> {
     let folders = (1..10_000).map(|number| numbered(wanted, number));
-    folders.take_while(|folder| has_run(folder)).last()
+    // One in between may have been stopped before its first checkpoint.
+    folders.take_while(|folder| folder.is_dir()).filter(|folder| has_run(folder)).last()
 }
 
 fn has_run(folder: &Path) -> bool {
@@ -244,6 +263,27 @@ mod tests {
         assert!(read(&path, &other).unwrap_err().to_string().contains("[4, 1]"));
         let more = vec![shapes[0].clone(), Shape { name: "b".into(), dims: vec![1] }];
         assert!(read(&path, &more).unwrap_err().to_string().contains("no model.b"));
+    }
+
+    #[test]
+    fn a_folder_is_for_one_run_at_a_time() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("run");
+        let first = Shelf::new(&folder, 1).unwrap();
+        let half_written = folder.join(".step-00000001.safetensors.99.tmp");
+        fs::write(&half_written, "half").unwrap();
+        let error = Shelf::new(&folder, 1).unwrap_err();
+        let process = Some(std::process::id());
+        assert!(matches!(&error, CheckpointError::InUse { process: p, .. } if *p == process));
+        assert!(error.to_string().contains("another run is at work"), "{error}");
+        assert!(half_written.exists(), "it is the other run's");
+        let second = Shelf::fresh(&folder, 1).unwrap();
+        assert_eq!(second.folder(), place.path().join("run-2"));
+        let (held, shapes) = held(1);
+        second.put(&held, &shapes, &story(1, None)).unwrap();
+        assert_eq!(latest_folder(&folder).as_deref(), Some(second.folder()));
+        drop(first);
+        assert_eq!(Shelf::fresh(&folder, 1).unwrap().folder(), folder, "nothing was saved there");
     }
 
     #[test]

@@ -129,6 +129,12 @@ impl<M: Trainable> Trials<'_, M> {
     }
 
     fn time(&self, size: usize) -> Result<Tried, Fault> {
+        let (seconds, memory) = self.footing.device()?.peak_during(|| self.seconds(size));
+        let seconds = seconds?;
+        Ok(Tried { batch: size, seconds, samples_per_second: size as f64 / seconds, memory })
+    }
+
+    fn seconds(&self, size: usize) -> Result<f64, Fault> {
         let samples: Vec<usize> = (0..size).collect();
         let batch = self.recipe.make(&samples, 0)?;
         let shapes = parameters::shapes(&self.state.model);
@@ -139,9 +145,7 @@ impl<M: Trainable> Trials<'_, M> {
             self.one(&shapes, &batch)?;
             steps += 1;
         }
-        let seconds = started.elapsed().as_secs_f64() / f64::from(steps.max(1));
-        let memory = self.footing.device()?.memory_peak();
-        Ok(Tried { batch: size, seconds, samples_per_second: size as f64 / seconds, memory })
+        Ok(started.elapsed().as_secs_f64() / f64::from(steps.max(1)))
     }
 
     fn one(&self, shapes: &[parameters::Shape], batch: &HostBatch) -> Result<(), Fault> {

@@ -85,21 +85,22 @@ impl<M: Module> State<M> {
 
     /// A state from the host, in a model of the same shapes. The model's own tensors are moved to
     /// the device too, so they must be where they can be read: not on a device that is gone.
-    pub fn from_held(held: &Held, model: M, name: DeviceName, device: &Device) -> Self {
+    pub fn from_held(held: Held, model: M, name: DeviceName, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
-        let tensor = |numbers: &Vec<f32>| {
-            Tensor::<1>::from_data(TensorData::new(numbers.clone(), [numbers.len()]), &device)
+        let tensor = |numbers: Vec<f32>| {
+            let size = [numbers.len()];
+            Tensor::<1>::from_data(TensorData::new(numbers, size), &device)
         };
-        let moments = |moments: &[Option<Vec<f32>>]| {
-            moments.iter().map(|moment| moment.as_ref().map(tensor)).collect()
+        let moments = |moments: Vec<Option<Vec<f32>>>| {
+            moments.into_iter().map(|moment| moment.map(tensor)).collect()
         };
         let model = model.to_device(&device);
-        let values = held.values.iter().map(tensor).collect();
+        let values = held.values.into_iter().map(tensor).collect();
         Self {
             model: parameters::with_values(model, values),
             moments: Moments {
-                first: moments(&held.first),
-                second: moments(&held.second),
+                first: moments(held.first),
+                second: moments(held.second),
                 updates: held.updates,
             },
             scale: held.scale,

@@ -265,7 +265,7 @@ impl Train {
         let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
         let shapes = parameters::shapes(&model);
         let (held, story) = checkpoint::read(path, &shapes).map_err(bad_checkpoint)?;
-        let state = State::from_held(&held, model, device.name(), device.burn());
+        let state = State::from_held(held, model, device.name(), device.burn());
         let recipe = Recipe {
             source: data.test.clone(),
             transform: data.transform.clone(),

@@ -43,12 +43,27 @@ pub struct Story {
     pub epochs: Vec<EpochReport>,
     /// The best checkpoint so far.
     pub best: Option<Best>,
+    /// What a budget led to; none without one, and in files of earlier versions.
+    #[serde(default)]
+    pub fitted: Option<Fitted>,
     /// Seconds of training so far.
     pub seconds: f64,
     /// The configuration as it was read, so that a checkpoint explains itself.
     pub config: String,
     /// Keys that flags overrode.
     pub flags: Vec<(String, String)>,
+}
+
+/// How many samples are run at once to stay within a budget. A resumed run takes it over: in other
+/// parts a batch's gradient would be added up in another order, and differ in its last bits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fitted {
+    /// The device it was tried on.
+    pub device: String,
+    /// The budget in bytes.
+    pub budget: u64,
+    /// Samples that are run at once.
+    pub micro_batch: usize,
 }
 
 /// What decides which sample comes when.

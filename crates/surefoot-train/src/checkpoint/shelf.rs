@@ -172,6 +172,7 @@ mod tests {
             running: Running { loss: 0.1 + 0.2, ..Running::default() },
             epochs: Vec::new(),
             best: best.map(|step| Best { step, test_loss: 1.0, test_accuracy: 0.5 }),
+            fitted: None,
             seconds: 1.5,
             config: "x: 1\n".into(),
             flags: Vec::new(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use surefoot::device::DeviceName;
 
 use super::{Run, TrainError};
-use crate::checkpoint::{self, Best, Running};
+use crate::checkpoint::{self, Best, Fitted, Running};
 use crate::loader::Loading;
 use crate::model::Trainable;
 use crate::parameters::Shape;
@@ -24,6 +24,7 @@ pub(super) struct Course<M> {
     pub(super) checkpointing: bool,
     pub(super) held: Option<HostCopy<M>>,
     pub(super) micro_batch: usize,
+    pub(super) fitted: Option<Fitted>,
     pub(super) held_at: Instant,
     pub(super) holding_took: Duration,
     pub(super) started: Instant,
@@ -82,6 +83,7 @@ impl Run<'_> {
             checkpointing: false,
             held: None,
             micro_batch: self.config.batch_size,
+            fitted: None,
             held_at: now,
             holding_took: Duration::ZERO,
             started: now,
@@ -104,10 +106,11 @@ impl Run<'_> {
             tell(&News::SetAside { after: held.step, folder });
         }
         let burn = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
-        course.state = State::from_held(&held, course.state.model, device, burn.burn());
+        course.state = State::from_held(held, course.state.model, device, burn.burn());
         course.running = story.running;
         course.epochs = story.epochs;
         course.best = story.best;
+        course.fitted = story.fitted;
         course.seconds_before = story.seconds;
         course.epoch_started.1 = course.state.step;
         Ok(course)

@@ -32,12 +32,13 @@ impl Run<'_> {
         };
         let device = self.footing.device().map_err(|fault| self.stopped(fault, step, None))?;
         // The next device may be gone too.
+        let to = held.step;
         course.state =
-            catch(|| State::from_held(&held, model.valid(), device.name(), device.burn()))
+            catch(|| State::from_held(held, model.valid(), device.name(), device.burn()))
                 .map_err(|record| Fault::from_panic("rewind", &record))
                 .map_err(|fault| self.stopped(fault, step, None))?;
         (course.running, course.epochs) = (running, epochs);
-        tell(&News::Rewound { to: held.step });
+        tell(&News::Rewound { to });
         Ok(Stretch::Rewound)
     }
 
@@ -87,6 +88,7 @@ impl Run<'_> {
             running: course.running,
             epochs: course.epochs.clone(),
             best: course.best.clone(),
+            fitted: course.fitted.clone(),
             seconds: course.seconds_before + course.started.elapsed().as_secs_f64(),
             config: self.origin.0.clone(),
             flags: self.origin.1.clone(),

@@ -189,6 +189,24 @@ fn the_batch_that_fits_and_the_fastest_one_are_found() {
     assert!(text(&output.stderr).contains("not one sample fits"), "{}", text(&output.stderr));
 }
 
+/// Weights that take much more memory than their samples.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_stays_within_its_budget_when_it_saves_and_when_it_goes_on() {
+    let place = Place::new(&SMALL.replace("[32]", "[2048, 2048]"));
+    // Read or written in one piece, a checkpoint alone would take it beyond.
+    let (memory, bytes) = ("205MiB", 205 << 20);
+    let run = |more: &[&str]| {
+        let usual = ["small.yaml", "--memory", memory, "--set", "checkpoint.every=1"];
+        place.json(&[&usual, more].concat())
+    };
+    let first = run(&["--steps", "2"]);
+    assert!(first["peak_memory"].as_u64().unwrap() <= bytes, "{}", first["peak_memory"]);
+    let second = run(&["--steps", "4", "--resume"]);
+    assert_eq!(second["resumed_from"], 2);
+    assert!(second["peak_memory"].as_u64().unwrap() <= bytes, "{}", second["peak_memory"]);
+}
+
 #[cfg(unix)]
 mod killed {
     use super::*;

@@ -1,13 +1,12 @@
 //! Writing and reading one checkpoint.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::Metadata;
-use safetensors::{Dtype, View};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::{CheckpointError, Story, VERSION};
 use crate::parameters::Shape;
@@ -19,31 +18,8 @@ const KEY: &str = "surefoot";
 /// Numbers that are turned from or into bytes at once.
 const AT_ONCE: usize = 16 << 10;
 
-/// Numbers that lie in memory as the file wants them.
-struct Floats<'a> {
-    dims: &'a [usize],
-    numbers: &'a [f32],
-}
-
-impl View for Floats<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        self.dims
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>().into()
-    }
-
-    fn data_len(&self) -> usize {
-        4 * self.numbers.len()
-    }
-}
-
-/// Writes a checkpoint so that it is there whole or not at all.
+/// Writes a checkpoint so that it is there whole or not at all. Nothing is copied but a few
+/// numbers at once: a save must fit into what a budget leaves beside the training.
 pub fn write(
     path: &Path,
     held: &Held,
@@ -54,32 +30,16 @@ pub fn write(
         let path = path.to_owned();
         move |source: io::Error| CheckpointError::Io { path, source }
     };
-    let temporary = temporary(path);
-    let mut tensors: Vec<(String, Floats<'_>)> = Vec::new();
-    let none = vec![None; shapes.len()];
-    let moments = |moments: &[Option<Vec<f32>>]| {
-        if moments.is_empty() { none.clone() } else { moments.to_vec() }
+    let wrong = |error: &dyn std::fmt::Display| CheckpointError::Wrong {
+        path: path.to_owned(),
+        why: error.to_string(),
     };
-    let (first, second) = (moments(&held.first), moments(&held.second));
-    for (at, shape) in shapes.iter().enumerate() {
-        let dims = &shape.dims;
-        let view = |numbers| Floats { dims, numbers };
-        tensors.push((format!("model.{}", shape.name), view(&held.values[at])));
-        for (name, moment) in [("first", &first[at]), ("second", &second[at])] {
-            if let Some(moment) = moment {
-                tensors.push((format!("{name}.{}", shape.name), view(moment)));
-            }
-        }
-    }
-    let story = serde_json::to_string(story)
-        .map_err(|error| CheckpointError::Wrong { path: path.into(), why: error.to_string() })?;
-    let metadata = HashMap::from([(KEY.to_owned(), story)]);
-    let written = safetensors::serialize_to_file(tensors, Some(metadata), &temporary)
-        .map_err(|error| failed(&temporary)(io::Error::other(error)))
-        .and_then(|()| {
-            let file = File::options().write(true).open(&temporary);
-            file.and_then(|file| file.sync_all()).map_err(failed(&temporary))
-        })
+    let tensors = in_order(held, shapes);
+    let story = serde_json::to_string(story).map_err(|error| wrong(&error))?;
+    let header = header(&tensors, story).map_err(|error| wrong(&error))?;
+    let temporary = temporary(path);
+    let written = write_all(&temporary, &header, &tensors)
+        .map_err(failed(&temporary))
         .and_then(|()| fs::rename(&temporary, path).map_err(failed(path)));
     if let Err(error) = written {
         let _ = fs::remove_file(&temporary);
@@ -91,6 +51,54 @@ pub fn write(
         File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed(folder))?;
     }
     Ok(())
+}
+
+/// A tensor's name in the file, its dimensions and its numbers.
+type Named<'a> = (String, &'a [usize], &'a [f32]);
+
+fn in_order<'a>(held: &'a Held, shapes: &'a [Shape]) -> Vec<Named<'a>> {
+    let mut tensors: Vec<Named<'a>> = Vec::new();
+    for (at, Shape { name, dims }) in shapes.iter().enumerate() {
+        // Before the first step there are no moments.
+        let moment = |moments: &'a [Option<Vec<f32>>]| moments.get(at)?.as_deref();
+        let parts = [
+            ("model", held.values.get(at).map(Vec::as_slice)),
+            ("first", moment(&held.first)),
+            ("second", moment(&held.second)),
+        ];
+        for (part, numbers) in parts {
+            tensors.extend(numbers.map(|numbers| (format!("{part}.{name}"), &**dims, numbers)));
+        }
+    }
+    tensors
+}
+
+/// What comes before the numbers: its own length, then names and places, filled up with spaces so
+/// that the numbers lie at a multiple of 8.
+fn header(tensors: &[Named<'_>], story: String) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let mut end = 0;
+    let infos = tensors.iter().map(|(name, dims, numbers)| {
+        let start = end;
+        end += 4 * numbers.len();
+        let (dtype, shape) = (Dtype::F32, dims.to_vec());
+        (name.clone(), TensorInfo { dtype, shape, data_offsets: (start, end) })
+    });
+    let story = HashMap::from([(KEY.to_owned(), story)]);
+    let json = serde_json::to_vec(&Metadata::new(Some(story), infos.collect())?)?;
+    let length = json.len().next_multiple_of(8);
+    let mut header = (length as u64).to_le_bytes().to_vec();
+    header.extend(json);
+    header.resize(8 + length, b' ');
+    Ok(header)
+}
+
+fn write_all(path: &Path, header: &[u8], tensors: &[Named<'_>]) -> io::Result<()> {
+    let mut file = BufWriter::with_capacity(4 * AT_ONCE, File::create(path)?);
+    file.write_all(header)?;
+    for number in tensors.iter().flat_map(|(_, _, numbers)| *numbers) {
+        file.write_all(&number.to_le_bytes())?;
+    }
+    file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
 }
 
 /// A name beside `path` that no checkpoint has.

@@ -177,6 +177,19 @@ fn a_run_does_not_write_over_another() {
 }
 
 #[test]
+fn a_checkpoint_can_be_named_from_inside_its_folder() {
+    let place = Place::new(SMALL);
+    place.json(&["small.yaml", "--epochs", "1"]);
+    let checkpoint = place.checkpoints("small").pop().unwrap();
+    let resume = format!("--resume={}", checkpoint.file_name().unwrap().display());
+    let mut command = place.command(&["../../small.yaml", "--epochs", "2", "--json", &resume]);
+    let output = command.current_dir(checkpoint.parent().unwrap()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(last_object(&output.stdout)["resumed_from"], 23);
+    assert_eq!(place.checkpoints("small").len(), 2);
+}
+
+#[test]
 fn the_batch_that_fits_and_the_fastest_one_are_found() {
     let place = Place::new(SMALL);
     let output = place.run(&["small.yaml", "--find-batch", "--json"]);

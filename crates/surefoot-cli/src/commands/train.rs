@@ -164,7 +164,12 @@ impl Train {
         let wanted = self.wanted_folder(config);
         match &self.resume {
             Some(path) if path.as_os_str() == LATEST => latest_folder(&wanted).unwrap_or(wanted),
-            Some(path) => path.parent().map(Path::to_owned).unwrap_or(wanted),
+            Some(path) => match path.parent() {
+                // A bare file name is in the folder that the program was started in.
+                Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+                Some(parent) => parent.to_owned(),
+                None => wanted,
+            },
             None => fresh_folder(&wanted),
         }
     }

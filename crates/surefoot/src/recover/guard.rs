@@ -183,6 +183,7 @@ impl<'f> Task<'f> {
         self.rungs.push(Rung::Split);
         let samples = batch.samples();
         self.climb(samples.max(1), None, |step| {
+            batch.check(step.operation)?;
             let fixed = step.place(fixed.clone())?;
             let mut parts = Vec::with_capacity(step.footwork.parts);
             for range in ranges(samples, step.footwork.parts) {

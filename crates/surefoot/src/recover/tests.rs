@@ -1,0 +1,40 @@
+//! Guarded work on the processor under two names, with drills.
+
+use burn::tensor::{Int, Tensor};
+
+use super::{Drill, Part, Step};
+use crate::device::{Backend, DeviceName, Selector};
+use crate::fault::{BoxError, Fault, FaultKind};
+use crate::footing::Footing;
+use crate::journal::Journal;
+
+const SPARE: DeviceName = DeviceName { backend: Backend::Cpu, index: 1 };
+
+fn footing(drill: &str) -> Footing {
+    let drill = if drill.is_empty() { Drill::default() } else { drill.parse().unwrap() };
+    Footing::builder()
+        .devices(Selector::Chain(vec![SPARE, DeviceName::CPU]))
+        .drill(drill)
+        .journal(Journal::builder().ring(64).build())
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn a_pair_of_different_lengths_is_refused_not_cut_short() {
+    let footing = footing("");
+    let device = footing.device().unwrap().burn().clone();
+    let run = |targets: usize| -> Result<u64, Fault> {
+        let inputs = Tensor::<2>::ones([8, 3], &device);
+        let targets = Tensor::<1, Int>::ones([targets], &device);
+        let count = |_: &Step<'_>, (): (), (x, _): (Tensor<2>, Tensor<1, Int>)| {
+            Ok::<_, BoxError>(x.dims()[0] as u64)
+        };
+        let add = |parts: Vec<Part<u64>>| parts.iter().map(|part| part.value).sum();
+        footing.task("pair").run_split((), (inputs, targets), count, add)
+    };
+    assert_eq!(run(8).unwrap(), 8);
+    let fault = run(4).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::ShapeMismatch);
+    assert!(fault.root_cause().contains("8 samples beside 4"), "{fault}");
+}

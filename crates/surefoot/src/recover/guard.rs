@@ -253,12 +253,12 @@ impl<'f> Task<'f> {
             Err(fault) => return Err(fault.during(operation.to_owned())),
         };
         let splits = self.rungs.contains(&Rung::Split);
-        let parts = if splits {
+        let known_parts = if splits {
             footing.splits.parts(operation, ready.device.name()).max(footing.first_parts)
         } else {
             1
         };
-        let mut ladder = Ladder::new(&footing.policy, parts.min(samples));
+        let mut ladder = Ladder::new(&footing.policy, known_parts.min(samples));
         ladder.footwork.checkpointing = self.checkpointing;
         let mut compute = ready.precision.compute;
         if segment.as_ref().is_some_and(|key| footing.segments.runs_on_cpu(key)) {
@@ -280,7 +280,8 @@ impl<'f> Task<'f> {
             let fault = match self.try_once(&step, &work) {
                 Ok(value) => {
                     footing.note_success(at);
-                    if splits {
+                    // A batch of fewer samples than parts says nothing of a whole one.
+                    if splits && known_parts <= samples {
                         footing.splits.worked(operation, ready.device.name(), step.footwork.parts);
                     }
                     let recovered = ladder.used().last().copied();

@@ -38,3 +38,16 @@ fn a_pair_of_different_lengths_is_refused_not_cut_short() {
     assert_eq!(fault.kind, FaultKind::ShapeMismatch);
     assert!(fault.root_cause().contains("8 samples beside 4"), "{fault}");
 }
+
+#[test]
+fn a_small_last_batch_does_not_undo_what_was_learned_of_whole_ones() {
+    // Reclaiming doesn't help, two parts do.
+    let footing = footing("out_of_memory:count=2");
+    let run = |samples: usize| -> u64 {
+        let parts = |step: &Step<'_>| Ok::<_, BoxError>(step.parts() as u64);
+        footing.task("epoch").run_in_parts(samples, parts).unwrap()
+    };
+    assert_eq!(run(8), 2);
+    assert_eq!(run(1), 1);
+    assert_eq!(run(8), 2, "the next epoch must not run out of memory again");
+}

@@ -17,6 +17,10 @@ use crate::footing::{Footing, Ready};
 use crate::journal::{Event, EventKind};
 use crate::place::{Autocast, Dtype, DtypeSupport, Place, Target, ensure, probe_dtype};
 
+/// Faults that a device will have with a segment each time. Others pass, as a lack of memory does.
+const LASTING: [FaultKind; 3] =
+    [FaultKind::UnsupportedDtype, FaultKind::UnsupportedOp, FaultKind::KernelCompile];
+
 /// One try of a guarded piece of work: where it runs and how.
 #[derive(Debug)]
 pub struct Step<'f> {
@@ -213,7 +217,7 @@ impl<'f> Task<'f> {
 
     /// Runs a part of a model that may go to the CPU alone: if its device can't run it, it runs
     /// on the CPU and its result comes back to the device. That is found out once for each
-    /// combination of name, shapes and dtypes, and remembered.
+    /// combination of name, shapes and dtypes, and remembered; a fault that may pass is not.
     pub fn run_segment<P: Place, T: Confirm + Place>(
         mut self,
         inputs: P,
@@ -285,7 +289,8 @@ impl<'f> Task<'f> {
                         footing.splits.worked(operation, ready.device.name(), step.footwork.parts);
                     }
                     let recovered = ladder.used().last().copied();
-                    if let (Some(Rung::CpuSegment), Some(key)) = (recovered, segment) {
+                    let lasts = earlier.last().is_some_and(|fault| LASTING.contains(&fault.kind));
+                    if let (Some(Rung::CpuSegment), Some(key), true) = (recovered, segment, lasts) {
                         footing.segments.remember(key);
                     }
                     if recovered.is_some() && footing.policy.verifies() {

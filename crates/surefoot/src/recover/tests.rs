@@ -1,8 +1,10 @@
 //! Guarded work on the processor under two names, with drills.
 
+use std::cell::RefCell;
+
 use burn::tensor::{Int, Tensor};
 
-use super::{Drill, Part, Step};
+use super::{Drill, Part, Policy, Rung, Step};
 use crate::device::{Backend, DeviceName, Selector};
 use crate::fault::{BoxError, Fault, FaultKind};
 use crate::footing::Footing;
@@ -50,4 +52,35 @@ fn a_small_last_batch_does_not_undo_what_was_learned_of_whole_ones() {
     assert_eq!(run(8), 2);
     assert_eq!(run(1), 1);
     assert_eq!(run(8), 2, "the next epoch must not run out of memory again");
+}
+
+#[test]
+fn a_segment_stays_on_the_cpu_only_for_what_its_device_can_never_do() {
+    // Each for long enough that nothing but the CPU is left.
+    for (drill, after) in [
+        ("out_of_memory:count=2,device=cpu:1", SPARE),
+        ("unsupported_op:count=1,device=cpu:1", DeviceName::CPU),
+        ("kernel_compile:count=2,device=cpu:1", DeviceName::CPU),
+    ] {
+        let policy = Policy::default()
+            .ladder(FaultKind::OutOfMemory, [Rung::Reclaim, Rung::CpuSegment])
+            .ladder(FaultKind::UnsupportedOp, [Rung::CpuSegment])
+            .ladder(FaultKind::KernelCompile, [Rung::Reclaim, Rung::CpuSegment]);
+        let footing = Footing::builder()
+            .devices(Selector::only(SPARE))
+            .drill(drill.parse().unwrap())
+            .policy(policy)
+            .build()
+            .unwrap();
+        let x = Tensor::<1>::ones([2], footing.device().unwrap().burn());
+        let seen = RefCell::new(Vec::new());
+        for _ in 0..2 {
+            let work = |step: &Step<'_>, x: Tensor<1>| {
+                seen.borrow_mut().push(step.device_name());
+                Ok::<_, BoxError>(x * 2)
+            };
+            footing.task("segment").run_segment(x.clone(), work).unwrap();
+        }
+        assert_eq!(*seen.borrow(), [DeviceName::CPU, after], "{drill}");
+    }
 }

@@ -84,3 +84,26 @@ fn a_segment_stays_on_the_cpu_only_for_what_its_device_can_never_do() {
         assert_eq!(*seen.borrow(), [DeviceName::CPU, after], "{drill}");
     }
 }
+
+#[test]
+fn a_recovery_that_cannot_be_compared_is_told_and_one_that_gives_nan_is_refused() {
+    let footing = || {
+        Footing::builder()
+            .devices(Selector::only(SPARE))
+            .drill(Drill::once(FaultKind::CommandBuffer, 0))
+            .policy(Policy::default().verify_recovery(true))
+            .journal(Journal::builder().ring(64).build())
+            .build()
+            .unwrap()
+    };
+    let nan_elsewhere = |step: &Step<'_>| {
+        Ok::<_, BoxError>(if step.device_name() == DeviceName::CPU { 1.0 } else { f64::NAN })
+    };
+    let fault = footing().run("nan", nan_elsewhere).unwrap_err();
+    assert_eq!(fault.kind, FaultKind::Numeric);
+    let footing = footing();
+    let x = footing.run("mask", |step| Ok(Tensor::<1>::ones([1], step.device()).bool())).unwrap();
+    assert_eq!(x.dims(), [1]);
+    let told = footing.journal().recent();
+    assert!(told.iter().any(|event| event.context_value("verified").is_some()), "{told:?}");
+}

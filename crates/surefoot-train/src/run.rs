@@ -278,7 +278,7 @@ impl Run<'_> {
         let order = StepOrder {
             lr: optimizer.schedule.rate(optimizer.lr, course.state.step, optimizer.warmup, total),
             checkpointing: course.checkpointing,
-            name_bad: course.bad_in_a_row + 1 >= BAD_STEPS || course.state.scale.is_last_try(),
+            name_bad: course.bad_in_a_row + 1 >= BAD_STEPS,
         };
         let done = step(self.footing, &settings, order, &course.state, shapes, feed);
         self.pass_on_faults(course, tell);

@@ -41,7 +41,8 @@ pub struct StepOrder {
     pub lr: f64,
     /// Start with activations recomputed, since that was needed before.
     pub checkpointing: bool,
-    /// Name the first bad tensor if there is one: reads every tensor.
+    /// Name the first bad tensor if there is one, which reads every tensor. In fp16 that is done
+    /// when the loss scale can't be to blame any longer, whatever is asked for here.
     pub name_bad: bool,
 }
 
@@ -149,11 +150,15 @@ fn attempt<M: Trainable>(
     let seen = read(Tensor::cat(vec![losses, hits, check], 0))?;
     let (loss, correct, check) = (seen[0], seen[1], seen[2]);
     let finite = loss.is_finite() && check.is_finite();
+    let name_bad = match step.compute() {
+        Dtype::F16 => state.scale.is_last_try(),
+        _ => order.name_bad,
+    };
     let mut done = Done {
         loss,
         correct,
         finite,
-        bad: (!finite && order.name_bad)
+        bad: (!finite && name_bad)
             .then(|| first_bad(&state, shapes, &gradients, loss))
             .transpose()?,
         compute: step.compute(),

@@ -37,6 +37,9 @@ pub struct Story {
     pub scale: LossScale,
     /// What the order of the data depends on; a resumed run must have the same.
     pub order: Order,
+    /// Steps with inf or NaN since the last good one; 0 in files of earlier versions.
+    #[serde(default)]
+    pub bad_in_a_row: u32,
     /// The epoch that is under way.
     pub running: Running,
     /// Epochs that are done.

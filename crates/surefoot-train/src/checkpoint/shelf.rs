@@ -169,6 +169,7 @@ mod tests {
             updates: step,
             scale: LossScale::default(),
             order: Order { seed: 1, batch: 2, samples: 3 },
+            bad_in_a_row: 3,
             running: Running { loss: 0.1 + 0.2, ..Running::default() },
             epochs: Vec::new(),
             best: best.map(|step| Best { step, test_loss: 1.0, test_accuracy: 0.5 }),

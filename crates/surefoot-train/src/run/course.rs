@@ -107,6 +107,7 @@ impl Run<'_> {
         }
         let burn = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
         course.state = State::from_held(held, course.state.model, device, burn.burn());
+        course.bad_in_a_row = story.bad_in_a_row;
         course.running = story.running;
         course.epochs = story.epochs;
         course.best = story.best;

@@ -85,6 +85,7 @@ impl Run<'_> {
             updates: course.state.moments.updates,
             scale: course.state.scale,
             order: self.order(),
+            bad_in_a_row: course.bad_in_a_row,
             running: course.running,
             epochs: course.epochs.clone(),
             best: course.best.clone(),

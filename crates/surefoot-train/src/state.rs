@@ -68,6 +68,8 @@ impl<M: Module> State<M> {
     }
 
     fn read_back(&self) -> Result<Held, Fault> {
+        #[cfg(test)]
+        tests::fail_if_asked()?;
         let moments = |moments: &[Option<Tensor<1>>]| {
             let read = |moment: &Option<Tensor<1>>| moment.as_ref().map(numbers).transpose();
             moments.iter().map(read).collect::<Result<Vec<_>, Fault>>()
@@ -115,4 +117,27 @@ fn numbers(tensor: &Tensor<1>) -> Result<Vec<f32>, Fault> {
     let data = tensor.clone().try_into_data().map_err(|error| failed(&error))?;
     let data = data.try_cast_as::<f32>().map_err(|error| failed(&error))?;
     data.try_to_vec::<f32>().map_err(|error| failed(&error))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use surefoot::FaultKind;
+
+    thread_local! {
+        /// How often a state can be read back before each further try fails; no limit if none.
+        pub(crate) static HOLDS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn fail_if_asked() -> Result<(), Fault> {
+        match HOLDS_LEFT.get() {
+            None => Ok(()),
+            Some(0) => Err(Fault::new(FaultKind::CommandBuffer, "hold", "it can't be read")),
+            Some(left) => {
+                HOLDS_LEFT.set(Some(left - 1));
+                Ok(())
+            }
+        }
+    }
 }

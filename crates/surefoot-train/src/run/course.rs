@@ -23,6 +23,8 @@ pub(super) struct Course<M> {
     pub(super) bad_in_a_row: u32,
     pub(super) checkpointing: bool,
     pub(super) held: Option<HostCopy<M>>,
+    /// The step that the run last went back to, and how often in a row.
+    pub(super) rewound: (u64, u32),
     pub(super) micro_batch: usize,
     pub(super) fitted: Option<Fitted>,
     pub(super) held_at: Instant,
@@ -41,6 +43,7 @@ pub(super) struct HostCopy<M> {
     pub(super) held: Held,
     pub(super) running: Running,
     pub(super) epochs: Vec<EpochReport>,
+    pub(super) best: Option<Best>,
     /// The model that the numbers belong in, on the host with all that isn't a weight: what was
     /// on a lost device can't be moved to another.
     pub(super) model: M,
@@ -82,6 +85,7 @@ impl Run<'_> {
             bad_in_a_row: 0,
             checkpointing: false,
             held: None,
+            rewound: (0, 0),
             micro_batch: self.config.batch_size,
             fitted: None,
             held_at: now,

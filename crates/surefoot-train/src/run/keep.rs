@@ -11,12 +11,14 @@ use super::course::{Course, HostCopy, Stretch};
 use super::{Run, TrainError};
 use crate::checkpoint::{self, Story};
 use crate::model::Trainable;
-use crate::parameters::Shape;
+use crate::parameters::{self, Shape};
 use crate::report::News;
 use crate::state::{Held, State};
 
 /// Holding a copy on the host may take this share of the time.
 const HOLDING_SHARE: u32 = 50;
+/// Going back to the same step more often than this would go on forever.
+const MOST_REWINDS: u32 = 3;
 
 impl Run<'_> {
     /// Goes back to the copy on the host.
@@ -27,7 +29,7 @@ impl Run<'_> {
         tell: &mut dyn FnMut(&News),
     ) -> Result<Stretch, TrainError> {
         let step = course.state.step;
-        let Some(HostCopy { held, running, epochs, model }) = course.held.clone() else {
+        let Some(HostCopy { held, running, epochs, best, model }) = course.held.clone() else {
             return Err(self.stopped(fault, step, None));
         };
         let device = self.footing.device().map_err(|fault| self.stopped(fault, step, None))?;
@@ -37,9 +39,32 @@ impl Run<'_> {
             catch(|| State::from_held(held, model.valid(), device.name(), device.burn()))
                 .map_err(|record| Fault::from_panic("rewind", &record))
                 .map_err(|fault| self.stopped(fault, step, None))?;
-        (course.running, course.epochs) = (running, epochs);
+        (course.running, course.epochs, course.best) = (running, epochs, best);
+        let times = if course.rewound.0 == to { course.rewound.1 + 1 } else { 1 };
+        course.rewound = (to, times);
+        if times > MOST_REWINDS {
+            return Err(self.give_up(course, fault));
+        }
         tell(&News::Rewound { to });
         Ok(Stretch::Rewound)
+    }
+
+    /// Ends a run that gets no further than its copy on the host, with that copy as a checkpoint.
+    fn give_up<M: Trainable>(&self, course: &Course<M>, fault: Fault) -> TrainError {
+        let step = course.state.step;
+        let shapes = parameters::shapes(&course.state.model);
+        let copy = course.held.as_ref().filter(|_| step > 0);
+        let saved =
+            copy.and_then(|copy| self.shelf.put(&copy.held, &shapes, &self.story(course)).ok());
+        let message = format!(
+            "the run went back to step {step} {MOST_REWINDS} times and could not keep what it did \
+             after it"
+        );
+        let fault = Fault::new(fault.kind, crate::step::OPERATION, message)
+            .on(course.state.device.to_string())
+            .advise("the device's memory can't be read back: go on with --resume --device cpu")
+            .after(vec![fault]);
+        self.stopped(fault, step, saved)
     }
 
     /// Holds a copy on the host if the device's memory is its own and it is time.
@@ -74,8 +99,8 @@ impl Run<'_> {
                 model
             }
         };
-        let (running, epochs) = (course.running, course.epochs.clone());
-        course.held = Some(HostCopy { held, running, epochs, model });
+        let (running, epochs, best) = (course.running, course.epochs.clone(), course.best.clone());
+        course.held = Some(HostCopy { held, running, epochs, best, model });
     }
 
     pub(super) fn story<M>(&self, course: &Course<M>) -> Story {

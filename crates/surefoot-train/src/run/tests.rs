@@ -3,6 +3,7 @@
 use super::*;
 use crate::batch::Batch;
 use crate::model::{Mlp, Score};
+use crate::state::tests::HOLDS_LEFT;
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
 use surefoot::device::{Backend, DeviceName, Selector};
@@ -64,7 +65,12 @@ impl Trainable for Bound {
 }
 
 fn train(drill: Drill) -> (Report, Vec<News>) {
-    let config = Config::parse(CONFIG, &[]).unwrap();
+    let (report, heard) = try_to_train(CONFIG, drill);
+    (report.unwrap(), heard)
+}
+
+fn try_to_train(text: &str, drill: Drill) -> (Result<Report, TrainError>, Vec<News>) {
+    let config = Config::parse(text, &[]).unwrap();
     let data = crate::data::open(&config.data, config.seed).unwrap();
     let watch = Watch::default();
     let spare = DeviceName { backend: Backend::Cpu, index: 1 };
@@ -78,7 +84,7 @@ fn train(drill: Drill) -> (Report, Vec<News>) {
     let run = Run {
         footing: &footing,
         config: &config,
-        origin: (CONFIG.to_owned(), Vec::new()),
+        origin: (text.to_owned(), Vec::new()),
         data: &data,
         shelf: Shelf::new(folder.path(), 1).unwrap(),
         watch,
@@ -88,7 +94,7 @@ fn train(drill: Drill) -> (Report, Vec<News>) {
     let model = Mlp::new(64, &[16], 10, config.seed, device.burn());
     let model = Bound { model, stepped: false };
     let mut heard = Vec::new();
-    let report = run.train(model, None, |news| heard.push(news.clone())).unwrap();
+    let report = run.train(model, None, |news| heard.push(news.clone()));
     (report, heard)
 }
 
@@ -103,4 +109,18 @@ fn a_state_that_goes_with_its_device_is_made_again_from_the_host_s_copy() {
         let losses = |report: &Report| report.epochs.last().unwrap().train_loss.to_bits();
         assert_eq!(losses(&report), losses(&expected), "{step}");
     }
+}
+
+#[test]
+fn a_state_that_is_never_read_back_ends_the_run_and_does_not_repeat_it_forever() {
+    let every_2 = CONFIG.replace("steps", "checkpoint: {every: 2}, steps");
+    // The copy of the start is made, and no other.
+    HOLDS_LEFT.set(Some(1));
+    let (ended, news) = try_to_train(&every_2, Drill::default());
+    HOLDS_LEFT.set(None);
+    let Err(TrainError::Fault { fault, step: 0, .. }) = ended else { panic!("{ended:?}") };
+    assert!(fault.to_string().contains("went back to step 0 3 times"), "{fault}");
+    assert!(fault.advice.iter().any(|advice| advice.contains("--device cpu")), "{fault}");
+    let rewinds = news.iter().filter(|news| matches!(news, News::Rewound { to: 0 })).count();
+    assert_eq!(rewinds, 3);
 }

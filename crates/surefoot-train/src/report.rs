@@ -81,7 +81,7 @@ pub struct Report {
     pub peak_memory: u64,
     /// Steps left out for inf or NaN.
     pub skipped_steps: u64,
-    /// Samples left out because they can't be read.
+    /// How often a sample was left out because it can't be read, in training and in tests.
     pub skipped_samples: u64,
     /// The step that the run went on from.
     pub resumed_from: Option<u64>,

@@ -98,6 +98,7 @@ struct Tested<'a> {
     test_accuracy: f64,
     test_loss: f64,
     samples: usize,
+    skipped_samples: usize,
     steps: u64,
     device: String,
     checkpoint: &'a Path,
@@ -282,10 +283,14 @@ impl Train {
         let result = evaluate(&footing, &state, &recipe, config.batch_size, loading)
             .map_err(Failure::from)?;
         flush(&journal, terminal);
+        for what in &result.skipped {
+            terminal.note(&format!("left out: {what}"));
+        }
         let tested = Tested {
             test_accuracy: result.accuracy,
             test_loss: result.loss,
-            samples: data.test.len(),
+            samples: data.test.len() - result.skipped.len(),
+            skipped_samples: result.skipped.len(),
             steps: story.step,
             device: device.name().to_string(),
             checkpoint: path,

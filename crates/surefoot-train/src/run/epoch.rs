@@ -41,6 +41,10 @@ impl Run<'_> {
         let Some(tested) = self.test(course, shapes, tell)? else {
             return Ok(Stretch::Rewound);
         };
+        for what in &tested.skipped {
+            course.running.skipped_samples += 1;
+            tell(&News::SkippedSample { what: what.clone() });
+        }
         let items = course.running.items.max(1) as f64;
         let device =
             self.footing.device().map_err(|fault| self.stopped(fault, course.state.step, None))?;

@@ -54,7 +54,8 @@ impl<M: Module> State<M> {
     pub fn to_device(self, name: DeviceName, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
         Self {
-            model: self.model.to_device(&device),
+            // Clones share running statistics, which would move under the eyes of the others.
+            model: self.model.valid().to_device(&device),
             moments: self.moments.to_device(&device),
             device: name,
             ..self

@@ -170,6 +170,9 @@ fn attempt<M: Trainable>(
     done.state.step += 1;
     done.state.scale = done.state.scale.after(step.compute(), finite);
     if finite {
+        // With the running statistics of layers such as batch normalisation, which a forward pass
+        // changes; the state before the step keeps its own.
+        done.state.model = model.valid();
         let clip = settings.clip_norm.map_or(1.0, |longest| {
             let norm = check.sqrt() / scale;
             if norm > longest { longest / norm } else { 1.0 }
@@ -290,11 +293,72 @@ fn needs_witness(device: DeviceName) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batch::{Batch, HostBatch};
+    use crate::data::{Form, Sample};
+    use crate::model::Score;
+    use burn::module::Module;
+    use burn::nn::{BatchNorm, BatchNormConfig, Initializer, Linear, LinearConfig};
+    use surefoot::place::Autocast;
 
     #[test]
     fn micro_batches_cover_every_sample_once() {
         let ranges: Vec<_> = micro_batches(10, 4).collect();
         assert_eq!(ranges, [0..4, 4..8, 8..10]);
         assert_eq!(micro_batches(0, 4).count(), 0);
+    }
+
+    #[derive(Module, Debug)]
+    struct Normed {
+        sums: Linear,
+        norm: BatchNorm,
+        layer: Linear,
+    }
+
+    impl Trainable for Normed {
+        fn score(&self, batch: &Batch, _cast: Autocast) -> Score {
+            let x = self.norm.forward(self.sums.forward(batch.dense()));
+            Score::of_classes(self.layer.forward(x), batch.targets.clone())
+        }
+    }
+
+    #[test]
+    fn running_statistics_are_part_of_the_state() {
+        let footing = Footing::builder().build().unwrap();
+        let device = footing.device().unwrap().burn().clone();
+        let ones = Initializer::Constant { value: 1.0 };
+        let model = Normed {
+            sums: LinearConfig::new(2, 2).with_bias(false).with_initializer(ones).init(&device),
+            norm: BatchNormConfig::new(2).init(&device),
+            layer: LinearConfig::new(2, 2).init(&device),
+        };
+        let form = Form::Dense { channels: 2, height: 1, width: 1, classes: 2 };
+        let mut batch = HostBatch::new(form, 4);
+        for (at, x) in [1.0, 2.0, 3.0, 6.0].into_iter().enumerate() {
+            batch.push(Sample::Dense { values: vec![x, 10.0 * x], label: at % 2 }).unwrap();
+        }
+        let shapes = parameters::shapes(&model);
+        let rule = Rule::Sgd { momentum: 0.0, weight_decay: 0.0 };
+        let settings = StepSettings { rule, clip_norm: None, micro_batch: 4 };
+        let order = StepOrder { lr: 0.0, checkpointing: false, name_bad: false };
+        let start = State::new(model.valid(), footing.device().unwrap().name());
+        let one = |state: &State<Normed>| {
+            step(&footing, &settings, order, state, &shapes, &batch).unwrap().state
+        };
+        let means = |state: &State<Normed>| {
+            let mean = state.model.norm.running_mean.value();
+            mean.into_data().try_to_vec::<f32>().unwrap()
+        };
+        let first = one(&start);
+        // A tenth of the way from 0 to the mean of the sums, 33, and then a tenth of the rest.
+        let near = |is: &[f32], should: f32| is.iter().all(|is| (is - should).abs() < 1e-4);
+        assert!(near(&means(&first), 3.3), "{:?}", means(&first));
+        assert!(near(&means(&one(&first)), 6.27), "{:?}", means(&one(&first)));
+        // A step that is done again begins where the first try began.
+        assert!(near(&means(&start), 0.0), "{:?}", means(&start));
+        assert_eq!(means(&one(&start)), means(&first));
+        // They are saved and read back with the weights.
+        let held = first.hold().unwrap();
+        let back = State::from_held(held, model, first.device, &device);
+        assert_eq!(means(&back), means(&first));
     }
 }

@@ -61,8 +61,6 @@ pub struct Done<M> {
     pub bad: Option<String>,
     /// The precision it was computed in.
     pub compute: Dtype,
-    /// In how many parts each micro-batch was run.
-    pub parts: usize,
     /// Whether activations were recomputed.
     pub checkpointing: bool,
     /// One number of each new tensor: reading it proves that all were made.
@@ -162,7 +160,6 @@ fn attempt<M: Trainable>(
             .then(|| first_bad(&state, shapes, &gradients, loss))
             .transpose()?,
         compute: step.compute(),
-        parts: step.parts(),
         checkpointing: step.is_checkpointing(),
         witness: None,
         state,

@@ -32,13 +32,12 @@ impl Run<'_> {
         let Some(HostCopy { held, running, epochs, best, model }) = course.held.clone() else {
             return Err(self.stopped(fault, step, None));
         };
-        let device = self.footing.device().map_err(|fault| self.stopped(fault, step, None))?;
+        let stopped = |fault| self.stopped(fault, step, self.save_copy(course));
+        let device = self.footing.device().map_err(stopped)?;
         // The next device may be gone too.
         let to = held.step;
-        course.state =
-            catch(|| State::from_held(held, model.valid(), device.name(), device.burn()))
-                .map_err(|record| Fault::from_panic("rewind", &record))
-                .map_err(|fault| self.stopped(fault, step, None))?;
+        let state = catch(|| State::from_held(held, model.valid(), device.name(), device.burn()));
+        course.state = state.map_err(|record| stopped(Fault::from_panic("rewind", &record)))?;
         (course.running, course.epochs, course.best) = (running, epochs, best);
         let times = if course.rewound.0 == to { course.rewound.1 + 1 } else { 1 };
         course.rewound = (to, times);
@@ -52,10 +51,6 @@ impl Run<'_> {
     /// Ends a run that gets no further than its copy on the host, with that copy as a checkpoint.
     fn give_up<M: Trainable>(&self, course: &Course<M>, fault: Fault) -> TrainError {
         let step = course.state.step;
-        let shapes = parameters::shapes(&course.state.model);
-        let copy = course.held.as_ref().filter(|_| step > 0);
-        let saved =
-            copy.and_then(|copy| self.shelf.put(&copy.held, &shapes, &self.story(course)).ok());
         let message = format!(
             "the run went back to step {step} {MOST_REWINDS} times and could not keep what it did \
              after it"
@@ -64,7 +59,22 @@ impl Run<'_> {
             .on(course.state.device.to_string())
             .advise("the device's memory can't be read back: go on with --resume --device cpu")
             .after(vec![fault]);
-        self.stopped(fault, step, saved)
+        self.stopped(fault, step, self.save_copy(course))
+    }
+
+    /// Writes the copy on the host as a checkpoint, where what is on the device can't be read.
+    fn save_copy<M: Trainable>(&self, course: &Course<M>) -> Option<PathBuf> {
+        let copy = course.held.as_ref().filter(|copy| copy.held.step > 0)?;
+        let story = Story {
+            step: copy.held.step,
+            updates: copy.held.updates,
+            scale: copy.held.scale,
+            running: copy.running,
+            epochs: copy.epochs.clone(),
+            best: copy.best.clone(),
+            ..self.story(course)
+        };
+        self.shelf.put(&copy.held, &parameters::shapes(&copy.model), &story).ok()
     }
 
     /// Holds a copy on the host if the device's memory is its own and it is time.
@@ -149,7 +159,10 @@ impl Run<'_> {
         let step = course.state.step;
         let saved = match step {
             0 => None,
-            _ => self.save(course, shapes, &mut |_| {}).ok(),
+            _ => match self.save(course, shapes, &mut |_| {}) {
+                Ok(path) => Some(path),
+                Err(_) => self.save_copy(course),
+            },
         };
         self.stopped(fault, step, saved)
     }

@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use surefoot::device::{Backend, DeviceName, Selector};
 use surefoot::journal::Journal;
 use surefoot::place::Autocast;
-use surefoot::recover::Drill;
+use surefoot::recover::{Drill, Policy};
 
 const CONFIG: &str =
     "{data: {kind: digits}, model: {kind: mlp, hidden: [16]}, batch_size: 160, steps: 12}";
@@ -65,11 +65,16 @@ impl Trainable for Bound {
 }
 
 fn train(drill: Drill) -> (Report, Vec<News>) {
-    let (report, heard) = try_to_train(CONFIG, drill);
+    let (report, heard) = try_to_train(CONFIG, drill, Policy::default(), |_| {});
     (report.unwrap(), heard)
 }
 
-fn try_to_train(text: &str, drill: Drill) -> (Result<Report, TrainError>, Vec<News>) {
+fn try_to_train(
+    text: &str,
+    drill: Drill,
+    policy: Policy,
+    tell: impl Fn(&News),
+) -> (Result<Report, TrainError>, Vec<News>) {
     let config = Config::parse(text, &[]).unwrap();
     let data = crate::data::open(&config.data, config.seed).unwrap();
     let watch = Watch::default();
@@ -78,6 +83,7 @@ fn try_to_train(text: &str, drill: Drill) -> (Result<Report, TrainError>, Vec<Ne
         .devices(Selector::Chain(vec![spare, DeviceName::CPU]))
         .journal(Journal::builder().listener(watch.listener()).build())
         .drill(drill)
+        .policy(policy)
         .build()
         .unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -94,7 +100,10 @@ fn try_to_train(text: &str, drill: Drill) -> (Result<Report, TrainError>, Vec<Ne
     let model = Mlp::new(64, &[16], 10, config.seed, device.burn());
     let model = Bound { model, stepped: false };
     let mut heard = Vec::new();
-    let report = run.train(model, None, |news| heard.push(news.clone()));
+    let report = run.train(model, None, |news| {
+        tell(news);
+        heard.push(news.clone());
+    });
     (report, heard)
 }
 
@@ -116,11 +125,30 @@ fn a_state_that_is_never_read_back_ends_the_run_and_does_not_repeat_it_forever()
     let every_2 = CONFIG.replace("steps", "checkpoint: {every: 2}, steps");
     // The copy of the start is made, and no other.
     HOLDS_LEFT.set(Some(1));
-    let (ended, news) = try_to_train(&every_2, Drill::default());
+    let (ended, news) = try_to_train(&every_2, Drill::default(), Policy::default(), |_| {});
     HOLDS_LEFT.set(None);
     let Err(TrainError::Fault { fault, step: 0, .. }) = ended else { panic!("{ended:?}") };
     assert!(fault.to_string().contains("went back to step 0 3 times"), "{fault}");
     assert!(fault.advice.iter().any(|advice| advice.contains("--device cpu")), "{fault}");
     let rewinds = news.iter().filter(|news| matches!(news, News::Rewound { to: 0 })).count();
     assert_eq!(rewinds, 3);
+}
+
+#[test]
+fn a_run_without_another_device_saves_the_host_s_copy() {
+    let drill = "device_lost:step=10,device=cpu:1,op=train step".parse().unwrap();
+    // From the fault on, nothing can be read from the device.
+    let lose = |news: &News| {
+        if let News::Fault(_) = news {
+            HOLDS_LEFT.set(Some(0));
+        }
+    };
+    let (ended, news) = try_to_train(CONFIG, drill, Policy::default().no_fallback(), lose);
+    HOLDS_LEFT.set(None);
+    let Err(TrainError::Fault { step: 10, saved: Some(saved), .. }) = ended else {
+        panic!("{ended:?} {news:?}")
+    };
+    // The copy is from the end of the epoch, or later.
+    let name = saved.file_name().unwrap().to_string_lossy().into_owned();
+    assert!(name == "step-00000009.safetensors" || name == "step-00000010.safetensors", "{name}");
 }

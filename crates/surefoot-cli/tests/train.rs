@@ -177,6 +177,19 @@ fn a_run_does_not_write_over_another() {
 }
 
 #[test]
+fn a_checkpoint_can_be_named_from_inside_its_folder() {
+    let place = Place::new(SMALL);
+    place.json(&["small.yaml", "--epochs", "1"]);
+    let checkpoint = place.checkpoints("small").pop().unwrap();
+    let resume = format!("--resume={}", checkpoint.file_name().unwrap().display());
+    let mut command = place.command(&["../../small.yaml", "--epochs", "2", "--json", &resume]);
+    let output = command.current_dir(checkpoint.parent().unwrap()).output().unwrap();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(last_object(&output.stdout)["resumed_from"], 23);
+    assert_eq!(place.checkpoints("small").len(), 2);
+}
+
+#[test]
 fn the_batch_that_fits_and_the_fastest_one_are_found() {
     let place = Place::new(SMALL);
     let output = place.run(&["small.yaml", "--find-batch", "--json"]);
@@ -187,6 +200,24 @@ fn the_batch_that_fits_and_the_fastest_one_are_found() {
     let output = place.run(&["small.yaml", "--find-batch", "--memory", "1MiB"]);
     assert_eq!(output.status.code(), Some(3), "{}", text(&output.stderr));
     assert!(text(&output.stderr).contains("not one sample fits"), "{}", text(&output.stderr));
+}
+
+/// Weights that take much more memory than their samples.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_run_stays_within_its_budget_when_it_saves_and_when_it_goes_on() {
+    let place = Place::new(&SMALL.replace("[32]", "[2048, 2048]"));
+    // Read or written in one piece, a checkpoint alone would take it beyond.
+    let (memory, bytes) = ("205MiB", 205 << 20);
+    let run = |more: &[&str]| {
+        let usual = ["small.yaml", "--memory", memory, "--set", "checkpoint.every=1"];
+        place.json(&[&usual, more].concat())
+    };
+    let first = run(&["--steps", "2"]);
+    assert!(first["peak_memory"].as_u64().unwrap() <= bytes, "{}", first["peak_memory"]);
+    let second = run(&["--steps", "4", "--resume"]);
+    assert_eq!(second["resumed_from"], 2);
+    assert!(second["peak_memory"].as_u64().unwrap() <= bytes, "{}", second["peak_memory"]);
 }
 
 #[cfg(unix)]
@@ -260,6 +291,30 @@ checkpoint: {every: 1, keep: 2}
     fn so_does_a_request_to_end_that_only_the_supervisor_gets() {
         stop_and_go_on("-TERM", &["small.yaml", "--json"]);
         stop_and_go_on("-TERM", &["small.yaml", "--json", "--isolate"]);
+    }
+
+    #[test]
+    fn two_runs_never_share_a_folder() {
+        let place = Place::new(LONG);
+        // No checkpoint for a long time: the folder is taken all the same.
+        let endless = ["small.yaml", "-q", "--steps", "900000", "--set", "checkpoint.every=900000"];
+        let mut first = place.command(&endless).stdout(Stdio::null()).spawn().unwrap();
+        let lock = place.folder.path().join("runs/small/.lock");
+        wait_for("the lock", || fs::read_to_string(&lock).is_ok_and(|text| !text.is_empty()));
+        let second = place.json(&["small.yaml", "--steps", "2"]);
+        assert!(second["checkpoint"].as_str().unwrap().starts_with("runs/small-2/"), "{second}");
+        wait_for("an epoch", || !place.checkpoints("small").is_empty());
+        let latest = place.checkpoints("small").pop().unwrap();
+        let resume = format!("--resume={}", latest.display());
+        let output = place.run(&["small.yaml", &resume]);
+        assert_eq!(output.status.code(), Some(2));
+        let error = text(&output.stderr);
+        assert!(error.contains(&format!("process {}", first.id())), "{error}");
+        assert!(error.contains("--folder"), "{error}");
+        kill("-KILL", first.id());
+        first.wait().unwrap();
+        let latest = place.checkpoints("small").pop().unwrap();
+        place.json(&["small.yaml", "--steps", "1", &format!("--resume={}", latest.display())]);
     }
 
     fn stop_and_go_on(signal: &str, arguments: &[&str]) {

@@ -8,7 +8,7 @@ use burn::tensor::activation::gelu;
 use surefoot::journal::Journal;
 use surefoot::place::Autocast;
 use surefoot::{BoxError, Footing};
-use surefoot_train::checkpoint::{Shelf, fresh_folder};
+use surefoot_train::checkpoint::Shelf;
 use surefoot_train::{Config, News, Run, Score, Trainable, Watch, batch::Batch, data};
 
 #[derive(Module, Debug)]
@@ -37,7 +37,7 @@ fn main() -> Result<(), BoxError> {
         config: &config,
         origin: (text.to_owned(), Vec::new()),
         data: &data,
-        shelf: Shelf::new(&fresh_folder("runs/own_module".as_ref()), 2)?,
+        shelf: Shelf::fresh("runs/own_module".as_ref(), 2)?,
         watch,
         stop: &AtomicBool::new(false),
     };

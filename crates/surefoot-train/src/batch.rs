@@ -80,11 +80,6 @@ impl HostBatch {
         self.targets.len()
     }
 
-    /// Bytes of its numbers.
-    pub fn bytes(&self) -> usize {
-        4 * (self.floats.len() + self.tokens.len() + self.targets.len())
-    }
-
     /// Some samples, on a device.
     pub fn on_device(&self, range: Range<usize>, device: &Device) -> Result<Batch, Fault> {
         let (samples, size, items) = (range.len(), self.form.size(), self.form.items());

@@ -12,14 +12,14 @@ use crate::step::bring;
 pub const OPERATION: &str = "evaluate";
 
 /// The result of a test.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
     /// The mean loss.
     pub loss: f64,
     /// The share of right answers.
     pub accuracy: f64,
-    /// Samples that can't be read and were left out.
-    pub skipped: u64,
+    /// Samples that can't be read and were left out, each with the reason.
+    pub skipped: Vec<String>,
 }
 
 /// Tests a state on all samples of a recipe.
@@ -31,10 +31,10 @@ pub fn evaluate<M: Trainable>(
     loading: Loading,
 ) -> Result<Evaluation, Fault> {
     let plan = plan(recipe.source.len(), batch_size, None, 0);
-    let (mut loss, mut correct, mut items, mut skipped) = (0.0, 0.0, 0usize, 0);
+    let (mut loss, mut correct, mut items, mut skipped) = (0.0, 0.0, 0usize, Vec::new());
     for batch in Loader::start(recipe.clone(), 0, plan, loading) {
-        let batch = batch?;
-        skipped += batch.skipped.len() as u64;
+        let mut batch = batch?;
+        skipped.append(&mut batch.skipped);
         if batch.samples() == 0 {
             continue;
         }

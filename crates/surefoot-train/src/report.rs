@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::checkpoint::number_or_nan;
 use crate::loader::Loading;
 
 /// One epoch, done.
@@ -14,14 +15,19 @@ pub struct EpochReport {
     /// Steps done.
     pub step: u64,
     /// The mean loss while training.
+    #[serde(deserialize_with = "number_or_nan")]
     pub train_loss: f64,
     /// The share of right answers while training.
+    #[serde(deserialize_with = "number_or_nan")]
     pub train_accuracy: f64,
     /// The mean loss on the test samples.
+    #[serde(deserialize_with = "number_or_nan")]
     pub test_loss: f64,
     /// The share of right answers on the test samples.
+    #[serde(deserialize_with = "number_or_nan")]
     pub test_accuracy: f64,
     /// Samples trained on in a second.
+    #[serde(deserialize_with = "number_or_nan")]
     pub samples_per_second: f64,
     /// Bytes that the device uses.
     pub memory: u64,
@@ -75,7 +81,7 @@ pub struct Report {
     pub peak_memory: u64,
     /// Steps left out for inf or NaN.
     pub skipped_steps: u64,
-    /// Samples left out because they can't be read.
+    /// How often a sample was left out because it can't be read, in training and in tests.
     pub skipped_samples: u64,
     /// The step that the run went on from.
     pub resumed_from: Option<u64>,
@@ -154,6 +160,13 @@ pub enum News {
     SkippedSample {
         /// Which, and why.
         what: String,
+    },
+    /// Checkpoints of a course that is left behind were moved aside.
+    SetAside {
+        /// The step that the run goes on from.
+        after: u64,
+        /// Where they are now.
+        folder: PathBuf,
     },
     /// A checkpoint was written.
     Checkpoint {

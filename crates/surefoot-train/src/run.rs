@@ -19,7 +19,7 @@ use surefoot::journal::{Event, EventKind};
 use surefoot::{Fault, FaultKind, Footing};
 
 use self::course::{Course, Stretch};
-use crate::checkpoint::{CheckpointError, Order, Shelf};
+use crate::checkpoint::{CheckpointError, Fitted, Order, Shelf};
 use crate::config::{Config, Length};
 use crate::data::DataSet;
 use crate::fit::Trials;
@@ -97,7 +97,7 @@ impl Run<'_> {
         let recipe = self.recipe(true);
         let (asked, unified) = (self.config.loading, device.info.unified_memory);
         let loading = Loading::choose(asked, &recipe, self.effective_batch(), unified);
-        let mut course = self.begin(model, device.name(), &shapes, resume, loading)?;
+        let mut course = self.begin(model, device.name(), &shapes, resume, loading, tell)?;
         let resumed_from = resume.map(|_| course.state.step);
         surefoot_ops::keep_freed_memory();
         let (per_epoch, total) = self.lengths();
@@ -109,11 +109,7 @@ impl Run<'_> {
             loading,
             folder: self.shelf.folder().to_owned(),
         });
-        if let Some(budget) = self.config.memory {
-            let fit = self.trials(&course.state, &recipe).run(|_| {});
-            course.micro_batch = fit.map_err(|fault| self.stopped(fault, 0, None))?.largest;
-            tell(&News::Fitted { micro_batch: course.micro_batch, budget });
-        }
+        self.fit(&mut course, &recipe, tell)?;
         self.hold(&mut course, true);
         let mut interrupted = false;
         while !interrupted {
@@ -172,6 +168,36 @@ impl Run<'_> {
             most,
             timed: false,
         }
+    }
+
+    /// Finds how many samples at once stay within the budget, if there is one: as before where the
+    /// run went on from a checkpoint with the same budget on the same device.
+    fn fit<M: Trainable>(
+        &self,
+        course: &mut Course<M>,
+        recipe: &Recipe,
+        tell: &mut dyn FnMut(&News),
+    ) -> Result<(), TrainError> {
+        let device = course.state.device.to_string();
+        let Some(budget) = self.config.memory else {
+            course.fitted = None;
+            return Ok(());
+        };
+        let before = course.fitted.take().filter(|before| {
+            (before.budget, &before.device) == (budget, &device)
+                && before.micro_batch <= self.config.batch_size
+        });
+        let micro_batch = match before {
+            Some(before) => before.micro_batch,
+            None => {
+                let fit = self.trials(&course.state, recipe).run(|_| {});
+                fit.map_err(|fault| self.stopped(fault, 0, None))?.largest
+            }
+        };
+        course.micro_batch = micro_batch;
+        course.fitted = Some(Fitted { device, budget, micro_batch });
+        tell(&News::Fitted { micro_batch, budget });
+        Ok(())
     }
 
     fn order(&self) -> Order {
@@ -252,7 +278,7 @@ impl Run<'_> {
         let order = StepOrder {
             lr: optimizer.schedule.rate(optimizer.lr, course.state.step, optimizer.warmup, total),
             checkpointing: course.checkpointing,
-            name_bad: course.bad_in_a_row + 1 >= BAD_STEPS || course.state.scale.is_last_try(),
+            name_bad: course.bad_in_a_row + 1 >= BAD_STEPS,
         };
         let done = step(self.footing, &settings, order, &course.state, shapes, feed);
         self.pass_on_faults(course, tell);

@@ -5,6 +5,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use surefoot::Fault;
 use surefoot::device::DeviceName;
+use surefoot::fault::catch;
 
 use crate::optimizer::Moments;
 use crate::parameters;
@@ -53,15 +54,23 @@ impl<M: Module> State<M> {
     pub fn to_device(self, name: DeviceName, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
         Self {
-            model: self.model.to_device(&device),
+            // Clones share running statistics, which would move under the eyes of the others.
+            model: self.model.valid().to_device(&device),
             moments: self.moments.to_device(&device),
             device: name,
             ..self
         }
     }
 
-    /// Reads everything back to the host.
+    /// Reads everything back to the host. A device that is gone may answer with a panic: that is
+    /// a fault as well.
     pub fn hold(&self) -> Result<Held, Fault> {
+        catch(|| self.read_back()).unwrap_or_else(|record| Err(Fault::from_panic("hold", &record)))
+    }
+
+    fn read_back(&self) -> Result<Held, Fault> {
+        #[cfg(test)]
+        tests::fail_if_asked()?;
         let moments = |moments: &[Option<Tensor<1>>]| {
             let read = |moment: &Option<Tensor<1>>| moment.as_ref().map(numbers).transpose();
             moments.iter().map(read).collect::<Result<Vec<_>, Fault>>()
@@ -77,22 +86,24 @@ impl<M: Module> State<M> {
         })
     }
 
-    /// A state from the host, in a model of the same shapes.
-    pub fn from_held(held: &Held, model: M, name: DeviceName, device: &Device) -> Self {
+    /// A state from the host, in a model of the same shapes. The model's own tensors are moved to
+    /// the device too, so they must be where they can be read: not on a device that is gone.
+    pub fn from_held(held: Held, model: M, name: DeviceName, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
-        let tensor = |numbers: &Vec<f32>| {
-            Tensor::<1>::from_data(TensorData::new(numbers.clone(), [numbers.len()]), &device)
+        let tensor = |numbers: Vec<f32>| {
+            let size = [numbers.len()];
+            Tensor::<1>::from_data(TensorData::new(numbers, size), &device)
         };
-        let moments = |moments: &[Option<Vec<f32>>]| {
-            moments.iter().map(|moment| moment.as_ref().map(tensor)).collect()
+        let moments = |moments: Vec<Option<Vec<f32>>>| {
+            moments.into_iter().map(|moment| moment.map(tensor)).collect()
         };
         let model = model.to_device(&device);
-        let values = held.values.iter().map(tensor).collect();
+        let values = held.values.into_iter().map(tensor).collect();
         Self {
             model: parameters::with_values(model, values),
             moments: Moments {
-                first: moments(&held.first),
-                second: moments(&held.second),
+                first: moments(held.first),
+                second: moments(held.second),
                 updates: held.updates,
             },
             scale: held.scale,
@@ -107,4 +118,27 @@ fn numbers(tensor: &Tensor<1>) -> Result<Vec<f32>, Fault> {
     let data = tensor.clone().try_into_data().map_err(|error| failed(&error))?;
     let data = data.try_cast_as::<f32>().map_err(|error| failed(&error))?;
     data.try_to_vec::<f32>().map_err(|error| failed(&error))
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::cell::Cell;
+    use surefoot::FaultKind;
+
+    thread_local! {
+        /// How often a state can be read back before each further try fails; no limit if none.
+        pub(crate) static HOLDS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
+    }
+
+    pub(super) fn fail_if_asked() -> Result<(), Fault> {
+        match HOLDS_LEFT.get() {
+            None => Ok(()),
+            Some(0) => Err(Fault::new(FaultKind::CommandBuffer, "hold", "it can't be read")),
+            Some(left) => {
+                HOLDS_LEFT.set(Some(left - 1));
+                Ok(())
+            }
+        }
+    }
 }

@@ -41,7 +41,8 @@ pub struct StepOrder {
     pub lr: f64,
     /// Start with activations recomputed, since that was needed before.
     pub checkpointing: bool,
-    /// Name the first bad tensor if there is one: reads every tensor.
+    /// Name the first bad tensor if there is one, which reads every tensor. In fp16 that is done
+    /// when the loss scale can't be to blame any longer, whatever is asked for here.
     pub name_bad: bool,
 }
 
@@ -60,8 +61,6 @@ pub struct Done<M> {
     pub bad: Option<String>,
     /// The precision it was computed in.
     pub compute: Dtype,
-    /// In how many parts each micro-batch was run.
-    pub parts: usize,
     /// Whether activations were recomputed.
     pub checkpointing: bool,
     /// One number of each new tensor: reading it proves that all were made.
@@ -72,10 +71,8 @@ impl<M> Confirm for Done<M> {
     fn confirm(&self, operation: &str) -> Result<(), Fault> {
         match &self.witness {
             None => Ok(()),
-            Some(witness) => witness
-                .try_to_data()
-                .map(drop)
-                .map_err(|error| Fault::from_error(operation, &error)),
+            // Not by `try_to_data` alone: Burn copies the numbers only when they are looked at.
+            Some(witness) => witness.confirm(operation),
         }
     }
 }
@@ -151,15 +148,18 @@ fn attempt<M: Trainable>(
     let seen = read(Tensor::cat(vec![losses, hits, check], 0))?;
     let (loss, correct, check) = (seen[0], seen[1], seen[2]);
     let finite = loss.is_finite() && check.is_finite();
+    let name_bad = match step.compute() {
+        Dtype::F16 => state.scale.is_last_try(),
+        _ => order.name_bad,
+    };
     let mut done = Done {
         loss,
         correct,
         finite,
-        bad: (!finite && order.name_bad)
+        bad: (!finite && name_bad)
             .then(|| first_bad(&state, shapes, &gradients, loss))
             .transpose()?,
         compute: step.compute(),
-        parts: step.parts(),
         checkpointing: step.is_checkpointing(),
         witness: None,
         state,
@@ -167,6 +167,9 @@ fn attempt<M: Trainable>(
     done.state.step += 1;
     done.state.scale = done.state.scale.after(step.compute(), finite);
     if finite {
+        // With the running statistics of layers such as batch normalisation, which a forward pass
+        // changes; the state before the step keeps its own.
+        done.state.model = model.valid();
         let clip = settings.clip_norm.map_or(1.0, |longest| {
             let norm = check.sqrt() / scale;
             if norm > longest { longest / norm } else { 1.0 }
@@ -181,10 +184,6 @@ fn attempt<M: Trainable>(
 pub(crate) fn bring<M: Trainable>(state: &State<M>, step: &Step<'_>) -> Result<State<M>, BoxError> {
     if state.device == step.device_name() {
         return Ok(state.clone());
-    }
-    #[cfg(test)]
-    if tests::STATE_IS_LOST.get() {
-        return Err(Box::new(Fault::new(FaultKind::NotDeviceRelated, OPERATION, STATE_LOST)));
     }
     let moved = catch(|| {
         let moved = state.clone().to_device(step.device_name(), step.device());
@@ -289,19 +288,74 @@ fn needs_witness(device: DeviceName) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
-    use std::cell::Cell;
-
-    thread_local! {
-        /// Makes a lost device take the state with it, which no test can do for real.
-        pub(crate) static STATE_IS_LOST: Cell<bool> = const { Cell::new(false) };
-    }
+    use crate::batch::{Batch, HostBatch};
+    use crate::data::{Form, Sample};
+    use crate::model::Score;
+    use burn::module::Module;
+    use burn::nn::{BatchNorm, BatchNormConfig, Initializer, Linear, LinearConfig};
+    use surefoot::place::Autocast;
 
     #[test]
     fn micro_batches_cover_every_sample_once() {
         let ranges: Vec<_> = micro_batches(10, 4).collect();
         assert_eq!(ranges, [0..4, 4..8, 8..10]);
         assert_eq!(micro_batches(0, 4).count(), 0);
+    }
+
+    #[derive(Module, Debug)]
+    struct Normed {
+        sums: Linear,
+        norm: BatchNorm,
+        layer: Linear,
+    }
+
+    impl Trainable for Normed {
+        fn score(&self, batch: &Batch, _cast: Autocast) -> Score {
+            let x = self.norm.forward(self.sums.forward(batch.dense()));
+            Score::of_classes(self.layer.forward(x), batch.targets.clone())
+        }
+    }
+
+    #[test]
+    fn running_statistics_are_part_of_the_state() {
+        let footing = Footing::builder().build().unwrap();
+        let device = footing.device().unwrap().burn().clone();
+        let ones = Initializer::Constant { value: 1.0 };
+        let model = Normed {
+            sums: LinearConfig::new(2, 2).with_bias(false).with_initializer(ones).init(&device),
+            norm: BatchNormConfig::new(2).init(&device),
+            layer: LinearConfig::new(2, 2).init(&device),
+        };
+        let form = Form::Dense { channels: 2, height: 1, width: 1, classes: 2 };
+        let mut batch = HostBatch::new(form, 4);
+        for (at, x) in [1.0, 2.0, 3.0, 6.0].into_iter().enumerate() {
+            batch.push(Sample::Dense { values: vec![x, 10.0 * x], label: at % 2 }).unwrap();
+        }
+        let shapes = parameters::shapes(&model);
+        let rule = Rule::Sgd { momentum: 0.0, weight_decay: 0.0 };
+        let settings = StepSettings { rule, clip_norm: None, micro_batch: 4 };
+        let order = StepOrder { lr: 0.0, checkpointing: false, name_bad: false };
+        let start = State::new(model.valid(), footing.device().unwrap().name());
+        let one = |state: &State<Normed>| {
+            step(&footing, &settings, order, state, &shapes, &batch).unwrap().state
+        };
+        let means = |state: &State<Normed>| {
+            let mean = state.model.norm.running_mean.value();
+            mean.into_data().try_to_vec::<f32>().unwrap()
+        };
+        let first = one(&start);
+        // A tenth of the way from 0 to the mean of the sums, 33, and then a tenth of the rest.
+        let near = |is: &[f32], should: f32| is.iter().all(|is| (is - should).abs() < 1e-4);
+        assert!(near(&means(&first), 3.3), "{:?}", means(&first));
+        assert!(near(&means(&one(&first)), 6.27), "{:?}", means(&one(&first)));
+        // A step that is done again begins where the first try began.
+        assert!(near(&means(&start), 0.0), "{:?}", means(&start));
+        assert_eq!(means(&one(&start)), means(&first));
+        // They are saved and read back with the weights.
+        let held = first.hold().unwrap();
+        let back = State::from_held(held, model, first.device, &device);
+        assert_eq!(means(&back), means(&first));
     }
 }

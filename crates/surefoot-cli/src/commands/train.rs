@@ -67,7 +67,7 @@ pub(crate) struct Train {
     /// The configuration: data, model and how to train; see configs/
     #[arg(value_name = "CONFIG", required_unless_present = "eval")]
     config: Option<PathBuf>,
-    /// Go on from a checkpoint: this one, or the latest of the last run
+    /// Go on from a checkpoint: this one (later ones are moved aside), or the latest of the last run
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, require_equals = true, default_missing_value = LATEST)]
     resume: Option<PathBuf>,
     /// Test a checkpoint instead of training; it knows its own configuration
@@ -98,6 +98,7 @@ struct Tested<'a> {
     test_accuracy: f64,
     test_loss: f64,
     samples: usize,
+    skipped_samples: usize,
     steps: u64,
     device: String,
     checkpoint: &'a Path,
@@ -164,7 +165,12 @@ impl Train {
         let wanted = self.wanted_folder(config);
         match &self.resume {
             Some(path) if path.as_os_str() == LATEST => latest_folder(&wanted).unwrap_or(wanted),
-            Some(path) => path.parent().map(Path::to_owned).unwrap_or(wanted),
+            Some(path) => match path.parent() {
+                // A bare file name is in the folder that the program was started in.
+                Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
+                Some(parent) => parent.to_owned(),
+                None => wanted,
+            },
             None => fresh_folder(&wanted),
         }
     }
@@ -213,7 +219,13 @@ impl Train {
         let Origin { config, text, flags } = origin;
         let device = footing.device().map_err(Failure::from)?;
         let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
-        let shelf = Shelf::new(folder, config.checkpoint.keep).map_err(bad_checkpoint)?;
+        let keep = config.checkpoint.keep;
+        let shelf = match (&self.resume, &self.supervised_folder) {
+            (None, None) => Shelf::fresh(&self.wanted_folder(&config), keep),
+            _ => Shelf::new(folder, keep),
+        };
+        let shelf = shelf.map_err(bad_checkpoint)?;
+        let folder = shelf.folder().to_owned();
         let resume = self.checkpoint(&shelf, terminal)?;
         listen_for_ctrl_c()?;
         let mut show = Show::new(terminal, global, footing);
@@ -236,7 +248,7 @@ impl Train {
         show.end();
         let report = ended.map_err(|error| bad_run(error, self.config.as_deref()))?;
         let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
-        let page = match page.write(folder, name.display().to_string(), &report) {
+        let page = match page.write(&folder, name.display().to_string(), &report) {
             Ok(path) => Some(path),
             Err(error) => {
                 terminal.note(&format!("the page of the run could not be written: {error}"));
@@ -259,7 +271,7 @@ impl Train {
         let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
         let shapes = parameters::shapes(&model);
         let (held, story) = checkpoint::read(path, &shapes).map_err(bad_checkpoint)?;
-        let state = State::from_held(&held, model, device.name(), device.burn());
+        let state = State::from_held(held, model, device.name(), device.burn());
         let recipe = Recipe {
             source: data.test.clone(),
             transform: data.transform.clone(),
@@ -271,10 +283,14 @@ impl Train {
         let result = evaluate(&footing, &state, &recipe, config.batch_size, loading)
             .map_err(Failure::from)?;
         flush(&journal, terminal);
+        for what in &result.skipped {
+            terminal.note(&format!("left out: {what}"));
+        }
         let tested = Tested {
             test_accuracy: result.accuracy,
             test_loss: result.loss,
-            samples: data.test.len(),
+            samples: data.test.len() - result.skipped.len(),
+            skipped_samples: result.skipped.len(),
             steps: story.step,
             device: device.name().to_string(),
             checkpoint: path,
@@ -391,7 +407,12 @@ fn bad_data(error: DataError) -> Failure {
 }
 
 fn bad_checkpoint(error: CheckpointError) -> Failure {
-    Failure::usage("the checkpoint can't be used").because(error.to_string())
+    match error {
+        CheckpointError::InUse { .. } => Failure::usage("the folder can't be used")
+            .because(error.to_string())
+            .hint("wait until it ends, stop it, or train elsewhere: --folder DIR"),
+        _ => Failure::usage("the checkpoint can't be used").because(error.to_string()),
+    }
 }
 
 fn bad_run(error: TrainError, config: Option<&Path>) -> Failure {

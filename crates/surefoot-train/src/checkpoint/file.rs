@@ -1,12 +1,12 @@
 //! Writing and reading one checkpoint.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use safetensors::{Dtype, SafeTensors, View};
+use safetensors::Dtype;
+use safetensors::tensor::{Metadata, TensorInfo};
 
 use super::{CheckpointError, Story, VERSION};
 use crate::parameters::Shape;
@@ -15,31 +15,11 @@ use crate::state::Held;
 /// The key of the story in the file's metadata.
 const KEY: &str = "surefoot";
 
-/// Numbers that lie in memory as the file wants them.
-struct Floats<'a> {
-    dims: &'a [usize],
-    numbers: &'a [f32],
-}
+/// Numbers that are turned from or into bytes at once.
+const AT_ONCE: usize = 16 << 10;
 
-impl View for Floats<'_> {
-    fn dtype(&self) -> Dtype {
-        Dtype::F32
-    }
-
-    fn shape(&self) -> &[usize] {
-        self.dims
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        self.numbers.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<u8>>().into()
-    }
-
-    fn data_len(&self) -> usize {
-        4 * self.numbers.len()
-    }
-}
-
-/// Writes a checkpoint so that it is there whole or not at all.
+/// Writes a checkpoint so that it is there whole or not at all. Nothing is copied but a few
+/// numbers at once: a save must fit into what a budget leaves beside the training.
 pub fn write(
     path: &Path,
     held: &Held,
@@ -50,32 +30,16 @@ pub fn write(
         let path = path.to_owned();
         move |source: io::Error| CheckpointError::Io { path, source }
     };
-    let temporary = temporary(path);
-    let mut tensors: Vec<(String, Floats<'_>)> = Vec::new();
-    let none = vec![None; shapes.len()];
-    let moments = |moments: &[Option<Vec<f32>>]| {
-        if moments.is_empty() { none.clone() } else { moments.to_vec() }
+    let wrong = |error: &dyn std::fmt::Display| CheckpointError::Wrong {
+        path: path.to_owned(),
+        why: error.to_string(),
     };
-    let (first, second) = (moments(&held.first), moments(&held.second));
-    for (at, shape) in shapes.iter().enumerate() {
-        let dims = &shape.dims;
-        let view = |numbers| Floats { dims, numbers };
-        tensors.push((format!("model.{}", shape.name), view(&held.values[at])));
-        for (name, moment) in [("first", &first[at]), ("second", &second[at])] {
-            if let Some(moment) = moment {
-                tensors.push((format!("{name}.{}", shape.name), view(moment)));
-            }
-        }
-    }
-    let story = serde_json::to_string(story)
-        .map_err(|error| CheckpointError::Wrong { path: path.into(), why: error.to_string() })?;
-    let metadata = HashMap::from([(KEY.to_owned(), story)]);
-    let written = safetensors::serialize_to_file(tensors, Some(metadata), &temporary)
-        .map_err(|error| failed(&temporary)(io::Error::other(error)))
-        .and_then(|()| {
-            let file = File::options().write(true).open(&temporary);
-            file.and_then(|file| file.sync_all()).map_err(failed(&temporary))
-        })
+    let tensors = in_order(held, shapes);
+    let story = serde_json::to_string(story).map_err(|error| wrong(&error))?;
+    let header = header(&tensors, story).map_err(|error| wrong(&error))?;
+    let temporary = temporary(path);
+    let written = write_all(&temporary, &header, &tensors)
+        .map_err(failed(&temporary))
         .and_then(|()| fs::rename(&temporary, path).map_err(failed(path)));
     if let Err(error) = written {
         let _ = fs::remove_file(&temporary);
@@ -89,30 +53,79 @@ pub fn write(
     Ok(())
 }
 
+/// A tensor's name in the file, its dimensions and its numbers.
+type Named<'a> = (String, &'a [usize], &'a [f32]);
+
+fn in_order<'a>(held: &'a Held, shapes: &'a [Shape]) -> Vec<Named<'a>> {
+    let mut tensors: Vec<Named<'a>> = Vec::new();
+    for (at, Shape { name, dims }) in shapes.iter().enumerate() {
+        // Before the first step there are no moments.
+        let moment = |moments: &'a [Option<Vec<f32>>]| moments.get(at)?.as_deref();
+        let parts = [
+            ("model", held.values.get(at).map(Vec::as_slice)),
+            ("first", moment(&held.first)),
+            ("second", moment(&held.second)),
+        ];
+        for (part, numbers) in parts {
+            tensors.extend(numbers.map(|numbers| (format!("{part}.{name}"), &**dims, numbers)));
+        }
+    }
+    tensors
+}
+
+/// What comes before the numbers: its own length, then names and places, filled up with spaces so
+/// that the numbers lie at a multiple of 8.
+fn header(tensors: &[Named<'_>], story: String) -> Result<Vec<u8>, Box<dyn std::error::Error>> {
+    let mut end = 0;
+    let infos = tensors.iter().map(|(name, dims, numbers)| {
+        let start = end;
+        end += 4 * numbers.len();
+        let (dtype, shape) = (Dtype::F32, dims.to_vec());
+        (name.clone(), TensorInfo { dtype, shape, data_offsets: (start, end) })
+    });
+    let story = HashMap::from([(KEY.to_owned(), story)]);
+    let json = serde_json::to_vec(&Metadata::new(Some(story), infos.collect())?)?;
+    let length = json.len().next_multiple_of(8);
+    let mut header = (length as u64).to_le_bytes().to_vec();
+    header.extend(json);
+    header.resize(8 + length, b' ');
+    Ok(header)
+}
+
+fn write_all(path: &Path, header: &[u8], tensors: &[Named<'_>]) -> io::Result<()> {
+    let mut file = BufWriter::with_capacity(4 * AT_ONCE, File::create(path)?);
+    file.write_all(header)?;
+    for number in tensors.iter().flat_map(|(_, _, numbers)| *numbers) {
+        file.write_all(&number.to_le_bytes())?;
+    }
+    file.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+}
+
 /// A name beside `path` that no checkpoint has.
 fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     path.with_file_name(format!(".{name}.{}.tmp", std::process::id()))
 }
 
-/// Reads a checkpoint's tensors in the order of `shapes`, and its story.
+/// Reads a checkpoint's tensors in the order of `shapes`, and its story. One tensor after the
+/// other: a file can be larger than what a budget leaves free.
 pub fn read(path: &Path, shapes: &[Shape]) -> Result<(Held, Story), CheckpointError> {
     let wrong = |why: String| CheckpointError::Wrong { path: path.to_owned(), why };
-    let bytes = bytes_of(path)?;
-    let (tensors, story) = parse(path, &bytes)?;
-    let numbers = |name: &str, shape: &Shape| -> Result<Option<Vec<f32>>, CheckpointError> {
+    let (mut file, header) = Header::read(path)?;
+    let story = header.story;
+    let mut numbers = |name: &str, shape: &Shape| {
         let name = format!("{name}.{}", shape.name);
-        let Ok(view) = tensors.tensor(&name) else { return Ok(None) };
-        if view.dtype() != Dtype::F32 || view.shape() != shape.dims {
+        let Some(info) = header.tensors.info(&name) else { return Ok(None) };
+        if info.dtype != Dtype::F32 || info.shape != shape.dims {
             return Err(wrong(format!(
                 "{name} is {:?} {:?}, but the model's is F32 {:?}",
-                view.dtype(),
-                view.shape(),
-                shape.dims
+                info.dtype, info.shape, shape.dims
             )));
         }
-        let chunks = view.data().as_chunks::<4>().0;
-        Ok(Some(chunks.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()))
+        file.seek(SeekFrom::Start(header.data_at + info.data_offsets.0 as u64))
+            .and_then(|_| floats(&mut file, shape.dims.iter().product()))
+            .map(Some)
+            .map_err(|source| CheckpointError::Io { path: path.to_owned(), source })
     };
     let mut held = Held {
         values: Vec::with_capacity(shapes.len()),
@@ -129,7 +142,8 @@ pub fn read(path: &Path, shapes: &[Shape]) -> Result<(Held, Story), CheckpointEr
         held.first.push(numbers("first", shape)?);
         held.second.push(numbers("second", shape)?);
     }
-    let weights = tensors.names().into_iter().filter(|name| name.starts_with("model.")).count();
+    let names = header.tensors.offset_keys();
+    let weights = names.iter().filter(|name| name.starts_with("model.")).count();
     if weights != shapes.len() {
         return Err(wrong(format!(
             "it is of another model: it has {weights} weights, the model {}",
@@ -141,27 +155,58 @@ pub fn read(path: &Path, shapes: &[Shape]) -> Result<(Held, Story), CheckpointEr
 
 /// Reads the story alone. Checks that the file is whole.
 pub fn read_story(path: &Path) -> Result<Story, CheckpointError> {
-    let bytes = bytes_of(path)?;
-    parse(path, &bytes).map(|(_, story)| story)
+    Header::read(path).map(|(_, header)| header.story)
 }
 
-fn bytes_of(path: &Path) -> Result<Vec<u8>, CheckpointError> {
-    fs::read(path).map_err(|source| CheckpointError::Io { path: path.to_owned(), source })
-}
-
-fn parse<'b>(path: &Path, bytes: &'b [u8]) -> Result<(SafeTensors<'b>, Story), CheckpointError> {
-    let wrong = |why: String| CheckpointError::Wrong { path: path.to_owned(), why };
-    let not_ours = |error: &dyn std::fmt::Display| wrong(format!("it is no checkpoint: {error}"));
-    let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(|error| not_ours(&error))?;
-    let tensors = SafeTensors::deserialize(bytes).map_err(|error| not_ours(&error))?;
-    let story = metadata.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
-    let story = story.ok_or_else(|| not_ours(&"it doesn't tell of a run"))?;
-    let story: Story = serde_json::from_str(story).map_err(|error| not_ours(&error))?;
-    if story.version > VERSION {
-        return Err(wrong(format!(
-            "it has version {}, this program knows {VERSION}",
-            story.version
-        )));
+fn floats(from: &mut impl Read, count: usize) -> io::Result<Vec<f32>> {
+    let mut numbers = Vec::with_capacity(count);
+    let mut bytes = [0; 4 * AT_ONCE];
+    while numbers.len() < count {
+        let bytes = &mut bytes[..4 * AT_ONCE.min(count - numbers.len())];
+        from.read_exact(bytes)?;
+        numbers.extend(bytes.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)));
     }
-    Ok((tensors, story))
+    Ok(numbers)
+}
+
+/// What a file says of itself before the numbers begin.
+struct Header {
+    tensors: Metadata,
+    /// Where in the file the numbers begin.
+    data_at: u64,
+    story: Story,
+}
+
+impl Header {
+    fn read(path: &Path) -> Result<(BufReader<File>, Self), CheckpointError> {
+        let failed = |source| CheckpointError::Io { path: path.to_owned(), source };
+        let wrong = |why: String| CheckpointError::Wrong { path: path.to_owned(), why };
+        let not_ours =
+            |error: &dyn std::fmt::Display| wrong(format!("it is no checkpoint: {error}"));
+        let file = File::open(path).map_err(failed)?;
+        let size = file.metadata().map_err(failed)?.len();
+        let mut file = BufReader::with_capacity(4 * AT_ONCE, file);
+        let mut length = [0; 8];
+        file.read_exact(&mut length).map_err(|_| not_ours(&"it is too short"))?;
+        // Also where the length is no length, but the start of another sort of file.
+        let data_at = u64::from_le_bytes(length).checked_add(8).filter(|end| *end <= size);
+        let data_at = data_at.ok_or_else(|| not_ours(&"it is cut off, or none at all"))?;
+        let mut header = Vec::new();
+        file.by_ref().take(data_at - 8).read_to_end(&mut header).map_err(failed)?;
+        let tensors: Metadata =
+            serde_json::from_slice(&header).map_err(|error| not_ours(&error))?;
+        if data_at + tensors.data_len() as u64 != size {
+            return Err(not_ours(&"it is cut off, or longer than it says"));
+        }
+        let story = tensors.metadata().as_ref().and_then(|metadata| metadata.get(KEY));
+        let story = story.ok_or_else(|| not_ours(&"it doesn't tell of a run"))?;
+        let story: Story = serde_json::from_str(story).map_err(|error| not_ours(&error))?;
+        if story.version > VERSION {
+            return Err(wrong(format!(
+                "it has version {}, this program knows {VERSION}",
+                story.version
+            )));
+        }
+        Ok((file, Self { tensors, data_at, story }))
+    }
 }

@@ -8,6 +8,7 @@
 //! `surefoot`, a JSON object, see [`Story`].
 
 mod file;
+mod lock;
 mod shelf;
 
 use std::path::PathBuf;
@@ -36,18 +37,36 @@ pub struct Story {
     pub scale: LossScale,
     /// What the order of the data depends on; a resumed run must have the same.
     pub order: Order,
+    /// Steps with inf or NaN since the last good one; 0 in files of earlier versions.
+    #[serde(default)]
+    pub bad_in_a_row: u32,
     /// The epoch that is under way.
     pub running: Running,
     /// Epochs that are done.
     pub epochs: Vec<EpochReport>,
     /// The best checkpoint so far.
     pub best: Option<Best>,
+    /// What a budget led to; none without one, and in files of earlier versions.
+    #[serde(default)]
+    pub fitted: Option<Fitted>,
     /// Seconds of training so far.
     pub seconds: f64,
     /// The configuration as it was read, so that a checkpoint explains itself.
     pub config: String,
     /// Keys that flags overrode.
     pub flags: Vec<(String, String)>,
+}
+
+/// How many samples are run at once to stay within a budget. A resumed run takes it over: in other
+/// parts a batch's gradient would be added up in another order, and differ in its last bits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fitted {
+    /// The device it was tried on.
+    pub device: String,
+    /// The budget in bytes.
+    pub budget: u64,
+    /// Samples that are run at once.
+    pub micro_batch: usize,
 }
 
 /// What decides which sample comes when.
@@ -85,15 +104,35 @@ mod bits {
     }
 }
 
+/// JSON has no NaN and no infinity: `serde_json` writes both as null, which is read as NaN, so
+/// that a run whose loss is no number can still be read back.
+pub(crate) fn number_or_nan<'de, D: serde::Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Option::<f64>::deserialize(from).map(|number| number.unwrap_or(f64::NAN))
+}
+
 /// The checkpoint that tested best.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Best {
     /// Its step.
     pub step: u64,
     /// Its loss on the test samples.
+    #[serde(deserialize_with = "number_or_nan")]
     pub test_loss: f64,
     /// Its share of right answers on the test samples.
+    #[serde(deserialize_with = "number_or_nan")]
     pub test_accuracy: f64,
+}
+
+impl Best {
+    /// Whether a test with these results is better: by its accuracy, then by its loss. A loss that
+    /// is no number is the worst.
+    pub fn is_beaten_by(&self, accuracy: f64, loss: f64) -> bool {
+        let rank = |accuracy: f64, loss: f64| {
+            let number = |number: f64| if number.is_nan() { f64::NEG_INFINITY } else { number };
+            (number(accuracy), number(-loss))
+        };
+        rank(accuracy, loss) > rank(self.test_accuracy, self.test_loss)
+    }
 }
 
 /// A checkpoint that can't be written or read.
@@ -107,6 +146,14 @@ pub enum CheckpointError {
         /// What it said.
         source: std::io::Error,
     },
+    /// Another run is at work in the folder.
+    #[error("{}: another run is at work there{}", folder.display(), named(*process))]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+        /// The other run's process, if it could be told.
+        process: Option<u32>,
+    },
     /// It is no checkpoint of this program.
     #[error("{}: {why}", path.display())]
     Wrong {
@@ -115,4 +162,8 @@ pub enum CheckpointError {
         /// What is wrong with it.
         why: String,
     },
+}
+
+fn named(process: Option<u32>) -> String {
+    process.map(|process| format!(", in process {process}")).unwrap_or_default()
 }

@@ -2,16 +2,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use super::lock::{Lock, is_taken};
 use super::{CheckpointError, Story, read_story, write};
 use crate::parameters::Shape;
 use crate::state::Held;
 
-/// A folder that belongs to one run.
+/// A folder that belongs to one run: as long as a shelf or a clone of it is there, no other can be
+/// made for the folder, by this process or another.
 #[derive(Clone, Debug)]
 pub struct Shelf {
     folder: PathBuf,
     keep: usize,
+    _lock: Arc<Lock>,
 }
 
 impl Shelf {
@@ -19,6 +23,7 @@ impl Shelf {
     pub fn new(folder: &Path, keep: usize) -> Result<Self, CheckpointError> {
         let failed = |source| CheckpointError::Io { path: folder.to_owned(), source };
         fs::create_dir_all(folder).map_err(failed)?;
+        let lock = Lock::take(folder)?;
         for entry in fs::read_dir(folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             let name = path.file_name().map(|name| name.to_string_lossy().into_owned());
@@ -26,7 +31,17 @@ impl Shelf {
                 let _ = fs::remove_file(path);
             }
         }
-        Ok(Self { folder: folder.to_owned(), keep })
+        Ok(Self { folder: folder.to_owned(), keep, _lock: Arc::new(lock) })
+    }
+
+    /// Uses the first folder of [`fresh_folder`] that no run took in the meantime.
+    pub fn fresh(wanted: &Path, keep: usize) -> Result<Self, CheckpointError> {
+        loop {
+            match Self::new(&fresh_folder(wanted), keep) {
+                Err(CheckpointError::InUse { folder, .. }) if is_taken(&folder) => {}
+                other => return other,
+            }
+        }
     }
 
     /// The folder.
@@ -69,6 +84,29 @@ impl Shelf {
         Ok(path)
     }
 
+    /// Moves the checkpoints after `step` into a folder of their own, and says which: a run that
+    /// goes on from `step` leaves them behind, and would be taken up at them the next time.
+    pub fn set_aside_after(&self, step: u64) -> Result<Option<PathBuf>, CheckpointError> {
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| CheckpointError::Io { path, source }
+        };
+        let later: Vec<u64> = self.steps().into_iter().filter(|other| *other > step).collect();
+        if later.is_empty() {
+            return Ok(None);
+        }
+        let wanted = self.folder.join(format!("abandoned-after-step-{step:08}"));
+        let mut folders = (1..10_000).map(|number| numbered(&wanted, number));
+        let aside = folders.find(|folder| !folder.exists()).unwrap_or(wanted);
+        fs::create_dir_all(&aside).map_err(failed(&aside))?;
+        for step in later {
+            let path = self.path(step);
+            let name = path.file_name().unwrap_or_default();
+            fs::rename(&path, aside.join(name)).map_err(failed(&path))?;
+        }
+        Ok(Some(aside))
+    }
+
     /// The latest checkpoint that can be read; those that can't are named.
     pub fn latest(&self) -> (Option<PathBuf>, Vec<CheckpointError>) {
         let mut unreadable = Vec::new();
@@ -90,13 +128,17 @@ fn step_of(path: &Path) -> Option<u64> {
 /// `wanted`, or `wanted-2` and so on if a run is there already.
 pub fn fresh_folder(wanted: &Path) -> PathBuf {
     let folders = (1..10_000).map(|number| numbered(wanted, number));
-    folders.into_iter().find(|folder| !has_run(folder)).unwrap_or_else(|| wanted.to_owned())
+    folders
+        .into_iter()
+        .find(|folder| !has_run(folder) && !is_taken(folder))
+        .unwrap_or_else(|| wanted.to_owned())
 }
 
 /// The last folder that [`fresh_folder`] gave out for `wanted` and that has a run in it.
 pub fn latest_folder(wanted: &Path) -> Option<PathBuf> {
     let folders = (1..10_000).map(|number| numbered(wanted, number));
-    folders.take_while(|folder| has_run(folder)).last()
+    // One in between may have been stopped before its first checkpoint.
+    folders.take_while(|folder| folder.is_dir()).filter(|folder| has_run(folder)).last()
 }
 
 fn has_run(folder: &Path) -> bool {
@@ -117,6 +159,7 @@ fn numbered(wanted: &Path, number: usize) -> PathBuf {
 mod tests {
     use super::*;
     use crate::checkpoint::{Best, Order, Running, VERSION, read};
+    use crate::report::EpochReport;
     use crate::scale::LossScale;
 
     pub(crate) fn story(step: u64, best: Option<u64>) -> Story {
@@ -126,9 +169,11 @@ mod tests {
             updates: step,
             scale: LossScale::default(),
             order: Order { seed: 1, batch: 2, samples: 3 },
+            bad_in_a_row: 3,
             running: Running { loss: 0.1 + 0.2, ..Running::default() },
             epochs: Vec::new(),
             best: best.map(|step| Best { step, test_loss: 1.0, test_accuracy: 0.5 }),
+            fitted: None,
             seconds: 1.5,
             config: "x: 1\n".into(),
             flags: Vec::new(),
@@ -157,6 +202,36 @@ mod tests {
         assert_eq!(back, held);
         assert_eq!(tale, story(7, None));
         assert_eq!(back.values[0][2].to_bits(), (-0.0f32).to_bits());
+    }
+
+    #[test]
+    fn a_loss_that_is_no_number_leaves_the_checkpoint_readable() {
+        let folder = tempfile::tempdir().unwrap();
+        let shelf = Shelf::new(folder.path(), 2).unwrap();
+        let (held, shapes) = held(7);
+        for bad in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            let mut written = story(7, Some(7));
+            written.epochs = vec![EpochReport {
+                epoch: 1,
+                step: 7,
+                train_loss: bad,
+                train_accuracy: 0.25,
+                test_loss: bad,
+                test_accuracy: bad,
+                samples_per_second: bad,
+                memory: 1,
+                device: "cpu".into(),
+            }];
+            written.best = Some(Best { step: 7, test_loss: bad, test_accuracy: 0.5 });
+            let path = shelf.put(&held, &shapes, &written).unwrap();
+            let (_, back) = read(&path, &shapes).unwrap();
+            assert!(back.epochs[0].test_loss.is_nan() && back.epochs[0].train_loss.is_nan());
+            assert_eq!(back.epochs[0].train_accuracy, 0.25);
+            let best = back.best.unwrap();
+            assert!(best.test_loss.is_nan() && best.is_beaten_by(0.5, 3.0), "{bad}");
+            assert!(!best.is_beaten_by(0.5, f64::NAN) && !best.is_beaten_by(0.4, 3.0), "{bad}");
+            assert_eq!(shelf.latest().0, Some(path));
+        }
     }
 
     #[test]
@@ -190,6 +265,27 @@ mod tests {
         assert!(read(&path, &other).unwrap_err().to_string().contains("[4, 1]"));
         let more = vec![shapes[0].clone(), Shape { name: "b".into(), dims: vec![1] }];
         assert!(read(&path, &more).unwrap_err().to_string().contains("no model.b"));
+    }
+
+    #[test]
+    fn a_folder_is_for_one_run_at_a_time() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = place.path().join("run");
+        let first = Shelf::new(&folder, 1).unwrap();
+        let half_written = folder.join(".step-00000001.safetensors.99.tmp");
+        fs::write(&half_written, "half").unwrap();
+        let error = Shelf::new(&folder, 1).unwrap_err();
+        let process = Some(std::process::id());
+        assert!(matches!(&error, CheckpointError::InUse { process: p, .. } if *p == process));
+        assert!(error.to_string().contains("another run is at work"), "{error}");
+        assert!(half_written.exists(), "it is the other run's");
+        let second = Shelf::fresh(&folder, 1).unwrap();
+        assert_eq!(second.folder(), place.path().join("run-2"));
+        let (held, shapes) = held(1);
+        second.put(&held, &shapes, &story(1, None)).unwrap();
+        assert_eq!(latest_folder(&folder).as_deref(), Some(second.folder()));
+        drop(first);
+        assert_eq!(Shelf::fresh(&folder, 1).unwrap().folder(), folder, "nothing was saved there");
     }
 
     #[test]

@@ -10,6 +10,12 @@ use super::{
 use crate::data::Augment;
 use crate::optimizer::{Rule, Schedule};
 
+/// The longest run that can be asked for: its steps can be counted without running over.
+const MOST_EPOCHS: u64 = 1_000_000_000;
+const MOST_STEPS: u64 = 1_000_000_000_000_000;
+/// The most samples of a step.
+const MOST_SAMPLES: usize = 1 << 30;
+
 impl Config {
     /// Reads a text; see [`Config::read`].
     pub fn parse(text: &str, flags: &[(String, String)]) -> Result<Self, ConfigError> {
@@ -63,6 +69,15 @@ impl Config {
             return Err(ConfigError::at(0, "a table has no pixels for the model cnn")
                 .hint("set model.kind to mlp"));
         }
+        let samples = self.batch_size.checked_mul(self.accumulate);
+        if samples.is_none_or(|samples| samples > MOST_SAMPLES) {
+            let (batch, times) = (self.batch_size, self.accumulate);
+            let why = format!(
+                "batch_size {batch} times accumulate {times} is more than {MOST_SAMPLES} samples \
+                 for one step"
+            );
+            return Err(ConfigError::at(0, why).hint("make one of them smaller"));
+        }
         Ok(())
     }
 }
@@ -85,9 +100,12 @@ fn loading(root: &mut Section) -> Result<LoadingConfig, ConfigError> {
 }
 
 fn length(root: &mut Section) -> Result<Length, ConfigError> {
-    let wanted = "a whole number above 0";
-    let epochs = root.number("epochs", |n: u64| n > 0, wanted)?;
-    let steps = root.number("steps", |n: u64| n > 0, wanted)?;
+    let mut up_to = |key: &'static str, most: u64| {
+        let wanted = format!("a whole number above 0 and up to {most}");
+        root.number(key, |n: u64| (1..=most).contains(&n), &wanted)
+    };
+    let epochs = up_to("epochs", MOST_EPOCHS)?;
+    let steps = up_to("steps", MOST_STEPS)?;
     match (epochs, steps) {
         // A flag `--steps` cuts a run short whose file says epochs.
         (_, Some(steps)) => Ok(Length::Steps(steps)),

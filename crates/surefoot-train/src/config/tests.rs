@@ -49,6 +49,17 @@ fn a_wrong_value_says_what_would_be_right() {
 }
 
 #[test]
+fn numbers_that_run_over_when_multiplied_are_refused() {
+    // 2^32 times 2^32 is 0 in 64 bits.
+    let error = wrong(&format!("{SMALL}batch_size: 4294967296\naccumulate: 4294967296\n"));
+    assert!(error.why.contains("samples for one step") && error.hint.is_some(), "{error}");
+    assert!(wrong(&format!("{SMALL}batch_size: {}\n", u64::MAX)).why.contains("batch_size"));
+    let flags = [("epochs".to_owned(), u64::MAX.to_string())];
+    let error = Config::parse(SMALL, &flags).unwrap_err();
+    assert!(error.why.contains("up to 1000000000"), "{error}");
+}
+
+#[test]
 fn loading_is_chosen_unless_it_is_said() {
     let config = |text: &str| Config::parse(&format!("{SMALL}{text}"), &[]).unwrap().loading;
     assert_eq!(config(""), LoadingConfig::default());

@@ -1,7 +1,7 @@
 //! What is done to a sample between the file and the model: normalising, and for training
 //! flips and shifted crops that depend on the seed, the epoch and the sample alone.
 
-use super::{Form, Sample, Source};
+use super::{Form, Sample, Source, read_caught};
 use crate::chance::Chance;
 
 /// Changes that make more of few images.
@@ -41,7 +41,10 @@ impl Transform {
             let mut count = 0usize;
             let per_channel = form.size() / channels;
             for at in (0..source.len()).step_by(every) {
-                let Ok(Sample::Dense { values, .. }) = source.read(at) else { continue };
+                let Ok(Sample::Dense { values, .. }) = read_caught(source, at) else { continue };
+                if values.len() != form.size() {
+                    continue;
+                }
                 for (channel, values) in values.chunks_exact(per_channel).enumerate() {
                     sum[channel] += values.iter().map(|v| f64::from(*v)).sum::<f64>();
                     squares[channel] += values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
@@ -133,6 +136,37 @@ mod tests {
             count += values.len() as f64;
         }
         assert!((sum / count).abs() < 1e-3 && (squares / count - 1.0).abs() < 1e-3);
+    }
+
+    /// Three samples, of which the second makes its decoder panic and the third is too long.
+    struct Bad;
+
+    impl Source for Bad {
+        fn len(&self) -> usize {
+            3
+        }
+
+        fn form(&self) -> Form {
+            Form::Dense { channels: 1, height: 1, width: 2, classes: 2 }
+        }
+
+        fn read(&self, at: usize) -> Result<Sample, String> {
+            match at {
+                0 => Ok(Sample::Dense { values: vec![1.0, 3.0], label: 0 }),
+                1 => panic!("no decoder is perfect"),
+                _ => Ok(Sample::Dense { values: vec![9.0; 8], label: 0 }),
+            }
+        }
+
+        fn name(&self, at: usize) -> String {
+            at.to_string()
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_passed_over() {
+        let transform = Transform::learn(&Bad, true, Augment::default());
+        assert_eq!((transform.mean[0], transform.scale[0]), (2.0, 1.0));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod subset;
 mod table;
 mod text;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 pub use augment::{Augment, Transform};
@@ -99,6 +100,12 @@ pub trait Source: Send + Sync {
 
     /// What a person would call a sample: its file or line.
     fn name(&self, at: usize) -> String;
+}
+
+/// Reads a sample; one that its decoder panics on is one that can't be read.
+pub(crate) fn read_caught(source: &dyn Source, at: usize) -> Result<Sample, String> {
+    catch_unwind(AssertUnwindSafe(|| source.read(at)))
+        .unwrap_or_else(|_| Err("reading it panicked".to_owned()))
 }
 
 /// Data that can't be used: which, where and why.

@@ -1,6 +1,5 @@
 //! What batches are made of, and which samples form which batch.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use surefoot::{Fault, FaultKind};
@@ -8,7 +7,7 @@ use surefoot::{Fault, FaultKind};
 use crate::batch::HostBatch;
 use crate::chance::Chance;
 use crate::config::OnBadSample;
-use crate::data::{Sample, Source, Transform};
+use crate::data::{Sample, Source, Transform, read_caught};
 
 /// What batches are made of.
 #[derive(Clone)]
@@ -44,8 +43,7 @@ impl Recipe {
     }
 
     fn sample(&self, at: usize, epoch: u64) -> Result<Sample, String> {
-        let read = catch_unwind(AssertUnwindSafe(|| self.source.read(at)));
-        let mut sample = read.unwrap_or_else(|_| Err("reading it panicked".to_owned()))?;
+        let mut sample = read_caught(&*self.source, at)?;
         if let Sample::Dense { values, .. } = &mut sample {
             if values.len() != self.source.form().size() {
                 return Err(format!("it has {} numbers", values.len()));

@@ -32,9 +32,13 @@ pub struct Score {
 /// A Burn module that the loop can train.
 ///
 /// Implement it for a module of your own: run it on the batch and score the result, for
-/// instance with [`Score::of_classes`]. Layers whose result for one sample depends on the
-/// others in the batch (batch normalisation) make a batch in parts differ from the whole one;
-/// prefer group or layer normalisation.
+/// instance with [`Score::of_classes`].
+///
+/// Layers whose result for one sample depends on the others in the batch (batch normalisation)
+/// make a batch in parts differ from the whole one, and their running statistics are changed once
+/// for each part; prefer group or layer normalisation. Dropout draws from the device's generator,
+/// not from the run's seed: a step that is done again, or a resumed run, drops other numbers. Both
+/// know that they are trained by what they are given, so a layer with weights has to come first.
 pub trait Trainable: Module {
     /// Scores a batch. Heavy operations should go through `cast`, which makes them run in the
     /// run's precision.

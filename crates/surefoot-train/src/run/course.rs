@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use surefoot::device::DeviceName;
 
 use super::{Run, TrainError};
-use crate::checkpoint::{self, Best, Running};
+use crate::checkpoint::{self, Best, Fitted, Running};
 use crate::loader::Loading;
 use crate::model::Trainable;
 use crate::parameters::Shape;
-use crate::report::{EpochReport, FaultReport};
+use crate::report::{EpochReport, FaultReport, News};
 use crate::state::{Held, State};
 
 /// What changes while a run goes on.
@@ -22,8 +22,11 @@ pub(super) struct Course<M> {
     pub(super) faults: Vec<FaultReport>,
     pub(super) bad_in_a_row: u32,
     pub(super) checkpointing: bool,
-    pub(super) held: Option<(Held, Running, Vec<EpochReport>)>,
+    pub(super) held: Option<HostCopy<M>>,
+    /// The step that the run last went back to, and how often in a row.
+    pub(super) rewound: (u64, u32),
     pub(super) micro_batch: usize,
+    pub(super) fitted: Option<Fitted>,
     pub(super) held_at: Instant,
     pub(super) holding_took: Duration,
     pub(super) started: Instant,
@@ -32,6 +35,18 @@ pub(super) struct Course<M> {
     pub(super) loading: Loading,
     /// The time of each of the first steps, until how to load is chosen by it.
     pub(super) paces: Vec<Duration>,
+}
+
+/// A run at one step in the host's memory: all that is needed to go on without its device.
+#[derive(Clone)]
+pub(super) struct HostCopy<M> {
+    pub(super) held: Held,
+    pub(super) running: Running,
+    pub(super) epochs: Vec<EpochReport>,
+    pub(super) best: Option<Best>,
+    /// The model that the numbers belong in, on the host with all that isn't a weight: what was
+    /// on a lost device can't be moved to another.
+    pub(super) model: M,
 }
 
 impl<M> Course<M> {
@@ -58,6 +73,7 @@ impl Run<'_> {
         shapes: &[Shape],
         resume: Option<&Path>,
         loading: Loading,
+        tell: &mut dyn FnMut(&News),
     ) -> Result<Course<M>, TrainError> {
         let now = Instant::now();
         let mut course = Course {
@@ -69,7 +85,9 @@ impl Run<'_> {
             bad_in_a_row: 0,
             checkpointing: false,
             held: None,
+            rewound: (0, 0),
             micro_batch: self.config.batch_size,
+            fitted: None,
             held_at: now,
             holding_took: Duration::ZERO,
             started: now,
@@ -88,11 +106,16 @@ impl Run<'_> {
             );
             return Err(TrainError::OtherRun { path: path.to_owned(), why });
         }
+        if let Some(folder) = self.shelf.set_aside_after(held.step)? {
+            tell(&News::SetAside { after: held.step, folder });
+        }
         let burn = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
-        course.state = State::from_held(&held, course.state.model, device, burn.burn());
+        course.state = State::from_held(held, course.state.model, device, burn.burn());
+        course.bad_in_a_row = story.bad_in_a_row;
         course.running = story.running;
         course.epochs = story.epochs;
         course.best = story.best;
+        course.fitted = story.fitted;
         course.seconds_before = story.seconds;
         course.epoch_started.1 = course.state.step;
         Ok(course)

@@ -41,6 +41,10 @@ impl Run<'_> {
         let Some(tested) = self.test(course, shapes, tell)? else {
             return Ok(Stretch::Rewound);
         };
+        for what in &tested.skipped {
+            course.running.skipped_samples += 1;
+            tell(&News::SkippedSample { what: what.clone() });
+        }
         let items = course.running.items.max(1) as f64;
         let device =
             self.footing.device().map_err(|fault| self.stopped(fault, course.state.step, None))?;
@@ -55,10 +59,8 @@ impl Run<'_> {
             memory: device.memory_in_use(),
             device: course.state.device.to_string(),
         };
-        let better = course.best.as_ref().is_none_or(|best| {
-            (tested.accuracy, -tested.loss) > (best.test_accuracy, -best.test_loss)
-        });
-        if better {
+        let best = course.best.as_ref();
+        if best.is_none_or(|best| best.is_beaten_by(tested.accuracy, tested.loss)) {
             course.best = Some(Best {
                 step: course.state.step,
                 test_loss: tested.loss,

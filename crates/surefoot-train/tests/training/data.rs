@@ -58,6 +58,30 @@ fn a_bad_sample_ends_the_run_with_its_name_or_is_left_out_and_counted() {
 }
 
 #[test]
+fn bad_samples_among_those_to_test_on_are_told_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("points.csv");
+    let text = table(false) + &"1,not a number,a\n".repeat(20);
+    fs::write(&file, text).unwrap();
+    let trial = Trial { config: CSV, ..Trial::new(folder.path()) }
+        .set("data.path", &file.display().to_string())
+        .set("data.on_bad_sample", "skip");
+    let (report, news) = trial.run().unwrap();
+    let told: Vec<&String> = news
+        .iter()
+        .filter_map(|news| match news {
+            News::SkippedSample { what } => Some(what),
+            _ => None,
+        })
+        .collect();
+    // Each of them once in each epoch, whichever way the data was split.
+    assert_eq!(told.len(), 8 * 20);
+    assert_eq!(report.skipped_samples, told.len() as u64);
+    let lines: std::collections::BTreeSet<_> = told.into_iter().collect();
+    assert_eq!(lines.len(), 20);
+}
+
+#[test]
 fn a_text_is_learned_character_by_character() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("text.txt");

@@ -33,3 +33,16 @@ fn a_run_that_keeps_diverging_stops_and_names_the_first_bad_tensor() {
     assert!(fault.advice[0].contains("optimizer.lr"));
     assert!(step < 40);
 }
+
+#[test]
+fn in_fp16_a_run_stops_only_when_the_loss_scale_cannot_be_to_blame() {
+    let folder = tempfile::tempdir().unwrap();
+    let trial = Trial::new(folder.path())
+        .set("optimizer", "{kind: sgd, lr: 1e30, schedule: constant}")
+        .set("clip_norm", "null")
+        .set("precision", "fp16")
+        .set("steps", "40");
+    let Err(TrainError::Fault { fault, .. }) = trial.run() else { panic!() };
+    // The scale is halved from 65536 to 1 in 16 steps; at 1 it has nothing to do with it.
+    assert!(fault.root_cause().contains("17 steps in a row"), "{fault}");
+}

@@ -4,17 +4,20 @@ use std::path::Path;
 
 use crate::harness::{SPARE, Trial};
 use surefoot::device::DeviceName;
-use surefoot_train::TrainError;
-use surefoot_train::checkpoint::{read, read_story};
+use surefoot_train::checkpoint::{Shelf, read, read_story, write};
 use surefoot_train::model::Builtin;
-use surefoot_train::parameters::shapes;
+use surefoot_train::parameters::{Shape, shapes};
+use surefoot_train::{News, TrainError};
 
-fn weights(path: &Path) -> Vec<Vec<u32>> {
+fn model_shapes() -> Vec<Shape> {
     let device = burn::tensor::Device::flex();
     let config = surefoot_train::Config::parse(crate::harness::SHORT, &[]).unwrap();
     let data = surefoot_train::data::open(&config.data, config.seed).unwrap();
-    let shapes = shapes(&Builtin::new(&config.model, data.form(), config.seed, &device));
-    let (held, _) = read(path, &shapes).unwrap();
+    shapes(&Builtin::new(&config.model, data.form(), config.seed, &device))
+}
+
+fn weights(path: &Path) -> Vec<Vec<u32>> {
+    let (held, _) = read(path, &model_shapes()).unwrap();
     let moments = held.first.iter().chain(&held.second).flatten();
     let all = held.values.iter().chain(moments);
     all.map(|numbers| numbers.iter().map(|number| number.to_bits()).collect()).collect()
@@ -41,6 +44,53 @@ fn stopping_anywhere_and_going_on_gives_the_same_bits() {
         };
         assert_eq!(losses(&second), losses(&expected), "{stop_after}");
     }
+}
+
+#[test]
+fn going_on_from_further_back_leaves_no_later_step_to_be_taken_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let every = |steps: &'static str| {
+        let trial = Trial::new(folder.path()).set("checkpoint.every", "2");
+        trial.set("checkpoint.keep", "9").set("steps", steps)
+    };
+    every("12").run().unwrap();
+    let from = folder.path().join("step-00000004.safetensors");
+    let trial = Trial { resume: Some(&from), ..every("7") };
+    let (report, news) = trial.set("optimizer.lr", "0.5").run().unwrap();
+    let shelf = Shelf::new(folder.path(), 9).unwrap();
+    assert_eq!(shelf.latest().0, Some(report.checkpoint), "{:?}", shelf.steps());
+    assert_eq!(shelf.steps(), [2, 4, 6, 7]);
+    let aside = news.iter().find_map(|news| match news {
+        News::SetAside { after: 4, folder } => Some(folder.clone()),
+        _ => None,
+    });
+    // The user may want them back.
+    let kept = std::fs::read_dir(aside.unwrap()).unwrap().count();
+    assert_eq!(kept, 5, "6, 8, 9, 10 and 12");
+}
+
+#[test]
+fn a_run_within_a_budget_goes_on_with_the_same_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let trial = Trial { stop_after: Some(2), ..Trial::new(folder.path()) };
+    let first = trial.set("memory", "64GiB").run().unwrap().0.checkpoint;
+    // As if less had been free when the run began.
+    let shapes = model_shapes();
+    let (held, mut story) = read(&first, &shapes).unwrap();
+    let fitted = story.fitted.as_mut().unwrap();
+    assert_eq!((fitted.micro_batch, fitted.device.as_str()), (160, "cpu"));
+    fitted.micro_batch = 40;
+    write(&first, &held, &shapes, &story).unwrap();
+    let parts = |memory: &str| {
+        let trial = Trial { resume: Some(&first), ..Trial::new(folder.path()) };
+        let (_, news) = trial.set("memory", memory).set("steps", "3").run().unwrap();
+        news.iter().find_map(|news| match news {
+            News::Fitted { micro_batch, .. } => Some(*micro_batch),
+            _ => None,
+        })
+    };
+    assert_eq!(parts("64GiB"), Some(40));
+    assert_eq!(parts("65GiB"), Some(160), "another budget is another fit");
 }
 
 #[test]

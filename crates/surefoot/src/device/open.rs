@@ -105,6 +105,21 @@ impl OpenDevice {
         }
     }
 
+    /// Runs `work` and gives the most bytes that were in use meanwhile. What was in use earlier
+    /// and is free again doesn't count, where the system can forget it.
+    pub fn peak_during<T>(&self, work: impl FnOnce() -> T) -> (T, u64) {
+        let on_cpu = self.info.name.backend == Backend::Cpu;
+        // The system has one figure: what it has seen so far is kept for `memory_peak`.
+        self.peak.fetch_max(self.memory_peak(), Ordering::Relaxed);
+        if on_cpu {
+            memory::forget_peak_resident();
+        }
+        let result = work();
+        let used = self.memory_in_use();
+        let system = memory::peak_resident().filter(|_| on_cpu);
+        (result, system.map_or(used, |peak| peak.max(used)))
+    }
+
     /// The bytes that an allocation may take before it would be refused or take the process
     /// down: what the host has available on the CPU and on unified memory, the rest of its own
     /// memory elsewhere.
@@ -190,6 +205,17 @@ mod tests {
         assert!(Arc::ptr_eq(&first, &second));
         assert!(first.info.dtypes.contains(&Dtype::F32));
         assert!(first.memory_in_use() > 0 && first.memory_peak() >= first.memory_in_use() / 2);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_peak_is_of_its_own_time_and_the_highest_is_not_forgotten() {
+        let cpu = open(DeviceName::CPU).unwrap();
+        let take =
+            |bytes: usize| cpu.peak_during(|| std::hint::black_box(vec![1u8; bytes]).len()).1;
+        let (high, low) = (take(256 << 20), take(1 << 20));
+        assert!(low + (128 << 20) < high, "{low} {high}");
+        assert!(cpu.memory_peak() >= high);
     }
 
     #[cfg(not(feature = "cuda"))]

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Autocast, Dtype, DtypeSupport, probe_dtype};
+use super::{Dtype, DtypeSupport, probe_dtype};
 use crate::device::{DeviceKind, OpenDevice};
 use crate::fault::{Fault, FaultKind};
 
@@ -31,13 +31,6 @@ pub struct Resolved {
     pub compute: Dtype,
     /// Why this one.
     pub reason: String,
-}
-
-impl Resolved {
-    /// The casts that go with it.
-    pub fn autocast(&self) -> Autocast {
-        Autocast::new(self.compute)
-    }
 }
 
 impl Precision {

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, Float, Int, Tensor};
 
+use crate::fault::{Fault, FaultKind};
 use crate::place::Place;
 
 /// Samples that can be taken apart along their first dimension.
@@ -14,6 +15,11 @@ pub trait Batch: Place {
     /// The samples of a range.
     #[must_use]
     fn part(&self, range: Range<usize>) -> Self;
+
+    /// Checks that what belongs together has the same number of samples.
+    fn check(&self, _operation: &str) -> Result<(), Fault> {
+        Ok(())
+    }
 }
 
 /// A result for some of the samples.
@@ -54,6 +60,18 @@ impl<A: Batch, B: Batch> Batch for (A, B) {
 
     fn part(&self, range: Range<usize>) -> Self {
         (self.0.part(range.clone()), self.1.part(range))
+    }
+
+    fn check(&self, operation: &str) -> Result<(), Fault> {
+        self.0.check(operation)?;
+        self.1.check(operation)?;
+        let (first, second) = (self.0.samples(), self.1.samples());
+        if first == second {
+            return Ok(());
+        }
+        let message = format!("a batch has {first} samples beside {second} that belong to them");
+        Err(Fault::new(FaultKind::ShapeMismatch, operation, message)
+            .advise("give both the same length in their first dimension"))
     }
 }
 

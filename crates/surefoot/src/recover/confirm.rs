@@ -74,12 +74,9 @@ impl<const D: usize> Confirm for Tensor<D, Float> {
             return Some(f64::INFINITY);
         }
         let (mine, theirs) = (numbers(self)?, numbers(reference)?);
-        let scale = theirs.iter().fold(1e-6f64, |most, number| most.max(number.abs()));
-        Some(mine.iter().zip(&theirs).fold(0.0, |most, (a, b)| {
-            let gap = (a - b).abs() / scale;
-            // NaN on one side is as far as can be; `max` would drop it.
-            if gap.is_nan() && !(a.is_nan() && b.is_nan()) { f64::INFINITY } else { gap.max(most) }
-        }))
+        let sizes = theirs.iter().map(|number| number.abs()).filter(|size| size.is_finite());
+        let scale = sizes.fold(1e-6f64, f64::max);
+        Some(mine.iter().zip(&theirs).fold(0.0, |most, (a, b)| gap(*a, *b, scale).max(most)))
     }
 }
 
@@ -126,17 +123,32 @@ macro_rules! confirmed_floats {
             }
 
             fn distance(&self, reference: &Self) -> Option<f64> {
-                let scale = f64::from(reference.abs()).max(1e-6);
-                Some((f64::from(*self) - f64::from(*reference)).abs() / scale)
+                let (number, reference) = (f64::from(*self), f64::from(*reference));
+                let size = Some(reference.abs()).filter(|size| size.is_finite());
+                Some(gap(number, reference, size.unwrap_or_default().max(1e-6)))
             }
         }
     )+};
 }
 confirmed_floats!(f32, f64);
 
-/// The largest distance of several parts; not comparable if one isn't.
+/// How far a number is from another. NaN or infinity on one side alone is as far as can be: `max`
+/// and `>` would pass over a NaN.
+fn gap(number: f64, reference: f64, scale: f64) -> f64 {
+    if number == reference || (number.is_nan() && reference.is_nan()) {
+        return 0.0;
+    }
+    let gap = (number - reference).abs() / scale;
+    if gap.is_nan() { f64::INFINITY } else { gap }
+}
+
+/// The largest distance of several parts, where NaN is the largest of all; not comparable if one
+/// part isn't.
 fn farthest(distances: impl IntoIterator<Item = Option<f64>>) -> Option<f64> {
-    distances.into_iter().try_fold(0.0f64, |most, distance| Some(most.max(distance?)))
+    distances.into_iter().try_fold(0.0f64, |most, distance| {
+        let distance = distance?;
+        Some(if distance.is_nan() { f64::INFINITY } else { most.max(distance) })
+    })
 }
 
 impl<T: Confirm> Confirm for Vec<T> {
@@ -221,6 +233,22 @@ mod tests {
         let nan = Tensor::<1>::from_floats([f32::NAN, 50.0], &device);
         assert_eq!(nan.distance(&a), Some(f64::INFINITY));
         assert_eq!(Tensor::<1>::ones([3], &device).distance(&a), Some(f64::INFINITY));
+    }
+
+    #[test]
+    fn nan_is_infinitely_far_from_any_number() {
+        let far = Some(f64::INFINITY);
+        assert_eq!((f32::NAN.distance(&1.0), 1.0f64.distance(&f64::NAN)), (far, far));
+        assert_eq!(f64::INFINITY.distance(&1.0), far);
+        assert_eq!((f64::NAN.distance(&f64::NAN), 2.0f64.distance(&2.0)), (Some(0.0), Some(0.0)));
+        assert_eq!(vec![1.0, f64::NAN, 1.0].distance(&vec![1.0; 3]), far);
+        assert_eq!((0.0, f32::NAN).distance(&(0.0, 1.0)), far);
+        assert_eq!(farthest([Some(f64::NAN), Some(1.0)]), far, "of a type of one's own");
+        let device = Device::flex();
+        // One infinity must not make everything else look near.
+        let a = Tensor::<1>::from_floats([f32::INFINITY, 1.0], &device);
+        let b = Tensor::<1>::from_floats([f32::INFINITY, 2.0], &device);
+        assert_eq!(b.distance(&a), Some(1.0));
     }
 
     #[test]

@@ -14,8 +14,12 @@ use crate::device::memory::Reservation;
 use crate::device::{DeviceName, supervisor};
 use crate::fault::{BoxError, Fault, FaultKind, catch};
 use crate::footing::{Footing, Ready};
-use crate::journal::{Event, EventKind};
+use crate::journal::{Event, EventKind, Level};
 use crate::place::{Autocast, Dtype, DtypeSupport, Place, Target, ensure, probe_dtype};
+
+/// Faults that a device will have with a segment each time. Others pass, as a lack of memory does.
+const LASTING: [FaultKind; 3] =
+    [FaultKind::UnsupportedDtype, FaultKind::UnsupportedOp, FaultKind::KernelCompile];
 
 /// One try of a guarded piece of work: where it runs and how.
 #[derive(Debug)]
@@ -183,6 +187,7 @@ impl<'f> Task<'f> {
         self.rungs.push(Rung::Split);
         let samples = batch.samples();
         self.climb(samples.max(1), None, |step| {
+            batch.check(step.operation)?;
             let fixed = step.place(fixed.clone())?;
             let mut parts = Vec::with_capacity(step.footwork.parts);
             for range in ranges(samples, step.footwork.parts) {
@@ -212,7 +217,7 @@ impl<'f> Task<'f> {
 
     /// Runs a part of a model that may go to the CPU alone: if its device can't run it, it runs
     /// on the CPU and its result comes back to the device. That is found out once for each
-    /// combination of name, shapes and dtypes, and remembered.
+    /// combination of name, shapes and dtypes, and remembered; a fault that may pass is not.
     pub fn run_segment<P: Place, T: Confirm + Place>(
         mut self,
         inputs: P,
@@ -252,12 +257,12 @@ impl<'f> Task<'f> {
             Err(fault) => return Err(fault.during(operation.to_owned())),
         };
         let splits = self.rungs.contains(&Rung::Split);
-        let parts = if splits {
+        let known_parts = if splits {
             footing.splits.parts(operation, ready.device.name()).max(footing.first_parts)
         } else {
             1
         };
-        let mut ladder = Ladder::new(&footing.policy, parts.min(samples));
+        let mut ladder = Ladder::new(&footing.policy, known_parts.min(samples));
         ladder.footwork.checkpointing = self.checkpointing;
         let mut compute = ready.precision.compute;
         if segment.as_ref().is_some_and(|key| footing.segments.runs_on_cpu(key)) {
@@ -282,11 +287,13 @@ impl<'f> Task<'f> {
                     if !step.footwork.on_cpu {
                         footing.note_success(at);
                     }
-                    if splits {
+                    // A batch of fewer samples than parts says nothing of a whole one.
+                    if splits && known_parts <= samples {
                         footing.splits.worked(operation, ready.device.name(), step.footwork.parts);
                     }
                     let recovered = ladder.used().last().copied();
-                    if let (Some(Rung::CpuSegment), Some(key)) = (recovered, segment) {
+                    let lasts = earlier.last().is_some_and(|fault| LASTING.contains(&fault.kind));
+                    if let (Some(Rung::CpuSegment), Some(key), true) = (recovered, segment, lasts) {
                         footing.segments.remember(key);
                     }
                     if recovered.is_some() && footing.policy.verifies() {
@@ -426,8 +433,18 @@ impl<'f> Task<'f> {
             .map_err(|record| Fault::from_panic(&self.name, &record))?
             .map_err(|error| Fault::from_error(&self.name, error.as_ref()))?;
         let allowed = 64.0 * step.compute.epsilon();
-        match value.distance(&reference) {
-            Some(distance) if distance > allowed => Err(Fault::new(
+        let Some(distance) = value.distance(&reference) else {
+            // Nobody should take it for a result that was compared and found right.
+            self.footing.journal.with(|| {
+                Event::new(EventKind::Note, self.name.clone())
+                    .level(Level::Warn)
+                    .device(step.ready.label.clone())
+                    .context("verified", "no: results of this type can't be compared")
+            });
+            return Ok(());
+        };
+        match distance {
+            distance if distance.is_nan() || distance > allowed => Err(Fault::new(
                 FaultKind::Numeric,
                 self.name.to_string(),
                 format!(

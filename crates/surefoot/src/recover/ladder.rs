@@ -10,14 +10,10 @@ pub(super) struct Footwork {
     pub(super) parts: usize,
     /// Activations are recomputed.
     pub(super) checkpointing: bool,
-    /// How often the precision was changed.
-    pub(super) precision_steps: u32,
     /// Weights are streamed.
     pub(super) streaming: bool,
     /// The segment runs on the CPU.
     pub(super) on_cpu: bool,
-    /// How many devices of the chain were left behind by this work.
-    pub(super) devices_left: usize,
 }
 
 /// What the work and the chain allow beyond the policy.
@@ -50,14 +46,7 @@ impl<'p> Ladder<'p> {
             policy,
             tries: 1,
             reclaimed: false,
-            footwork: Footwork {
-                parts,
-                checkpointing: false,
-                precision_steps: 0,
-                streaming: false,
-                on_cpu: false,
-                devices_left: 0,
-            },
+            footwork: Footwork { parts, checkpointing: false, streaming: false, on_cpu: false },
             used: Vec::new(),
         }
     }
@@ -103,14 +92,12 @@ impl<'p> Ladder<'p> {
             Rung::Reclaim => self.reclaimed = true,
             Rung::Split => self.footwork.parts = (self.footwork.parts * 2).min(can.max_parts),
             Rung::Checkpoint => self.footwork.checkpointing = true,
-            Rung::Precision => self.footwork.precision_steps += 1,
+            // The guard keeps the precision.
+            Rung::Precision => {}
             Rung::Stream => self.footwork.streaming = true,
             Rung::CpuSegment => self.footwork.on_cpu = true,
-            Rung::NextDevice => {
-                // Another device, another memory: its first chance is a whole one.
-                self.footwork.devices_left += 1;
-                self.reclaimed = false;
-            }
+            // Another device, another memory: its first chance is a whole one.
+            Rung::NextDevice => self.reclaimed = false,
         }
     }
 }

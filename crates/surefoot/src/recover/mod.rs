@@ -23,6 +23,8 @@ mod ladder;
 mod policy;
 mod segment;
 mod split;
+#[cfg(test)]
+mod tests;
 
 pub use batch::{Batch, Part};
 pub use confirm::Confirm;

@@ -159,6 +159,11 @@ impl<'a> Show<'a> {
                 }
                 self.line(json!({"event": "skipped_sample", "what": what}));
             }
+            News::SetAside { after, folder } => {
+                let folder_text = folder.display();
+                self.note(&format!("the checkpoints after step {after} are now in {folder_text}"));
+                self.line(json!({"event": "set_aside", "after": after, "folder": folder}));
+            }
             News::Checkpoint { path, best } => {
                 self.line(json!({"event": "checkpoint", "path": path, "best": best}));
             }

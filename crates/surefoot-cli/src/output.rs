@@ -9,13 +9,32 @@ pub(crate) fn spare(option: &str, out: &Path, inputs: &[&Path]) -> Result<(), Fa
     let Ok(target) = out.canonicalize() else { return Ok(()) };
     for input in inputs {
         let Ok(whole) = input.canonicalize() else { continue };
-        let is_part = whole.is_dir() && target.parent() == Some(&whole);
+        let is_part = whole.is_dir() && target.parent() == Some(&whole) && is_of_a_model(&target);
         if target == whole || is_part {
             let what = format!("{option} {} would replace what it is made from", out.display());
             return Err(Failure::usage(what).hint("another place for the result"));
         }
     }
     Ok(())
+}
+
+/// Whether a file is called as those of published models are. Results may lie beside them.
+fn is_of_a_model(file: &Path) -> bool {
+    const OTHERS: [&str; 10] = [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "vocab.txt",
+        "merges.txt",
+        "modules.json",
+    ];
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let is_weights = name.starts_with("model") && name.contains(".safetensors");
+    is_weights || name.ends_with(".jinja") || OTHERS.contains(&name.as_ref())
 }
 
 #[cfg(test)]
@@ -34,6 +53,9 @@ mod tests {
         assert!(!spare(&model.join("../model/model.safetensors"), &model));
         assert!(!spare(&weights, &weights));
         assert!(spare(&model.join("new.safetensors"), &model));
+        let result = model.join("states.safetensors");
+        std::fs::write(&result, "x").unwrap();
+        assert!(spare(&result, &model), "a result that lies beside the model");
         assert!(spare(&folder.path().join("new"), &weights));
         assert!(spare(&weights, Path::new("http://127.0.0.1/")));
     }

@@ -74,6 +74,14 @@ impl Terminal {
         self.result(&(text + "\n"))
     }
 
+    /// Writes a JSON document on one line of stdout; whether anybody still reads it.
+    pub(crate) fn json_line_is_read(&self, document: &impl Serialize) -> bool {
+        let Ok(text) = serde_json::to_string(document) else { return true };
+        let mut out = io::stdout().lock();
+        let written = writeln!(out, "{text}").and_then(|()| out.flush());
+        !written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
     /// Says something about the run on stderr, unless `-q`.
     pub(crate) fn note(&self, text: &str) {
         if !self.quiet {

@@ -177,6 +177,28 @@ fn a_run_does_not_write_over_another() {
 }
 
 #[test]
+fn a_folder_that_is_named_is_the_one_that_a_run_goes_on_in() {
+    let place = Place::new(SMALL);
+    let named = ["small.yaml", "--folder", "runs/here's", "--epochs"];
+    place.json(&[&named[..], &["1"]].concat());
+    place.json(&[&named[..], &["1"]].concat());
+    assert_eq!(place.checkpoints("here's-2").len(), 1);
+    let resumed = place.json(&[&named[..], &["2", "--resume"]].concat());
+    assert!(resumed["checkpoint"].as_str().unwrap().starts_with("runs/here's/"), "{resumed}");
+}
+
+#[test]
+fn a_rate_counts_the_samples_that_there_are() {
+    let place = Place::new(SMALL);
+    let large = ["small.yaml", "--epochs", "2", "--batch-size", "1000000", "--json"];
+    let output = place.run(&large);
+    let told = text(&output.stdout);
+    let rates = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let rates: Vec<f64> = rates.filter_map(|line| line["samples_per_second"].as_f64()).collect();
+    assert!(!rates.is_empty() && rates.iter().all(|rate| *rate < 1e8), "{rates:?}");
+}
+
+#[test]
 fn a_checkpoint_can_be_named_from_inside_its_folder() {
     let place = Place::new(SMALL);
     place.json(&["small.yaml", "--epochs", "1"]);
@@ -315,6 +337,41 @@ checkpoint: {every: 1, keep: 2}
         first.wait().unwrap();
         let latest = place.checkpoints("small").pop().unwrap();
         place.json(&["small.yaml", "--steps", "1", &format!("--resume={}", latest.display())]);
+    }
+
+    #[test]
+    fn a_reader_that_goes_away_ends_the_run_with_a_checkpoint() {
+        let place = Place::new(LONG);
+        let mut command = place.command(&["small.yaml", "--json"]);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        drop(child.stdout.take());
+        assert_eq!(child.wait().unwrap().code(), Some(130));
+        assert!(!place.checkpoints("small").is_empty());
+        // Notes that nobody reads end nothing.
+        let mut command = place.command(&["small.yaml", "--epochs", "1"]);
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stderr.take());
+        assert_eq!(child.wait().unwrap().code(), Some(0));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn work_ends_with_a_checkpoint_when_its_supervisor_is_killed() {
+        let place = Place::new(LONG);
+        let mut parent = place
+            .command(&["small.yaml", "--json", "--isolate"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for("the first checkpoint", || !place.checkpoints("small").is_empty());
+        let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", parent.id()));
+        let child = children.unwrap().split_whitespace().next().unwrap().to_owned();
+        kill("-KILL", parent.id());
+        parent.wait().unwrap();
+        wait_for("the child's end", || !Path::new("/proc").join(&child).exists());
+        let last = place.checkpoints("small").pop().unwrap();
+        assert!(!last.ends_with("step-00001200.safetensors"), "it went on to its end");
     }
 
     fn stop_and_go_on(signal: &str, arguments: &[&str]) {

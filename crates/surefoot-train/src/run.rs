@@ -356,7 +356,8 @@ impl Run<'_> {
 
     fn speed<M>(&self, course: &Course<M>) -> f64 {
         let (since, step) = course.epoch_started;
-        let samples = (course.state.step - step) as f64 * self.effective_batch() as f64;
+        let of_a_step = self.effective_batch().min(self.order().samples);
+        let samples = (course.state.step - step) as f64 * of_a_step as f64;
         samples / since.elapsed().as_secs_f64().max(1e-9)
     }
 

@@ -12,13 +12,15 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use surefoot::Footing;
 use surefoot::device::memory::Bytes;
 use surefoot::device::supervisor;
 use surefoot::journal::{Event, Journal};
 use surefoot::recover::Policy;
+use surefoot::{FaultKind, Footing};
 use surefoot_report::live::Server;
-use surefoot_train::checkpoint::{self, CheckpointError, Shelf, fresh_folder, latest_folder};
+use surefoot_train::checkpoint::{
+    self, CheckpointError, Shelf, fresh_folder, has_run, latest_folder,
+};
 use surefoot_train::config::Config;
 use surefoot_train::data::{self, DataError, DataSet};
 use surefoot_train::evaluate::evaluate;
@@ -164,7 +166,11 @@ impl Train {
         }
         let wanted = self.wanted_folder(config);
         match &self.resume {
-            Some(path) if path.as_os_str() == LATEST => latest_folder(&wanted).unwrap_or(wanted),
+            Some(path) if path.as_os_str() == LATEST => match self.options.named_folder() {
+                // A folder that was named is the one that is meant.
+                Some(named) if has_run(named) => named.to_owned(),
+                _ => latest_folder(&wanted).unwrap_or(wanted),
+            },
             Some(path) => match path.parent() {
                 // A bare file name is in the folder that the program was started in.
                 Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
@@ -176,7 +182,8 @@ impl Train {
     }
 
     fn wanted_folder(&self, config: &Config) -> PathBuf {
-        config.checkpoint.folder.clone().unwrap_or_else(|| {
+        let named = self.options.named_folder().map(Path::to_owned);
+        named.or_else(|| config.checkpoint.folder.clone()).unwrap_or_else(|| {
             let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
             Path::new("runs").join(name)
         })
@@ -228,7 +235,7 @@ impl Train {
         let folder = shelf.folder().to_owned();
         let resume = self.checkpoint(&shelf, terminal)?;
         listen_for_ctrl_c()?;
-        let mut show = Show::new(terminal, global, footing);
+        let mut show = Show::new(terminal, global, footing, &STOP);
         let mut record = Record::new(footing, config.memory);
         let mut page = Page::new();
         let run = Run {
@@ -419,11 +426,16 @@ fn bad_run(error: TrainError, config: Option<&Path>) -> Failure {
     match error {
         TrainError::Fault { fault, step, saved } => {
             let stop = format!("the run stopped after {step} steps");
+            let promise = match fault.kind {
+                // The weights that the checkpoint has may be what went wrong.
+                FaultKind::Numeric => "the last checkpoint, to go on with a lower learning rate",
+                _ => "nothing is lost",
+            };
             let mut failure = Failure::from(*fault);
             failure.because.insert(0, stop);
             match (saved, config) {
                 (Some(saved), Some(config)) => failure.hint(format!(
-                    "nothing is lost: surefoot train {} --resume={}",
+                    "{promise}: surefoot train {} --resume={}",
                     config.display(),
                     saved.display()
                 )),

@@ -19,7 +19,7 @@ use crate::report::EpochReport;
 use crate::scale::LossScale;
 
 pub use file::{read, read_story, write};
-pub use shelf::{Shelf, fresh_folder, latest_folder};
+pub use shelf::{Shelf, fresh_folder, has_run, latest_folder};
 
 /// The version of what is in the metadata.
 pub const VERSION: u32 = 1;
@@ -78,6 +78,13 @@ pub struct Order {
     pub batch: usize,
     /// Samples to train on.
     pub samples: usize,
+}
+
+impl std::fmt::Display for Order {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { seed, batch, samples } = self;
+        write!(f, "seed {seed}, batches of {batch} and {samples} samples")
+    }
 }
 
 /// Sums over an epoch that is under way. Kept as bits, so that they come back exactly.

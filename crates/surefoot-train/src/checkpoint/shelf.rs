@@ -141,7 +141,8 @@ pub fn latest_folder(wanted: &Path) -> Option<PathBuf> {
     folders.take_while(|folder| folder.is_dir()).filter(|folder| has_run(folder)).last()
 }
 
-fn has_run(folder: &Path) -> bool {
+/// Whether a folder has a checkpoint.
+pub fn has_run(folder: &Path) -> bool {
     fs::read_dir(folder).is_ok_and(|mut entries| {
         entries.any(|entry| entry.is_ok_and(|entry| step_of(&entry.path()).is_some()))
     })
@@ -151,8 +152,9 @@ fn numbered(wanted: &Path, number: usize) -> PathBuf {
     if number == 1 {
         return wanted.to_owned();
     }
-    let name = wanted.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
-    wanted.with_file_name(format!("{name}-{number}"))
+    let mut name = wanted.file_name().unwrap_or_default().to_owned();
+    name.push(format!("-{number}"));
+    wanted.with_file_name(name)
 }
 
 #[cfg(test)]

@@ -100,7 +100,7 @@ impl Run<'_> {
         let (held, story) = checkpoint::read(path, shapes)?;
         if story.order != self.order() {
             let why = format!(
-                "it has {:?}, this one {:?}; the samples would come in another order",
+                "it has {}, this one {}; the samples would come in another order",
                 story.order,
                 self.order()
             );

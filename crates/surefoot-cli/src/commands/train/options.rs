@@ -1,6 +1,6 @@
 //! Options that override keys of the configuration, and what recovery may do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use surefoot::device::Selector;
@@ -97,14 +97,17 @@ impl Options {
         flag("batch_size", self.batch_size.map(|n| n.to_string()));
         flag("seed", self.seed.map(|n| n.to_string()));
         flag("workers", self.workers.map(|n| n.to_string()));
-        let folder = self.folder.as_ref().map(|path| format!("'{}'", path.display()));
-        flag("checkpoint.folder", folder);
         flag("device", self.device.as_ref().map(|device| format!("'{device}'")));
         flag("precision", self.precision.map(|precision| precision.to_string()));
         flag("memory", self.memory.map(|bytes| bytes.0.to_string()));
         let on_fault = self.on_fault.and_then(|what| what.to_possible_value());
         flag("on_fault", on_fault.map(|what| what.get_name().to_owned()));
         Ok(flags)
+    }
+
+    /// The folder for checkpoints that was given by hand: as it is, since a name need not be UTF-8.
+    pub(super) fn named_folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
     }
 
     /// What recovery may do: the configuration's word, then the flags'.

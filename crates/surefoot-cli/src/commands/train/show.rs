@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -42,10 +43,17 @@ pub(super) struct Show<'a> {
     from: u64,
     skipped_samples: BTreeSet<String>,
     since: Instant,
+    /// Set when nobody reads the lines of JSON any more.
+    unread: &'a AtomicBool,
 }
 
 impl<'a> Show<'a> {
-    pub(super) fn new(terminal: &'a Terminal, global: &Global, footing: &Footing) -> Self {
+    pub(super) fn new(
+        terminal: &'a Terminal,
+        global: &Global,
+        footing: &Footing,
+        unread: &'a AtomicBool,
+    ) -> Self {
         let hidden = global.quiet || global.json;
         let target =
             if hidden { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
@@ -70,6 +78,7 @@ impl<'a> Show<'a> {
             from: 0,
             skipped_samples: BTreeSet::new(),
             since: Instant::now(),
+            unread,
         }
     }
 
@@ -101,7 +110,8 @@ impl<'a> Show<'a> {
                 }
                 self.line(json!({
                     "event": "started", "parameters": parameters, "train_samples": samples.0,
-                    "test_samples": samples.1, "steps": steps, "from": from, "folder": folder,
+                    "test_samples": samples.1, "steps": steps, "from": from,
+                    "folder": folder.display().to_string(),
                     "loading": loading, "batches_in_memory": loading.batches_in_memory(),
                 }));
             }
@@ -162,9 +172,10 @@ impl<'a> Show<'a> {
             News::SetAside { after, folder } => {
                 let folder_text = folder.display();
                 self.note(&format!("the checkpoints after step {after} are now in {folder_text}"));
-                self.line(json!({"event": "set_aside", "after": after, "folder": folder}));
+                self.line(json!({"event": "set_aside", "after": after, "folder": folder_text.to_string()}));
             }
             News::Checkpoint { path, best } => {
+                let path = path.display().to_string();
                 self.line(json!({"event": "checkpoint", "path": path, "best": best}));
             }
             News::Rewound { to } => {
@@ -212,8 +223,10 @@ impl<'a> Show<'a> {
 
     fn line(&self, line: Value) {
         if self.json {
-            // A reader that is gone ends the program; anything else shows at the report.
-            let _ = self.terminal.json_line(&line);
+            // A reader that is gone ends the run, with a checkpoint; anything else shows at the report.
+            if !self.terminal.json_line_is_read(&line) {
+                self.unread.store(true, Ordering::Relaxed);
+            }
         }
     }
 
@@ -225,7 +238,13 @@ impl<'a> Show<'a> {
         page: Option<&Path>,
     ) -> Result<(), Failure> {
         if self.json {
-            return self.terminal.json_line(report);
+            return match report.interrupted {
+                true => {
+                    self.line(serde_json::to_value(report).unwrap_or_default());
+                    Ok(())
+                }
+                false => self.terminal.json_line(report),
+            };
         }
         let mut text = String::new();
         let mut row = |name: &str, value: String| {

@@ -2,9 +2,9 @@
 //!
 //! More in one pass is not always more in a second: on a processor a large pass falls out of the
 //! caches, on a GPU a small one leaves most of it idle. Passes are told apart by the power of two
-//! below their tokens. Of the sizes that there is work for, the one that was fastest so far is
-//! taken. Each of them is tried at first, and one of them again now and then, so that the choice
-//! follows the machine.
+//! below their tokens. Of the sizes that there is work for, the largest is taken that none was
+//! clearly faster than. They are tried from the largest down, until they become slow, and the
+//! neighbours of the one that is taken again now and then, so that the choice follows the machine.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -15,10 +15,10 @@ const CLASSES: usize = 25;
 const ENOUGH: u32 = 2;
 /// After so many passes one size is tried again.
 const CURIOSITY: u32 = 64;
+/// Where a size reaches only this of the next larger one's rate, still smaller ones are not tried.
+const DECLINE: f64 = 0.9;
 /// The weight of the latest pass.
 const LATEST: f64 = 0.25;
-/// Another size has to be so much faster: noise should not move the choice.
-const CLEARLY: f64 = 1.02;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Class {
@@ -30,22 +30,24 @@ struct Class {
 #[derive(Debug, Default)]
 struct Known {
     classes: [Class; CLASSES],
-    best: Option<usize>,
+    /// Passes since one was tried again, and whether that was a larger one.
     passes: u32,
-    next_trial: usize,
+    look_up: bool,
 }
 
 /// The size of one kind of pass.
 #[derive(Debug)]
 pub(crate) struct Pace {
     most: usize,
+    clearly: f64,
     known: Mutex<Known>,
 }
 
 impl Pace {
-    /// At most `most` tokens a pass, whatever is measured.
-    pub(crate) fn new(most: usize) -> Self {
-        Self { most, known: Mutex::default() }
+    /// At most `most` tokens a pass, whatever is measured. A smaller pass is taken only if it is
+    /// `clearly` times as fast as a larger one.
+    pub(crate) fn new(most: usize, clearly: f64) -> Self {
+        Self { most, clearly, known: Mutex::default() }
     }
 
     /// How many of `count` sequences, padded to `width` tokens each, the next pass should have.
@@ -55,15 +57,18 @@ impl Pace {
         // Only sizes that such sequences can have: one that can't be tried would stay unknown.
         let (low, high) = (class(width), class(most * width));
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let unknown = (low..=high).rev().find(|&at| known.classes[at].passes < ENOUGH);
-        let chosen = match unknown {
+        let chosen = match known.unexplored(low, high) {
             Some(unknown) => unknown,
-            None if known.passes >= CURIOSITY => {
-                known.passes = 0;
-                known.next_trial = known.next_trial.wrapping_add(1);
-                low + known.next_trial % (high - low + 1)
+            None => {
+                let best = known.largest_of_the_fast(low, high, self.clearly);
+                if known.passes < CURIOSITY {
+                    best
+                } else {
+                    known.passes = 0;
+                    known.look_up = !known.look_up;
+                    if known.look_up { best + 1 } else { best.saturating_sub(1) }.clamp(low, high)
+                }
             }
-            None => known.fastest(low, high),
         };
         (((2 << chosen) - 1) / width).clamp(1, most)
     }
@@ -83,13 +88,23 @@ impl Pace {
 }
 
 impl Known {
-    /// The fastest class of those from `low` to `high`.
-    fn fastest(&mut self, low: usize, high: usize) -> usize {
+    /// The next class to try from `high` down, until they become slow.
+    fn unexplored(&self, low: usize, high: usize) -> Option<usize> {
+        let is_known = |at: &usize| self.classes[*at].passes >= ENOUGH;
         let rate = |at: usize| self.classes[at].rate;
-        let fastest = (low..=high).max_by(|&a, &b| rate(a).total_cmp(&rate(b))).unwrap_or(high);
-        let stays =
-            |best: &usize| (low..=high).contains(best) && rate(fastest) <= rate(*best) * CLEARLY;
-        *self.best.insert(self.best.filter(stays).unwrap_or(fastest))
+        let ends = |at: usize| at < high && rate(at) < DECLINE * rate(at + 1);
+        let last = (low..=high).rev().take_while(is_known).find(|&at| ends(at));
+        match last {
+            Some(_) => None,
+            None => (low..=high).rev().find(|at| !is_known(at)),
+        }
+    }
+
+    /// The largest class from `low` to `high` that none of them is clearly faster than.
+    fn largest_of_the_fast(&self, low: usize, high: usize, clearly: f64) -> usize {
+        let rate = |at: usize| self.classes[at].rate;
+        let fastest = (low..=high).map(rate).fold(0.0, f64::max);
+        (low..=high).rev().find(|&at| rate(at) * clearly >= fastest).unwrap_or(high)
     }
 }
 
@@ -132,8 +147,9 @@ mod tests {
     #[test]
     fn where_more_is_better_all_go_that_fit() {
         for [count, width] in SHAPES {
-            let (size, _) =
-                settled(&Pace::new(8192), [count, width], |tokens| 1e-2 + tokens as f64 * 1e-6);
+            let (size, _) = settled(&Pace::new(8192, 1.02), [count, width], |tokens| {
+                1e-2 + tokens as f64 * 1e-6
+            });
             assert_eq!(size, (8192 / width).min(count) * width, "{count} of {width}");
         }
     }
@@ -144,7 +160,7 @@ mod tests {
         let seconds =
             |tokens: usize| tokens as f64 * if tokens < 1024 { 1e-5 } else { 1.5e-5 } + 1e-4;
         for [count, width] in SHAPES {
-            let (size, rate) = settled(&Pace::new(8192), [count, width], seconds);
+            let (size, rate) = settled(&Pace::new(8192, 1.02), [count, width], seconds);
             let all = (8192 / width).min(count);
             let best = (1..=all).map(|many| many * width);
             let best = best.map(|size| size as f64 / seconds(size)).fold(0.0, f64::max);
@@ -155,7 +171,7 @@ mod tests {
 
     #[test]
     fn long_sequences_after_short_ones_go_together_too() {
-        let pace = Pace::new(8192);
+        let pace = Pace::new(8192, 1.02);
         let seconds = |tokens: usize| 1e-2 + tokens as f64 * 1e-6;
         settled(&pace, [512, 16], seconds);
         assert_eq!(settled(&pace, [64, 512], seconds).0, 8192);
@@ -163,7 +179,7 @@ mod tests {
 
     #[test]
     fn small_passes_for_want_of_work_do_not_make_the_others_small() {
-        let pace = Pace::new(4096);
+        let pace = Pace::new(4096, 1.02);
         let seconds = |tokens: usize| 1e-3 + tokens as f64 * 1e-6;
         for pass in 0..500 {
             let size = pace.how_many(if pass % 10 == 0 { 256 } else { 1 }, 16) * 16;

@@ -1,6 +1,8 @@
 //! What is done to a sample between the file and the model: normalising, and for training
 //! flips and shifted crops that depend on the seed, the epoch and the sample alone.
 
+use surefoot::device::supervisor;
+
 use super::{Form, Sample, Source, read_caught};
 use crate::chance::Chance;
 
@@ -41,6 +43,8 @@ impl Transform {
             let mut count = 0usize;
             let per_channel = form.size() / channels;
             for at in (0..source.len()).step_by(every) {
+                // Thousands of images from a slow disk take longer than a supervisor waits.
+                supervisor::still_alive();
                 let Ok(Sample::Dense { values, .. }) = read_caught(source, at) else { continue };
                 if values.len() != form.size() {
                     continue;

@@ -140,7 +140,10 @@ impl Decoding {
                 let Some((keys, values)) = layer.take() else { continue };
                 let [_, heads, _, dim] = keys.dims();
                 let part = |row: usize| [row..row + 1, 0..heads, 0..filled, 0..dim];
-                let (k, v) = (keys.clone().slice(part(last)), values.clone().slice(part(last)));
+                // Numbers of their own: while a view of the cache is there, Burn copies all of it
+                // for an assignment.
+                let own = |all: &Tensor<4>| all.clone().slice(part(last)).mul_scalar(1.0);
+                let (k, v) = (own(&keys), own(&values));
                 *layer = Some((keys.slice_assign(part(row), k), values.slice_assign(part(row), v)));
             }
         }

@@ -26,7 +26,6 @@ use surefoot_models::{ModelError, Rows};
 
 use super::bucket;
 use super::error::EngineError;
-use super::pace::Pace;
 use super::pulse::Pulse;
 use super::resident::{Loaded, Place, Resident, device_error};
 use super::sequence::{Fate, Generation, Hearing, Sequence};
@@ -46,18 +45,12 @@ const GATHER: Duration = Duration::from_millis(2);
 const GATHERING_STEPS: u32 = 8;
 const LONGEST_GATHERING: Duration = Duration::from_millis(250);
 
-/// A pass over fewer prompts has to be so much faster: those that join one after another are decoded
-/// and end one after another, and every time a cache is made anew.
-const CLEARLY: f64 = 1.3;
-
 /// Decodes sequences.
 pub struct Decoder {
     queue: BatchQueue<(), Sequence>,
     resident: Arc<Resident>,
     ends: Vec<u32>,
     shape: Shape,
-    /// Of passes over prompts.
-    pace: Pace,
     metrics: Arc<Metrics>,
     pulse: Arc<Pulse>,
 }
@@ -76,11 +69,28 @@ struct Live {
     /// How many ended with the last step, and how long it took.
     ended_last: usize,
     step_took: Duration,
+    /// Tokens of prompts a second, in the fastest of the last passes over some.
+    prompt_rate: f64,
 }
 
 impl Live {
     fn joined(&self) -> usize {
         self.decoding.as_ref().map_or(0, |(_, decoding)| decoding.len())
+    }
+
+    /// How many of `count` sequences of `width` tokens join in one pass: all that fit into `most`
+    /// tokens, since those that join together end together; and if others are being decoded, no
+    /// more than they can wait for.
+    fn how_many_join(&self, count: usize, width: usize, most: usize) -> usize {
+        let soon = self.prompt_rate * RUN.as_secs_f64();
+        let most = if self.joined() > 0 && soon >= 1.0 { most.min(soon as usize) } else { most };
+        (most / width).clamp(1, count.max(1))
+    }
+
+    fn ran_prompts(&mut self, tokens: usize, time: Duration) {
+        // A pass that waits for a kernel to be made says nothing of the next.
+        let rate = tokens as f64 / time.as_secs_f64().max(1e-9);
+        self.prompt_rate = rate.max(self.prompt_rate * 0.9);
     }
 
     fn take_out(&mut self, at: usize) -> Sequence {
@@ -104,8 +114,8 @@ impl Decoder {
         metrics: Arc<Metrics>,
         pulse: Arc<Pulse>,
     ) -> Self {
-        let (queue, pace) = (BatchQueue::new(shape.queue), Pace::new(shape.pass_tokens, CLEARLY));
-        Self { queue, resident, ends, shape, pace, metrics, pulse }
+        let queue = BatchQueue::new(shape.queue);
+        Self { queue, resident, ends, shape, metrics, pulse }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -348,7 +358,8 @@ impl Decoder {
         let is_alike = |sequence: &Sequence| bucket::width(sequence.tokens.len()) == width;
         let waiting = live.sequences.split_off(joined);
         let (mut alike, mut others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_alike);
-        let rest = alike.split_off(self.pace.how_many(alike.len(), width));
+        let joining = live.how_many_join(alike.len(), width, self.shape.pass_tokens);
+        let rest = alike.split_off(joining);
         let end = joined + alike.len();
         live.sequences.append(&mut alike);
         // Those that are left keep their order: who came first joins next.
@@ -366,7 +377,7 @@ impl Decoder {
                 let fresh = live.sequences[joined..end].iter().filter(|s| s.generated() == 0);
                 self.metrics.prompt_tokens(fresh.map(|s| s.prompt).sum());
                 self.metrics.batch("prompt", tokens.len(), begun.elapsed());
-                self.pace.passed(tokens.len() * width, begun.elapsed());
+                live.ran_prompts(tokens.len() * width, begun.elapsed());
                 self.accept(live, joined, &logits);
                 Ok(())
             }
@@ -446,4 +457,22 @@ fn should_join(live: &Live) -> bool {
     let waiting = live.sequences.len() - joined;
     let longest = (GATHERING_STEPS * live.step_took).min(LONGEST_GATHERING);
     waiting * 4 >= joined || first.accepted.elapsed() >= longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_join_together_unless_those_that_are_decoded_would_wait_long() {
+        let mut live = Live::default();
+        assert_eq!(live.how_many_join(64, 16, 8192), 64);
+        assert_eq!(live.how_many_join(64, 512, 8192), 16);
+        assert_eq!(live.how_many_join(3, 10_000, 8192), 1);
+        live.ran_prompts(1000, Duration::from_secs(1));
+        assert_eq!(live.how_many_join(64, 16, 8192), 64, "nobody is decoded who could wait");
+        assert!(live.prompt_rate > 999.0);
+        live.ran_prompts(1000, Duration::from_secs(100));
+        assert!(live.prompt_rate > 899.0, "one slow pass is not believed at once");
+    }
 }

@@ -23,9 +23,6 @@ use super::shape::Shape;
 use super::submit::submit_all;
 use crate::metrics::Metrics;
 
-/// A pass over fewer texts has to be so much faster: less is noise.
-const CLEARLY: f64 = 1.02;
-
 /// A vector that will come, or why it won't.
 pub type ToCome = oneshot::Receiver<Result<Vec<f32>, EngineError>>;
 
@@ -66,7 +63,7 @@ impl Encoder {
         metrics: Arc<Metrics>,
         pulse: Arc<Pulse>,
     ) -> Self {
-        let (queue, pace) = (BatchQueue::new(shape.queue), Pace::new(shape.pass_tokens, CLEARLY));
+        let (queue, pace) = (BatchQueue::new(shape.queue), Pace::new(shape.pass_tokens));
         Self { queue, resident, pooling, shape, pace, metrics, pulse }
     }
 

@@ -17,6 +17,8 @@ const ENOUGH: u32 = 2;
 const CURIOSITY: u32 = 64;
 /// Where a size reaches only this of the next larger one's rate, still smaller ones are not tried.
 const DECLINE: f64 = 0.9;
+/// A smaller pass has to be so much faster: less is noise.
+const CLEARLY: f64 = 1.2;
 /// The weight of the latest pass.
 const LATEST: f64 = 0.25;
 
@@ -35,19 +37,17 @@ struct Known {
     look_up: bool,
 }
 
-/// The size of one kind of pass.
+/// The size of passes over texts.
 #[derive(Debug)]
 pub(crate) struct Pace {
     most: usize,
-    clearly: f64,
     known: Mutex<Known>,
 }
 
 impl Pace {
-    /// At most `most` tokens a pass, whatever is measured. A smaller pass is taken only if it is
-    /// `clearly` times as fast as a larger one.
-    pub(crate) fn new(most: usize, clearly: f64) -> Self {
-        Self { most, clearly, known: Mutex::default() }
+    /// At most `most` tokens a pass, whatever is measured.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { most, known: Mutex::default() }
     }
 
     /// How many of `count` sequences, padded to `width` tokens each, the next pass should have.
@@ -60,7 +60,7 @@ impl Pace {
         let chosen = match known.unexplored(low, high) {
             Some(unknown) => unknown,
             None => {
-                let best = known.largest_of_the_fast(low, high, self.clearly);
+                let best = known.largest_of_the_fast(low, high);
                 if known.passes < CURIOSITY {
                     best
                 } else {
@@ -101,10 +101,10 @@ impl Known {
     }
 
     /// The largest class from `low` to `high` that none of them is clearly faster than.
-    fn largest_of_the_fast(&self, low: usize, high: usize, clearly: f64) -> usize {
+    fn largest_of_the_fast(&self, low: usize, high: usize) -> usize {
         let rate = |at: usize| self.classes[at].rate;
         let fastest = (low..=high).map(rate).fold(0.0, f64::max);
-        (low..=high).rev().find(|&at| rate(at) * clearly >= fastest).unwrap_or(high)
+        (low..=high).rev().find(|&at| rate(at) * CLEARLY >= fastest).unwrap_or(high)
     }
 }
 
@@ -147,9 +147,8 @@ mod tests {
     #[test]
     fn where_more_is_better_all_go_that_fit() {
         for [count, width] in SHAPES {
-            let (size, _) = settled(&Pace::new(8192, 1.02), [count, width], |tokens| {
-                1e-2 + tokens as f64 * 1e-6
-            });
+            let (size, _) =
+                settled(&Pace::new(8192), [count, width], |tokens| 1e-2 + tokens as f64 * 1e-6);
             assert_eq!(size, (8192 / width).min(count) * width, "{count} of {width}");
         }
     }
@@ -160,7 +159,7 @@ mod tests {
         let seconds =
             |tokens: usize| tokens as f64 * if tokens < 1024 { 1e-5 } else { 1.5e-5 } + 1e-4;
         for [count, width] in SHAPES {
-            let (size, rate) = settled(&Pace::new(8192, 1.02), [count, width], seconds);
+            let (size, rate) = settled(&Pace::new(8192), [count, width], seconds);
             let all = (8192 / width).min(count);
             let best = (1..=all).map(|many| many * width);
             let best = best.map(|size| size as f64 / seconds(size)).fold(0.0, f64::max);
@@ -171,7 +170,7 @@ mod tests {
 
     #[test]
     fn long_sequences_after_short_ones_go_together_too() {
-        let pace = Pace::new(8192, 1.02);
+        let pace = Pace::new(8192);
         let seconds = |tokens: usize| 1e-2 + tokens as f64 * 1e-6;
         settled(&pace, [512, 16], seconds);
         assert_eq!(settled(&pace, [64, 512], seconds).0, 8192);
@@ -179,7 +178,7 @@ mod tests {
 
     #[test]
     fn small_passes_for_want_of_work_do_not_make_the_others_small() {
-        let pace = Pace::new(4096, 1.02);
+        let pace = Pace::new(4096);
         let seconds = |tokens: usize| 1e-3 + tokens as f64 * 1e-6;
         for pass in 0..500 {
             let size = pace.how_many(if pass % 10 == 0 { 256 } else { 1 }, 16) * 16;

@@ -130,6 +130,9 @@ pub(crate) fn race(
     });
 }
 
+/// What the same sum may differ by on a device that has just been opened.
+const ROUNDING: f32 = 1e-5;
+
 /// Every thread's first forward at once, on a device that has run nothing yet; the goldens come
 /// after. Each key is compiled once.
 pub(crate) fn cold_race(device: &Arc<OpenDevice>, subjects: &[Subject], threads: usize) {
@@ -153,7 +156,16 @@ pub(crate) fn cold_race(device: &Arc<OpenDevice>, subjects: &[Subject], threads:
     for (thread, result) in results.iter().enumerate() {
         let subject = &subjects[thread % subjects.len()];
         let golden = subject.forward(thread, device.burn());
-        assert!(*result == golden, "{} thread {thread}: other numbers when cold", subject.name);
+        let off = result.iter().zip(&golden).map(|(a, b)| (a - b).abs());
+        let off = off.fold(0.0, |most: f32, off| if off.is_nan() { off } else { most.max(off) });
+        // On lavapipe one cold forward of BERT in some 2,400 is off by rounding, up to 1e-6; another
+        // caller's numbers would be off by far more.
+        let allowed = if device.is_asynchronous() { ROUNDING } else { 0.0 };
+        assert!(
+            off <= allowed && result.len() == golden.len(),
+            "{} thread {thread}: other numbers when cold, by up to {off}",
+            subject.name
+        );
     }
     assert_eq!(lanes.compiled(), subjects.len() as u64, "each key once");
 }

@@ -157,7 +157,8 @@ pub(crate) fn cold_race(device: &Arc<OpenDevice>, subjects: &[Subject], threads:
         let subject = &subjects[thread % subjects.len()];
         let golden = subject.forward(thread, device.burn());
         let off = result.iter().zip(&golden).map(|(a, b)| (a - b).abs());
-        let off = off.fold(0.0, |most: f32, off| if off.is_nan() { off } else { most.max(off) });
+        let off = off
+            .fold(0.0, |most: f32, off| if off.is_nan() { f32::INFINITY } else { most.max(off) });
         // On lavapipe one cold forward of BERT in some 2,400 is off by rounding, up to 1e-6; another
         // caller's numbers would be off by far more.
         let allowed = if device.is_asynchronous() { ROUNDING } else { 0.0 };

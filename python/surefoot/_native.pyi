@@ -1,0 +1,3 @@
+"""What the package takes from Rust. Private: use `surefoot`."""
+
+__version__: str

@@ -10,7 +10,6 @@ use surefoot_models::folder::header::Dtype;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::stream::plan::Placement;
 use surefoot_models::{ModelError, Opened};
-use surefoot_verify::VerifyError;
 use surefoot_verify::calibrate::{self, Pass, PassPrecision, Variations};
 use surefoot_verify::capture::{self, Captures};
 use surefoot_verify::challenge::{self, ChallengeSet};
@@ -18,8 +17,9 @@ use surefoot_verify::fingerprint::{Fingerprint, Policy, RunInfo};
 use surefoot_verify::identity::Identity;
 use surefoot_verify::noise::Noise;
 use surefoot_verify::seal::SecretKey;
-use surefoot_verify::site::Choice;
+use surefoot_verify::site::SiteSelection;
 use surefoot_verify::sketch;
+use surefoot_verify::{StatsError, VerifyError};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
@@ -36,6 +36,12 @@ impl From<VerifyError> for Failure {
             }
             other => Self::usage(other.to_string()),
         }
+    }
+}
+
+impl From<StatsError> for Failure {
+    fn from(error: StatsError) -> Self {
+        VerifyError::from(error).into()
     }
 }
 
@@ -90,8 +96,8 @@ impl ChallengeArgs {
     pub(crate) fn policy(&self) -> Result<Policy, Failure> {
         sketch::check_bits(self.bits)?;
         let sites = match self.sites {
-            SitesArg::All => Choice::All,
-            SitesArg::Auto => Choice::Auto,
+            SitesArg::All => SiteSelection::All,
+            SitesArg::Auto => SiteSelection::Auto,
         };
         Ok(Policy { bits: self.bits, sites })
     }

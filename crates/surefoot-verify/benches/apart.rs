@@ -5,9 +5,9 @@
 
 use surefoot_verify::challenge::ChallengeSet;
 use surefoot_verify::compare::compare;
-use surefoot_verify::decision::{Rule, Verdict};
+use surefoot_verify::decision::{DecisionRule, Verdict};
 use surefoot_verify::fingerprint::Fingerprint;
-use surefoot_verify::noise::Class;
+use surefoot_verify::noise::NoiseClass;
 
 #[path = "../tests/lab/mod.rs"]
 mod lab;
@@ -16,7 +16,7 @@ fn main() {
     let shelf = lab::Shelf::new();
     let set = ChallengeSet::keyed([5; 32], "table", lab::VOCAB, 32, 32).expect("challenges");
     let reference = lab::fingerprint(&shelf.reference, &set, lab::Options::new());
-    let rule = Rule::default();
+    let rule = DecisionRule::default();
     let runs: Vec<_> = lab::cases(&shelf)
         .into_iter()
         .map(|case| {
@@ -27,7 +27,7 @@ fn main() {
             (case, found, scores)
         })
         .collect();
-    let benign = |class: Class| -> Vec<f64> {
+    let benign = |class: NoiseClass| -> Vec<f64> {
         let of_class = runs
             .iter()
             .filter(|(case, found, _)| case.verdict == Verdict::Same && found.class == class);
@@ -45,8 +45,8 @@ fn main() {
             "| {} | {} | {} | {} | {} | {area} |",
             case.name,
             match found.class {
-                Class::Arithmetic => "order of sums",
-                Class::Rounding => "rounding",
+                NoiseClass::Arithmetic => "order of sums",
+                NoiseClass::Rounding => "rounding",
             },
             decision.verdict,
             decision.challenges_used,
@@ -56,7 +56,7 @@ fn main() {
 }
 
 /// For each challenge the largest deviation in units of its tolerance.
-fn scores(reference: &Fingerprint, candidate: &Fingerprint, class: Class) -> Vec<f64> {
+fn scores(reference: &Fingerprint, candidate: &Fingerprint, class: NoiseClass) -> Vec<f64> {
     let (challenges, sites) = (reference.sketches.len(), reference.sites.len());
     let tolerances = reference.noise.tolerances(class, challenges, sites).expect("tolerances");
     let theirs = candidate.site_list();
@@ -65,7 +65,7 @@ fn scores(reference: &Fingerprint, candidate: &Fingerprint, class: Class) -> Vec
             let at_site = |(site, kept): (usize, &surefoot_verify::fingerprint::KeptSite)| {
                 let other = theirs.iter().position(|it| *it == kept.site)?;
                 let apart = reference.sketches[challenge][site]
-                    .apart(&candidate.sketches[challenge][other]);
+                    .distance(&candidate.sketches[challenge][other]);
                 let fine = apart.fine / tolerances.fine[challenge][site];
                 Some(fine.max(apart.profile / tolerances.profile[site]))
             };

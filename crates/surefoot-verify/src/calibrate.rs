@@ -7,7 +7,7 @@
 use surefoot_models::arch::blueprint::Blueprint;
 
 use crate::capture::{Captures, Disturbance};
-use crate::noise::{self, Class, Deviations, Noise, Way};
+use crate::noise::{self, Deviations, Noise, NoiseClass, RunVariant};
 
 /// The precision of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub struct Trial {
     /// Its name.
     pub name: String,
     /// What it changes.
-    pub class: Class,
+    pub class: NoiseClass,
     /// Each is compared with the plain one.
     pub passes: Vec<Pass>,
 }
@@ -76,34 +76,32 @@ pub fn trials(blueprint: &Blueprint, variations: &Variations) -> Vec<Trial> {
         class,
         passes: passes.to_vec(),
     };
-    // A sum of this many terms is uncertain by its root in units of the last of 24 bits.
-    let longest = blueprint.hidden.max(blueprint.inner()) as f32;
-    let share = longest.sqrt() / (1_u32 << 24) as f32;
-    let jitter = |seed| Pass { disturbance: Disturbance::Jitter { share, seed }, ..plain };
+    let longest = blueprint.hidden.max(blueprint.inner());
+    let jitter = |seed| Pass { disturbance: Disturbance::summation_order(longest, seed), ..plain };
     let mut trials =
-        vec![trial("another order of summation", Class::Arithmetic, &[jitter(1), jitter(2)])];
+        vec![trial("another order of summation", NoiseClass::Arithmetic, &[jitter(1), jitter(2)])];
     if variations.group > 1 {
         let halves = Pass { group: variations.group.div_ceil(2), ..plain };
-        trials.push(trial("half as many at once", Class::Arithmetic, &[halves]));
+        trials.push(trial("half as many at once", NoiseClass::Arithmetic, &[halves]));
     }
     if !variations.is_streamed {
         let streamed = Pass { streamed: true, ..plain };
-        trials.push(trial("streamed", Class::Arithmetic, &[streamed]));
+        trials.push(trial("streamed", NoiseClass::Arithmetic, &[streamed]));
     }
     if let Some(device) = &variations.elsewhere {
         let elsewhere = Pass { elsewhere: true, ..plain };
-        trials.push(trial(&noise::on_device(device), Class::Arithmetic, &[elsewhere]));
+        trials.push(trial(&noise::device_variant(device), NoiseClass::Arithmetic, &[elsewhere]));
     }
     if !variations.is_fp32 {
         let fp32 = Pass { precision: PassPrecision::Fp32, ..plain };
-        trials.push(trial("fp32", Class::Rounding, &[fp32]));
+        trials.push(trial("fp32", NoiseClass::Rounding, &[fp32]));
     }
     let bf16 = |seed| Pass {
         precision: PassPrecision::Bf16,
         disturbance: Disturbance::Bf16 { seed },
         ..plain
     };
-    trials.push(trial("bf16", Class::Rounding, &[bf16(0), bf16(1)]));
+    trials.push(trial("bf16", NoiseClass::Rounding, &[bf16(0), bf16(1)]));
     trials
 }
 
@@ -113,13 +111,13 @@ pub fn calibrate<E>(
     trials: &[Trial],
     mut run: impl FnMut(&Trial, &Pass) -> Result<Captures, E>,
 ) -> Result<Noise, E> {
-    let mut ways = Vec::with_capacity(trials.len());
+    let mut variants = Vec::with_capacity(trials.len());
     for trial in trials {
         let mut runs = Vec::with_capacity(trial.passes.len());
         for pass in &trial.passes {
             runs.push(Deviations::between(plain, &run(trial, pass)?));
         }
-        ways.push(Way { name: trial.name.clone(), class: trial.class, runs });
+        variants.push(RunVariant { name: trial.name.clone(), class: trial.class, runs });
     }
-    Ok(Noise { ways })
+    Ok(Noise { variants })
 }

@@ -1,45 +1,19 @@
 //! Two fingerprints of the same challenges, compared: from sketches to a verdict.
 
-use serde::{Deserialize, Serialize};
+use surefoot_stats::comparison::{self, Side};
+pub use surefoot_stats::comparison::{Comparison, SiteResult};
 
-use crate::decision::{self, Decision, Rule, excess};
+use crate::decision::DecisionRule;
 use crate::error::VerifyError;
 use crate::fingerprint::Fingerprint;
-use crate::noise::{Class, Noise};
-use crate::site::Site;
-use crate::sketch::{Apart, Sketch};
-
-/// What was found at a site.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SiteResult {
-    /// The site.
-    pub site: Site,
-    /// The mean deviation of the challenges.
-    pub apart: Apart,
-    /// The mean tolerance of the projections.
-    pub tolerance: f64,
-    /// The mean excess.
-    pub excess: f64,
-}
-
-/// A comparison.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Comparison {
-    /// What noise was allowed for.
-    pub class: Class,
-    /// The verdict.
-    pub decision: Decision,
-    /// What was found at each site.
-    pub sites: Vec<SiteResult>,
-}
+use crate::noise::{Noise, NoiseClass};
+use crate::sketch::Sketch;
 
 /// Compares `candidate` with `reference`, whose noise counts.
 pub fn compare(
     reference: &Fingerprint,
     candidate: &Fingerprint,
-    rule: &Rule,
+    rule: &DecisionRule,
 ) -> Result<Comparison, VerifyError> {
     check_tokenizers(reference, candidate)?;
     if reference.commitment != candidate.commitment {
@@ -57,84 +31,44 @@ pub(crate) fn compare_sketches(
     sketches: &[Vec<Sketch>],
     noise: &Noise,
     candidate: &Fingerprint,
-    rule: &Rule,
+    rule: &DecisionRule,
 ) -> Result<Comparison, VerifyError> {
-    rule.check()?;
-    let pairs = common_sites(reference, candidate)?;
+    check_sites(reference, candidate)?;
     let class = class(reference, candidate, noise);
-    let challenges = sketches.len();
-    let tolerances = noise.tolerances(class, challenges, reference.sites.len())?;
-    let mut excesses = Vec::with_capacity(challenges);
-    let mut sums = vec![(Apart::default(), 0.0); pairs.len()];
-    for ((ours, theirs), fine) in sketches.iter().zip(&candidate.sketches).zip(&tolerances.fine) {
-        let mut of_challenge = Vec::with_capacity(pairs.len());
-        for ((_, one, other), (sum, tolerance)) in pairs.iter().zip(&mut sums) {
-            let apart = ours[*one].apart(&theirs[*other]);
-            let beyond = excess(apart.fine, fine[*one]);
-            of_challenge.push(beyond.max(excess(apart.profile, tolerances.profile[*one])));
-            sum.fine += apart.fine / challenges as f64;
-            sum.profile += apart.profile.min(1e6) / challenges as f64;
-            sum.hamming += apart.hamming / challenges as f64;
-            *tolerance += fine[*one] / challenges as f64;
-        }
-        excesses.push(of_challenge);
-    }
-    let sites: Vec<Site> = pairs.iter().map(|(site, ..)| *site).collect();
-    let decision = decision::decide(rule, &sites, &excesses);
-    let results = sites.iter().zip(sums).zip(&decision.excess);
-    let results = results
-        .map(|((site, (apart, tolerance)), excess)| SiteResult {
-            site: *site,
-            apart,
-            tolerance,
-            excess: *excess,
-        })
-        .collect();
-    Ok(Comparison { class, decision, sites: results })
+    let (ours, theirs) = (reference.site_list(), candidate.site_list());
+    let reference = Side { sites: &ours, sketches };
+    let candidate = Side { sites: &theirs, sketches: &candidate.sketches };
+    Ok(comparison::compare(reference, noise, class, candidate, rule)?)
 }
 
 /// What noise is allowed for: rounding, unless both store their weights in the same dtypes and
 /// were run in the same precision, on a device whose noise is known.
-pub fn class(reference: &Fingerprint, candidate: &Fingerprint, noise: &Noise) -> Class {
+pub fn class(reference: &Fingerprint, candidate: &Fingerprint, noise: &Noise) -> NoiseClass {
     let (ours, theirs) = (&reference.run, &candidate.run);
     let same = reference.model.dtypes == candidate.model.dtypes
         && ours.precision == theirs.precision
-        && (ours.device == theirs.device || noise.knows(&theirs.device));
-    if same { Class::Arithmetic } else { Class::Rounding }
+        && (ours.device == theirs.device || noise.covers_device(&theirs.device));
+    if same { NoiseClass::Arithmetic } else { NoiseClass::Rounding }
 }
 
-/// The sites that both have, with their places. What must be equal for a comparison to mean
-/// anything is checked here; that two models are built differently is a finding, not an error.
-fn common_sites(
-    reference: &Fingerprint,
-    candidate: &Fingerprint,
-) -> Result<Vec<(Site, usize, usize)>, VerifyError> {
-    let incomparable = |why: String| Err(VerifyError::incomparable(why));
+/// Checks what must be equal for a comparison to mean anything. That two models are built
+/// differently is a finding, not an error: then the sites that both have are compared.
+fn check_sites(reference: &Fingerprint, candidate: &Fingerprint) -> Result<(), VerifyError> {
     if reference.policy.bits != candidate.policy.bits {
-        return incomparable(format!(
+        return Err(VerifyError::incomparable(format!(
             "the sketches have {} and {} bits",
             reference.policy.bits, candidate.policy.bits
-        ));
+        )));
     }
-    let (ours, theirs) = (reference.site_list(), candidate.site_list());
+    let theirs = candidate.site_list();
     let built_alike = reference.model.sites() == candidate.model.sites();
-    let mut pairs = Vec::new();
-    for (place, site) in ours.iter().enumerate() {
-        match theirs.iter().position(|other| other == site) {
-            Some(other) => pairs.push((*site, place, other)),
-            None if built_alike => {
-                return incomparable(format!(
-                    "the candidate's fingerprint lacks the site '{site}'"
-                ));
-            }
-            // The candidate has no such place.
-            None => {}
-        }
+    let missing = reference.site_list().into_iter().find(|site| !theirs.contains(site));
+    match missing {
+        Some(site) if built_alike => Err(VerifyError::incomparable(format!(
+            "the candidate's fingerprint lacks the site '{site}'"
+        ))),
+        _ => Ok(()),
     }
-    if pairs.is_empty() {
-        return incomparable("the fingerprints have no site in common".to_owned());
-    }
-    Ok(pairs)
 }
 
 /// Refuses models whose tokens are not the same.

@@ -11,12 +11,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::compare::{Comparison, SiteResult};
-use crate::decision::{self, Rule, excess};
+use crate::decision::{self, DecisionRule, excess};
 use crate::error::VerifyError;
 use crate::fingerprint::Fingerprint;
-use crate::noise::{COMPARED, Class, logprobs_apart};
+use crate::noise::{COMPARED_LOGPROBS, NoiseClass, logprob_distance};
 use crate::site::Site;
-use crate::sketch::{Apart, FINE};
+use crate::sketch::{FINE, SketchDistance};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 const MAX_ANSWER: u64 = 1 << 20;
@@ -115,28 +115,28 @@ pub fn ask(
 pub fn compare(
     reference: &Fingerprint,
     answers: &Answers,
-    rule: &Rule,
+    rule: &DecisionRule,
 ) -> Result<(Comparison, Weakness), VerifyError> {
     rule.check()?;
     if answers.answers.len() != reference.next.len() {
         return Err(VerifyError::incomparable("not every challenge has its answer"));
     }
     // Nobody knows how an endpoint computes.
-    let class = Class::Rounding;
+    let class = NoiseClass::Rounding;
     let tolerances =
         reference.noise.tolerances(class, reference.sketches.len(), reference.sites.len())?;
     let mut excesses = Vec::new();
-    let mut apart = Vec::new();
+    let mut distances = Vec::new();
     let mut numbers = 0;
     for (next, answer) in reference.next.iter().zip(&answers.answers) {
         let Some(answer) = answer else { continue };
         let logprobs = next.iter().map(|token| token.logprob);
-        if let Some(difference) = logprobs_apart(logprobs, answer.logprobs.iter().copied()) {
-            apart.push(difference);
+        if let Some(difference) = logprob_distance(logprobs, answer.logprobs.iter().copied()) {
+            distances.push(difference);
             excesses.push(vec![excess(difference, tolerances.next)]);
-            numbers = numbers.max(answer.logprobs.len().min(COMPARED));
+            numbers = numbers.max(answer.logprobs.len().min(COMPARED_LOGPROBS));
         } else if let Some(differs) = text_differs(next, answer, tolerances.next) {
-            apart.push(f64::from(u8::from(differs)));
+            distances.push(f64::from(u8::from(differs)));
             excesses.push(vec![f64::from(u8::from(differs))]);
             numbers = numbers.max(1);
         }
@@ -148,10 +148,10 @@ pub fn compare(
         ));
     }
     let decision = decision::decide(rule, &[Site::Head], &excesses);
-    let mean = apart.iter().sum::<f64>() / apart.len() as f64;
+    let mean = distances.iter().sum::<f64>() / distances.len() as f64;
     let site = SiteResult {
         site: Site::Head,
-        apart: Apart { fine: mean, ..Apart::default() },
+        distance: SketchDistance { fine: mean, ..SketchDistance::default() },
         tolerance: tolerances.next,
         excess: decision.excess[0],
     };
@@ -241,7 +241,7 @@ impl Client {
         }
         let body = json!({
             "model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0,
-            "logprobs": COMPARED,
+            "logprobs": COMPARED_LOGPROBS,
         });
         let (status, json) = self.read(request.send_json(&body))?;
         if status == 400 || status == 422 {
@@ -269,7 +269,7 @@ fn answer(json: &Value) -> Option<Answer> {
     };
     logprobs.retain(|x| x.is_finite() && *x <= 1e-3);
     logprobs.sort_unstable_by(|a, b| b.total_cmp(a));
-    logprobs.truncate(COMPARED);
+    logprobs.truncate(COMPARED_LOGPROBS);
     Some(Answer { text, logprobs, expected: None })
 }
 

@@ -4,9 +4,11 @@
 use std::path::{Path, PathBuf};
 
 use surefoot_models::ModelError;
+use surefoot_stats::StatsError;
 
 /// Why no verdict could be given.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum VerifyError {
     /// A file is missing, unreadable, damaged or of another kind or version.
     #[error("{}: {problem}", file.display())]
@@ -36,6 +38,16 @@ pub enum VerifyError {
     /// The model could not be opened or run.
     #[error(transparent)]
     Model(#[from] ModelError),
+}
+
+impl From<StatsError> for VerifyError {
+    fn from(error: StatsError) -> Self {
+        match error {
+            StatsError::Document(problem) => Self::Document(problem),
+            StatsError::Incomparable(problem) => Self::Incomparable(problem),
+            other => Self::Request(other.to_string()),
+        }
+    }
 }
 
 impl VerifyError {

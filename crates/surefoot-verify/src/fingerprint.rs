@@ -14,7 +14,7 @@ use crate::error::VerifyError;
 use crate::identity::{Identity, MAX_BLOCKS};
 use crate::noise::Noise;
 use crate::seal::{self, Seal, SecretKey};
-use crate::site::{self, Choice, Site};
+use crate::site::{self, Site, SiteSelection};
 use crate::sketch::{self, Sketch};
 use crate::tree::{self, Tree};
 use crate::{hex, hypervector};
@@ -31,7 +31,7 @@ pub struct Policy {
     /// Bits of a sketch.
     pub bits: usize,
     /// Which sites are kept.
-    pub sites: Choice,
+    pub sites: SiteSelection,
 }
 
 /// How the model was run.
@@ -106,14 +106,14 @@ impl Fingerprint {
         noise.check(sketches.len(), sites.len())?;
         let changes = changes(&sketches, sites.len());
         let kept: Vec<(usize, f64)> = match policy.sites {
-            Choice::All => changes.into_iter().enumerate().collect(),
-            Choice::Auto => site::most_changing(&changes),
+            SiteSelection::All => changes.into_iter().enumerate().collect(),
+            SiteSelection::Auto => site::most_changing(&changes),
         };
         let places: Vec<usize> = kept.iter().map(|(at, _)| *at).collect();
         for of_challenge in &mut sketches {
             *of_challenge = places.iter().map(|at| of_challenge[*at].clone()).collect();
         }
-        noise.select(&places);
+        noise.select_sites(&places);
         let mut fingerprint = Self {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -199,8 +199,8 @@ impl Fingerprint {
             return Err(VerifyError::document(format!("the model has no site '{stray}'")));
         }
         let missing = match self.policy.sites {
-            Choice::All => all.iter().find(|site| !kept.contains(site)),
-            Choice::Auto => {
+            SiteSelection::All => all.iter().find(|site| !kept.contains(site)),
+            SiteSelection::Auto => {
                 all.first().into_iter().chain(all.last()).find(|site| !kept.contains(site))
             }
         };
@@ -231,7 +231,7 @@ impl Fingerprint {
         if self.next.len() != expected || self.next.iter().any(|next| next.len() > TOP) {
             return Err(VerifyError::document("not every challenge has its next tokens"));
         }
-        self.noise.check(challenges, self.sites.len())
+        Ok(self.noise.check(challenges, self.sites.len())?)
     }
 
     /// The sites, by depth.
@@ -254,8 +254,8 @@ impl Fingerprint {
     fn policy_digest(&self) -> [u8; 32] {
         let mut hasher = blake3::Hasher::new_derive_key("surefoot 2026-11 policy");
         let choice = match self.policy.sites {
-            Choice::All => 0,
-            Choice::Auto => 1,
+            SiteSelection::All => 0,
+            SiteSelection::Auto => 1,
         };
         let numbers = [u64::from(VERSION), self.policy.bits as u64, sketch::FINE as u64, choice];
         for number in numbers {

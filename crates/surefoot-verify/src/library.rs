@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::betting::Bets;
 use crate::compare::{self, Comparison};
-use crate::decision::Rule;
+use crate::decision::DecisionRule;
 use crate::error::VerifyError;
 use crate::fingerprint::Fingerprint;
 use crate::{hamming, hex, identity, seal};
@@ -200,7 +200,7 @@ impl Library {
         &self,
         near: Near,
         candidate: &Fingerprint,
-        rule: &Rule,
+        rule: &DecisionRule,
     ) -> Result<Match, VerifyError> {
         let reference = Fingerprint::read(&self.folder.join(&near.file))?;
         let comparison = compare::compare(&reference, candidate, rule)?;
@@ -323,7 +323,7 @@ fn related(reference: &Fingerprint, candidate: &Fingerprint) -> f64 {
     }
     let mut bets = Bets::against_at_least(least);
     for (ours, theirs) in reference.sketches.iter().zip(&candidate.sketches) {
-        let apart = pairs.iter().map(|(one, other)| ours[*one].apart(&theirs[*other]).hamming);
+        let apart = pairs.iter().map(|(one, other)| ours[*one].distance(&theirs[*other]).hamming);
         bets.see(apart.sum::<f64>() / pairs.len() as f64);
     }
     bets.ln_e()

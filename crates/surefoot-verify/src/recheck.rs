@@ -2,19 +2,19 @@
 
 use crate::challenge::{ChallengeSet, fresh_key};
 use crate::compare::{self, Comparison};
-use crate::decision::Rule;
+use crate::decision::DecisionRule;
 use crate::error::VerifyError;
 use crate::fingerprint::{Fingerprint, Policy};
-use crate::seed::Stream;
-use crate::site::Choice;
+use crate::site::SiteSelection;
 use crate::sketch::Sketch;
+use surefoot_stats::keyed_stream::KeyedStream;
 
 /// `count` of `all` challenges, drawn by chance that nobody knows beforehand; in order.
 pub fn sample(all: usize, count: usize) -> Result<Vec<usize>, VerifyError> {
     if count == 0 {
         return Err(VerifyError::request("no challenge is to be run again: the sample is 0"));
     }
-    let mut stream = Stream::new(&fresh_key()?, &[b"sample"]);
+    let mut stream = KeyedStream::new(&fresh_key()?, &[b"sample"]);
     let mut left: Vec<usize> = (0..all).collect();
     let mut chosen = Vec::new();
     while chosen.len() < count && !left.is_empty() {
@@ -26,12 +26,12 @@ pub fn sample(all: usize, count: usize) -> Result<Vec<usize>, VerifyError> {
 
 /// Only these challenges.
 pub fn subset(set: &ChallengeSet, chosen: &[usize]) -> Result<ChallengeSet, VerifyError> {
-    ChallengeSet::prompts(chosen.iter().map(|at| set.sequences[*at].clone()).collect())
+    Ok(ChallengeSet::prompts(chosen.iter().map(|at| set.sequences[*at].clone()).collect())?)
 }
 
 /// The same policy, with every site kept: a run can't know which were chosen.
 pub fn all_sites(policy: Policy) -> Policy {
-    Policy { sites: Choice::All, ..policy }
+    Policy { sites: SiteSelection::All, ..policy }
 }
 
 /// Compares what a fingerprint says of the `chosen` challenges with a run of them, by the noise of
@@ -41,7 +41,7 @@ pub fn compare(
     calibrated: &Fingerprint,
     chosen: &[usize],
     again: &Fingerprint,
-    rule: &Rule,
+    rule: &DecisionRule,
 ) -> Result<Comparison, VerifyError> {
     compare::check_tokenizers(claimed, again)?;
     // The sites that both have: only there the noise is known.
@@ -54,7 +54,7 @@ pub fn compare(
         }
     }
     let mut noise = calibrated.noise.clone();
-    noise.select(&of_noise);
+    noise.select_sites(&of_noise);
     noise.select_challenges(chosen);
     let mut claimed = claimed.clone();
     claimed.sites = places.iter().map(|place| claimed.sites[*place].clone()).collect();

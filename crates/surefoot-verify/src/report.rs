@@ -3,7 +3,7 @@
 
 use crate::compare::SiteResult;
 use crate::decision::{Evidence, Verdict};
-use crate::noise::Class;
+use crate::noise::NoiseClass;
 use crate::transcript::{Candidate, Transcript};
 
 /// What the page shows.
@@ -56,11 +56,13 @@ impl<'a> Page<'a> {
             sentences.push(format!("The first site that diverges is {site}."));
         }
         sentences.push(match transcript.comparison.class {
-            Class::Arithmetic => "Weights are stored in the same dtypes and were run in the same \
+            NoiseClass::Arithmetic => {
+                "Weights are stored in the same dtypes and were run in the same \
                  precision on a device whose noise is known: only other orders of summation were \
                  allowed for."
-                .to_owned(),
-            Class::Rounding => {
+                    .to_owned()
+            }
+            NoiseClass::Rounding => {
                 "Rounding to bf16 was allowed for: a change smaller than that can't \
                  be seen."
                     .to_owned()

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::compare::{self, Comparison};
-use crate::decision::{Decision, Rule};
+use crate::decision::{Decision, DecisionRule};
 use crate::endpoint::{self, Answers, Weakness};
 use crate::error::VerifyError;
 use crate::fingerprint::Fingerprint;
@@ -36,7 +36,7 @@ pub struct Transcript {
     /// The version of the program.
     pub made_by: String,
     /// The error rates and what counts as different.
-    pub rule: Rule,
+    pub rule: DecisionRule,
     /// The verdict.
     pub comparison: Comparison,
     /// What was compared with.
@@ -50,7 +50,7 @@ impl Transcript {
     pub fn of_models(
         reference: Fingerprint,
         candidate: Fingerprint,
-        rule: Rule,
+        rule: DecisionRule,
     ) -> Result<Self, VerifyError> {
         let comparison = compare::compare(&reference, &candidate, &rule)?;
         Ok(Self::new(reference, Candidate::Model(Box::new(candidate)), rule, comparison))
@@ -60,7 +60,7 @@ impl Transcript {
     pub fn of_endpoint(
         reference: Fingerprint,
         answers: Answers,
-        rule: Rule,
+        rule: DecisionRule,
     ) -> Result<Self, VerifyError> {
         let (comparison, weakness) = endpoint::compare(&reference, &answers, &rule)?;
         Ok(Self::new(reference, Candidate::Endpoint(answers, weakness), rule, comparison))
@@ -69,7 +69,7 @@ impl Transcript {
     fn new(
         reference: Fingerprint,
         candidate: Candidate,
-        rule: Rule,
+        rule: DecisionRule,
         comparison: Comparison,
     ) -> Self {
         Self {

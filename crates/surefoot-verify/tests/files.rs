@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use lab::{Options, Shelf, VOCAB, fingerprint};
 use proptest::prelude::*;
 use surefoot_verify::challenge::ChallengeSet;
-use surefoot_verify::decision::{Rule, Verdict};
+use surefoot_verify::decision::{DecisionRule, Verdict};
 use surefoot_verify::fingerprint::Fingerprint;
 use surefoot_verify::seal::{self, SecretKey};
 use surefoot_verify::site::Site;
@@ -30,7 +30,7 @@ fn pair() -> &'static (Fingerprint, Fingerprint) {
 
 fn transcript() -> Transcript {
     let (reference, candidate) = pair();
-    Transcript::of_models(reference.clone(), candidate.clone(), Rule::default()).unwrap()
+    Transcript::of_models(reference.clone(), candidate.clone(), DecisionRule::default()).unwrap()
 }
 
 fn signed() -> &'static [u8] {
@@ -109,7 +109,7 @@ fn contents_that_do_not_fit_together_are_found_behind_a_good_seal() {
     refused(&|it| it.version = 2, "version 2");
     refused(&|it| it.format = "other".to_owned(), "no fingerprint");
     refused(&|it| drop(it.next.pop()), "next tokens");
-    refused(&|it| it.noise.ways[0].runs.clear(), "calibration");
+    refused(&|it| it.noise.variants[0].runs.clear(), "calibration");
 }
 
 #[test]

@@ -10,8 +10,8 @@ use surefoot_verify::calibrate::{Pass, PassPrecision};
 use surefoot_verify::capture::Disturbance;
 use surefoot_verify::challenge::ChallengeSet;
 use surefoot_verify::compare::compare;
-use surefoot_verify::decision::{Rule, Verdict};
-use surefoot_verify::site::{Choice, Site};
+use surefoot_verify::decision::{DecisionRule, Verdict};
+use surefoot_verify::site::{Site, SiteSelection};
 
 fn challenges(key: u8) -> ChallengeSet {
     ChallengeSet::keyed([key; 32], "test", VOCAB, 32, 32).unwrap()
@@ -25,7 +25,7 @@ fn every_case_gets_its_verdict_and_its_layer_within_32_challenges() {
     for case in cases(&shelf) {
         let options = Options { pass: case.pass, ..Options::candidate() };
         let candidate = fingerprint(&case.folder, &set, options);
-        let found = compare(&reference, &candidate, &Rule::default()).unwrap();
+        let found = compare(&reference, &candidate, &DecisionRule::default()).unwrap();
         let (name, decision) = (case.name, &found.decision);
         assert_eq!(decision.verdict, case.verdict, "{name}: {:?}", found.sites);
         assert_eq!(decision.first_diverging, case.first, "{name}: {:?}", found.sites);
@@ -48,7 +48,7 @@ fn no_run_of_the_same_weights_is_called_different_and_no_rounded_one_the_same() 
         let pass = Pass { precision: PassPrecision::Bf16, disturbance, ..Pass::plain(64) };
         let verdict = |folder| {
             let candidate = fingerprint(folder, &set, Options { pass, ..Options::candidate() });
-            compare(&reference, &candidate, &Rule::default()).unwrap().decision.verdict
+            compare(&reference, &candidate, &DecisionRule::default()).unwrap().decision.verdict
         };
         false_different += i32::from(verdict(&own) == Verdict::Different);
         false_same += i32::from(verdict(&int8) == Verdict::Same);
@@ -72,7 +72,7 @@ fn a_reference_in_bf16_tells_the_same_apart() {
         (&int8, Pass::plain(64), Verdict::Different),
     ] {
         let candidate = fingerprint(folder, &set, Options { pass, ..Options::candidate() });
-        let found = compare(&reference, &candidate, &Rule::default()).unwrap();
+        let found = compare(&reference, &candidate, &DecisionRule::default()).unwrap();
         assert_eq!(found.decision.verdict, verdict, "{pass:?}: {:?}", found.sites);
     }
 }
@@ -82,14 +82,17 @@ fn chosen_sites_are_fewer_and_still_find_a_change_between_them() {
     let shelf = Shelf::new();
     let set = challenges(9);
     let all = fingerprint(&shelf.reference, &set, Options::new());
-    let auto =
-        fingerprint(&shelf.reference, &set, Options { choice: Choice::Auto, ..Options::new() });
+    let auto = fingerprint(
+        &shelf.reference,
+        &set,
+        Options { choice: SiteSelection::Auto, ..Options::new() },
+    );
     assert!(auto.sites.len() < all.sites.len());
     assert_eq!(auto.sites[0].site, Site::Embeddings);
     assert_eq!(auto.sites.last().unwrap().site, Site::Head);
     let changed = shelf.put("changed", &Weights::trained().with_lora(&[2], 4, 0.1), Dtype::F32);
     let candidate = fingerprint(&changed, &set, Options::candidate());
-    let found = compare(&auto, &candidate, &Rule::default()).unwrap().decision;
+    let found = compare(&auto, &candidate, &DecisionRule::default()).unwrap().decision;
     assert_eq!(found.verdict, Verdict::Different);
     assert!(found.first_diverging.unwrap() >= Site::Block(2));
 }
@@ -101,11 +104,12 @@ fn what_can_not_be_compared_gets_no_verdict() {
     let refused = |change: &dyn Fn(&mut surefoot_verify::fingerprint::Fingerprint), words: &str| {
         let mut candidate = fingerprint(&shelf.reference, &challenges(1), Options::candidate());
         change(&mut candidate);
-        let error = compare(&reference, &candidate, &Rule::default()).unwrap_err().to_string();
+        let error =
+            compare(&reference, &candidate, &DecisionRule::default()).unwrap_err().to_string();
         assert!(error.contains(words), "{error}");
     };
     let other = fingerprint(&shelf.reference, &challenges(2), Options::candidate());
-    let error = compare(&reference, &other, &Rule::default()).unwrap_err().to_string();
+    let error = compare(&reference, &other, &DecisionRule::default()).unwrap_err().to_string();
     assert!(error.contains("different challenges"), "{error}");
     refused(&|it| it.model.vocab += 1, "vocabularies");
     refused(&|it| it.policy.bits = 1024, "bits");
@@ -118,5 +122,5 @@ fn what_can_not_be_compared_gets_no_verdict() {
     );
     // Without noise there is nothing to measure against.
     let bare = fingerprint(&shelf.reference, &challenges(1), Options::candidate());
-    assert!(compare(&bare, &reference, &Rule::default()).is_err());
+    assert!(compare(&bare, &reference, &DecisionRule::default()).is_err());
 }

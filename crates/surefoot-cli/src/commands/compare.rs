@@ -10,10 +10,10 @@ use serde::Serialize;
 use surefoot_models::Opened;
 use surefoot_models::generate::text::Texts;
 use surefoot_verify::compare::Comparison;
-use surefoot_verify::decision::{Rule, Verdict};
+use surefoot_verify::decision::{DecisionRule, Verdict};
 use surefoot_verify::endpoint::{self, Tokenizer, Weakness};
 use surefoot_verify::fingerprint::Fingerprint;
-use surefoot_verify::noise::Class;
+use surefoot_verify::noise::NoiseClass;
 use surefoot_verify::seal;
 use surefoot_verify::transcript::{Candidate, Transcript};
 
@@ -88,7 +88,7 @@ struct Document<'a> {
     reference: &'a str,
     candidate: &'a str,
     commitment: &'a str,
-    rule: &'a Rule,
+    rule: &'a DecisionRule,
     comparison: &'a Comparison,
     weakness: Option<&'a Weakness>,
 }
@@ -98,8 +98,12 @@ impl Compare {
         if self.footing.isolate {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
-        let rule =
-            Rule { alpha: self.alpha, beta: self.beta, delta: self.delta, ..Rule::default() };
+        let rule = DecisionRule {
+            alpha: self.alpha,
+            beta: self.beta,
+            delta: self.delta,
+            ..DecisionRule::default()
+        };
         rule.check()?;
         let sides = [Path::new(&self.reference), Path::new(&self.candidate)];
         for (option, file) in [("--out", &self.out), ("--html", &self.html)] {
@@ -142,7 +146,7 @@ impl Compare {
         &self,
         reference: Side,
         candidate: Side,
-        rule: Rule,
+        rule: DecisionRule,
         global: &Global,
         terminal: &Terminal,
     ) -> Result<Transcript, Failure> {
@@ -179,7 +183,7 @@ impl Compare {
                     &folder,
                     &reference.challenges,
                     surefoot_verify::fingerprint::Policy {
-                        sites: surefoot_verify::site::Choice::All,
+                        sites: surefoot_verify::site::SiteSelection::All,
                         ..reference.policy
                     },
                 )?;
@@ -245,7 +249,7 @@ pub(crate) fn shown(ln_e: f64) -> String {
     if ten.abs() < 4.0 { format!("{:.3}", ln_e.exp()) } else { format!("10^{ten:.1}") }
 }
 
-fn told(comparison: &Comparison, rule: &Rule, weakness: Option<&Weakness>) -> String {
+fn told(comparison: &Comparison, rule: &DecisionRule, weakness: Option<&Weakness>) -> String {
     let decision = &comparison.decision;
     let mut text = format!(
         "{} after {} of {} challenges\n",
@@ -265,10 +269,10 @@ fn told(comparison: &Comparison, rule: &Rule, weakness: Option<&Weakness>) -> St
         1.0 / rule.beta
     );
     let allowed = match comparison.class {
-        Class::Arithmetic => {
+        NoiseClass::Arithmetic => {
             "other orders of summation only: same dtypes, same precision, known device"
         }
-        Class::Rounding => "other orders of summation, and rounding to bf16",
+        NoiseClass::Rounding => "other orders of summation, and rounding to bf16",
     };
     let _ = writeln!(text, "allowed for: {allowed}");
     if let Some(weak) = weakness {
@@ -290,9 +294,9 @@ fn told(comparison: &Comparison, rule: &Rule, weakness: Option<&Weakness>) -> St
     for site in &comparison.sites {
         table.row([
             site.site.to_string(),
-            format!("{:.2e}", site.apart.fine),
+            format!("{:.2e}", site.distance.fine),
             format!("{:.2e}", site.tolerance),
-            format!("{:.2} %", site.apart.hamming * 100.0),
+            format!("{:.2} %", site.distance.hamming * 100.0),
             format!("{:.2}", site.excess),
         ]);
     }

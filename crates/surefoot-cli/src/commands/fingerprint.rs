@@ -76,7 +76,7 @@ impl FingerprintCommand {
             root: &fingerprint.root,
             challenges: fingerprint.sketches.len(),
             sites: &fingerprint.sites,
-            noise: fingerprint.noise.ways.iter().map(|way| way.name.as_str()).collect(),
+            noise: fingerprint.noise.variants.iter().map(|variant| variant.name.as_str()).collect(),
             seconds: begun.elapsed().as_secs_f64(),
         };
         if global.json {

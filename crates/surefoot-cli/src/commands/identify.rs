@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use surefoot_verify::decision::Rule;
+use surefoot_verify::decision::DecisionRule;
 use surefoot_verify::fingerprint::Fingerprint;
 use surefoot_verify::library::{Library, Match, Relation};
 
@@ -78,7 +78,7 @@ impl Identify {
         }
         let (near, comparable) = library.nearest(&fingerprint, self.nearest as usize)?;
         let search_seconds = begun.elapsed().as_secs_f64();
-        let rule = Rule::default();
+        let rule = DecisionRule::default();
         let (mut matches, mut refused) = (Vec::new(), library.refused.clone());
         for near in near {
             let file = near.file.clone();

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use surefoot_models::Opened;
 use surefoot_verify::compare::Comparison;
-use surefoot_verify::decision::{Rule, Verdict};
+use surefoot_verify::decision::{DecisionRule, Verdict};
 use surefoot_verify::fingerprint::{Fingerprint, Inclusion};
 use surefoot_verify::identity::Identity;
 use surefoot_verify::seal::{self, Seal};
@@ -188,7 +188,7 @@ impl Verify {
         let maker = Maker::new(&self.footing, global, terminal)?;
         let again = maker.candidate(folder, &asked, recheck::all_sites(claimed.policy))?;
         let comparison =
-            recheck::compare(claimed, calibrated, &challenges, &again, &Rule::default())?;
+            recheck::compare(claimed, calibrated, &challenges, &again, &DecisionRule::default())?;
         let same_files = files == claimed.model.files;
         Ok(Rerun { side, same_files, challenges, comparison })
     }

@@ -19,7 +19,7 @@ use surefoot_verify::decision::Verdict;
 use surefoot_verify::fingerprint::{Fingerprint, Policy, RunInfo};
 use surefoot_verify::identity::Identity;
 use surefoot_verify::noise::Noise;
-use surefoot_verify::site::{Choice, Site};
+use surefoot_verify::site::{Site, SiteSelection};
 
 pub(crate) const WIDTH: usize = 64;
 pub(crate) const VOCAB: usize = 128;
@@ -115,7 +115,7 @@ impl Weights {
     }
 
     /// One step of training on a batch that follows from `seed`; returns the loss.
-    pub(crate) fn step(&mut self, rule: &mut dyn Rule, seed: u64) -> f32 {
+    pub(crate) fn step(&mut self, rule: &mut dyn DecisionRule, seed: u64) -> f32 {
         let device = Device::flex().autodiff();
         let parameters: BTreeMap<String, Tensor<2>> = self
             .tensors
@@ -213,7 +213,7 @@ impl Weights {
     }
 
     /// After one step of fine-tuning.
-    pub(crate) fn stepped(&self, rule: &mut dyn Rule) -> Self {
+    pub(crate) fn stepped(&self, rule: &mut dyn DecisionRule) -> Self {
         let mut changed = self.clone();
         changed.step(rule, 9999);
         changed
@@ -253,7 +253,7 @@ impl Weights {
 }
 
 /// How weights follow their gradients.
-pub(crate) trait Rule {
+pub(crate) trait DecisionRule {
     fn update(&mut self, name: &str, numbers: &mut [f32], gradient: &[f32]);
     fn stepped(&mut self) {}
 }
@@ -261,7 +261,7 @@ pub(crate) trait Rule {
 /// Plain descent.
 pub(crate) struct Descent(pub(crate) f32);
 
-impl Rule for Descent {
+impl DecisionRule for Descent {
     fn update(&mut self, _: &str, numbers: &mut [f32], gradient: &[f32]) {
         numbers.iter_mut().zip(gradient).for_each(|(x, g)| *x -= self.0 * g);
     }
@@ -279,7 +279,7 @@ impl Adam {
     }
 }
 
-impl Rule for Adam {
+impl DecisionRule for Adam {
     fn update(&mut self, name: &str, numbers: &mut [f32], gradient: &[f32]) {
         let moments =
             self.moments.entry(name.to_owned()).or_insert_with(|| vec![(0.0, 0.0); gradient.len()]);
@@ -366,13 +366,13 @@ fn loss(
 #[derive(Clone, Copy)]
 pub(crate) struct Options {
     pub(crate) pass: Pass,
-    pub(crate) choice: Choice,
+    pub(crate) choice: SiteSelection,
     pub(crate) calibrate: bool,
 }
 
 impl Options {
     pub(crate) fn new() -> Self {
-        Self { pass: Pass::plain(64), choice: Choice::All, calibrate: true }
+        Self { pass: Pass::plain(64), choice: SiteSelection::All, calibrate: true }
     }
 
     pub(crate) fn candidate() -> Self {

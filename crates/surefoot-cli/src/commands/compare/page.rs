@@ -40,9 +40,9 @@ fn evidence(transcript: &Transcript) -> Evidence {
             .iter()
             .map(|site| Site {
                 name: site.site.to_string(),
-                distance: site.apart.fine,
+                distance: site.distance.fine,
                 tolerance: site.tolerance,
-                bits: site.apart.hamming,
+                bits: site.distance.hamming,
                 first_to_diverge: decision.first_diverging == Some(site.site),
             })
             .collect(),

@@ -10,13 +10,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::VerifyError;
+use crate::error::StatsError;
 use crate::hex;
-use crate::seed::{self, Stream};
+use crate::keyed_stream::{self, KeyedStream};
 
-/// Bounds of what a set may hold.
-pub(crate) const MAX_CHALLENGES: usize = 1024;
-pub(crate) const MAX_TOKENS: usize = 2048;
+/// The most challenges of a set.
+pub const MAX_CHALLENGES: usize = 1024;
+/// The most tokens of a challenge.
+pub const MAX_TOKENS: usize = 2048;
 const MAX_VOCAB: usize = 1 << 24;
 const MAX_RUN_ID: usize = 200;
 
@@ -50,15 +51,14 @@ pub struct ChallengeSet {
 
 /// The key of fingerprints that can be compared with everyone's.
 pub fn public_key() -> [u8; 32] {
-    seed::public_key("surefoot public challenges, first edition")
+    keyed_stream::public_key("surefoot public challenges, first edition")
 }
 
 /// A key that nobody knows.
-pub fn fresh_key() -> Result<[u8; 32], VerifyError> {
+pub fn fresh_key() -> Result<[u8; 32], StatsError> {
     let mut key = [0; 32];
-    getrandom::fill(&mut key).map_err(|error| {
-        VerifyError::request(format!("the system gives no randomness: {error}"))
-    })?;
+    getrandom::fill(&mut key)
+        .map_err(|error| StatsError::request(format!("the system gives no randomness: {error}")))?;
     Ok(key)
 }
 
@@ -70,9 +70,9 @@ impl ChallengeSet {
         vocab: usize,
         count: usize,
         tokens: usize,
-    ) -> Result<Self, VerifyError> {
+    ) -> Result<Self, StatsError> {
         if run_id.len() > MAX_RUN_ID {
-            return Err(VerifyError::request(format!(
+            return Err(StatsError::request(format!(
                 "the run id has {} bytes, {MAX_RUN_ID} are allowed",
                 run_id.len()
             )));
@@ -86,14 +86,14 @@ impl ChallengeSet {
     }
 
     /// Takes someone's own prompts.
-    pub fn prompts(sequences: Vec<Vec<u32>>) -> Result<Self, VerifyError> {
+    pub fn prompts(sequences: Vec<Vec<u32>>) -> Result<Self, StatsError> {
         let set = Self { origin: Origin::Prompts, sequences };
         set.check()?;
         Ok(set)
     }
 
     /// Whether the set is within bounds, and is the one that its key and run id give.
-    pub fn check(&self) -> Result<(), VerifyError> {
+    pub fn check(&self) -> Result<(), StatsError> {
         within("challenges", self.sequences.len(), MAX_CHALLENGES)?;
         for sequence in &self.sequences {
             within("tokens a challenge", sequence.len(), MAX_TOKENS)?;
@@ -102,7 +102,7 @@ impl ChallengeSet {
             let tokens = self.sequences.first().map_or(0, Vec::len);
             let again = Self::keyed(*key, run_id, *vocab, self.sequences.len(), tokens)?;
             if again.sequences != self.sequences {
-                return Err(VerifyError::document(
+                return Err(StatsError::document(
                     "the challenges are not the ones that their key and run id give",
                 ));
             }
@@ -129,18 +129,18 @@ impl ChallengeSet {
     }
 }
 
-fn within(what: &str, count: usize, most: usize) -> Result<(), VerifyError> {
+fn within(what: &str, count: usize, most: usize) -> Result<(), StatsError> {
     if (1..=most).contains(&count) {
         Ok(())
     } else {
-        Err(VerifyError::request(format!("{count} {what}: it must be 1 to {most}")))
+        Err(StatsError::request(format!("{count} {what}: it must be 1 to {most}")))
     }
 }
 
 /// Templates in turn, so that every set has all of them.
 fn challenge(key: &[u8; 32], run_id: &str, vocab: usize, number: usize, tokens: usize) -> Vec<u32> {
     let words: [&[u8]; 3] = [b"challenge", run_id.as_bytes(), &(number as u64).to_le_bytes()];
-    let mut stream = Stream::new(key, &words);
+    let mut stream = KeyedStream::new(key, &words);
     let vocab = vocab as u64;
     let mut id = move || stream.below(vocab);
     let mut ids: Vec<u64> = match number % 7 {

@@ -8,14 +8,14 @@
 //! the sites' vectors, each bound to its site. Unbinding the model's vector with a site's key
 //! gives a vector that is near that site's and no other's.
 
-use crate::seed::{self, Stream};
+use crate::keyed_stream::{self, KeyedStream};
 use crate::site::Site;
 
 /// The key of a site: `words` words.
 pub fn site_key(site: Site, words: usize) -> Vec<u64> {
-    let key = seed::public_key("surefoot site keys, first edition");
-    let mut stream = Stream::new(&key, &[site.to_string().as_bytes()]);
-    (0..words).map(|_| stream.next()).collect()
+    let key = keyed_stream::public_key("surefoot site keys, first edition");
+    let mut stream = KeyedStream::new(&key, &[site.to_string().as_bytes()]);
+    (0..words).map(|_| stream.next_u64()).collect()
 }
 
 /// Binds, and unbinds what was bound with the same key.
@@ -90,8 +90,8 @@ mod tests {
     use crate::hamming::distance;
 
     fn random(seed: u64, words: usize) -> Vec<u64> {
-        let mut stream = Stream::new(&[9; 32], &[&seed.to_le_bytes()]);
-        (0..words).map(|_| stream.next()).collect()
+        let mut stream = KeyedStream::new(&[9; 32], &[&seed.to_le_bytes()]);
+        (0..words).map(|_| stream.next_u64()).collect()
     }
 
     #[test]

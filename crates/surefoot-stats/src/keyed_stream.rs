@@ -1,16 +1,19 @@
-//! Numbers that follow from a key: keyed BLAKE3 as a stream. The same key and words give the
-//! same numbers on every machine.
+//! Random numbers that follow from a key: the extendable output of keyed BLAKE3.
+//!
+//! Challenges, projections and samples are made from these streams, and fingerprints in files rest
+//! on them, so the numbers are part of the file format. That is why this is not a generator of the
+//! `rand` crate, whose algorithms may change between versions.
 
 use blake3::OutputReader;
 
-/// An endless stream of numbers.
-pub(crate) struct Stream {
+/// An endless stream of random numbers.
+pub struct KeyedStream {
     reader: OutputReader,
 }
 
-impl Stream {
-    /// The stream of `key` for what `words` name.
-    pub(crate) fn new(key: &[u8; 32], words: &[&[u8]]) -> Self {
+impl KeyedStream {
+    /// The stream of `key` for the purpose that `words` name.
+    pub fn new(key: &[u8; 32], words: &[&[u8]]) -> Self {
         let mut hasher = blake3::Hasher::new_keyed(key);
         for word in words {
             // With their lengths, so that no two lists of words run together.
@@ -20,18 +23,19 @@ impl Stream {
         Self { reader: hasher.finalize_xof() }
     }
 
-    pub(crate) fn next(&mut self) -> u64 {
+    /// The next 64 bits.
+    pub fn next_u64(&mut self) -> u64 {
         let mut bytes = [0; 8];
         self.reader.fill(&mut bytes);
         u64::from_le_bytes(bytes)
     }
 
     /// A number below `end`, which must not be 0.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
-        // What is left of the range would favour small numbers.
+    pub fn below(&mut self, end: u64) -> u64 {
+        // The last incomplete range is rejected: it would favour small numbers.
         let fair = u64::MAX - u64::MAX % end;
         loop {
-            let number = self.next();
+            let number = self.next_u64();
             if number < fair {
                 return number % end;
             }
@@ -39,14 +43,14 @@ impl Stream {
     }
 
     /// `count` times 1 or -1.
-    pub(crate) fn signs(&mut self, count: usize) -> Vec<f32> {
-        let words: Vec<u64> = (0..count.div_ceil(64)).map(|_| self.next()).collect();
+    pub fn signs(&mut self, count: usize) -> Vec<f32> {
+        let words: Vec<u64> = (0..count.div_ceil(64)).map(|_| self.next_u64()).collect();
         (0..count).map(|at| if words[at / 64] >> (at % 64) & 1 == 1 { 1.0 } else { -1.0 }).collect()
     }
 }
 
-/// A key that everyone knows, made of a sentence.
-pub(crate) fn public_key(sentence: &str) -> [u8; 32] {
+/// A public key, derived from a sentence.
+pub fn public_key(sentence: &str) -> [u8; 32] {
     blake3::derive_key("surefoot 2026-11 public key from a sentence", sentence.as_bytes())
 }
 
@@ -56,7 +60,7 @@ mod tests {
 
     #[test]
     fn streams_are_told_apart_by_key_and_by_where_words_end() {
-        let first = |key: u8, words: &[&[u8]]| Stream::new(&[key; 32], words).next();
+        let first = |key: u8, words: &[&[u8]]| KeyedStream::new(&[key; 32], words).next_u64();
         let one = first(1, &[b"ab", b"c"]);
         assert_eq!(one, first(1, &[b"ab", b"c"]));
         assert_ne!(one, first(2, &[b"ab", b"c"]));
@@ -65,7 +69,7 @@ mod tests {
 
     #[test]
     fn numbers_below_an_end_reach_all_of_it() {
-        let mut stream = Stream::new(&[3; 32], &[]);
+        let mut stream = KeyedStream::new(&[3; 32], &[]);
         let mut seen = [0_usize; 7];
         for _ in 0..7000 {
             seen[stream.below(7) as usize] += 1;
@@ -75,7 +79,7 @@ mod tests {
 
     #[test]
     fn signs_are_balanced() {
-        let sum: f32 = Stream::new(&[4; 32], &[]).signs(10_000).iter().sum();
+        let sum: f32 = KeyedStream::new(&[4; 32], &[]).signs(10_000).iter().sum();
         assert!(sum.abs() < 400.0, "{sum}");
     }
 }

@@ -48,7 +48,7 @@ impl Bets {
 }
 
 /// The logarithm of the mean of numbers that are given by their logarithms.
-pub(crate) fn ln_mean_exp(logarithms: &[f64]) -> f64 {
+pub fn ln_mean_exp(logarithms: &[f64]) -> f64 {
     let most = logarithms.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if !most.is_finite() {
         return most;
@@ -60,16 +60,16 @@ pub(crate) fn ln_mean_exp(logarithms: &[f64]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seed::Stream;
+    use crate::keyed_stream::KeyedStream;
 
     /// Ten thousand runs of two hundred numbers each: how often the wealth ever reaches 100.
     fn ever_reached(bets: &Bets, next: impl Fn(f64, usize, f64) -> f64) -> f64 {
         let runs = 10_000_u32;
         let reached = (0..runs).filter(|run| {
-            let mut chance = Stream::new(&[8; 32], &[&run.to_le_bytes()]);
+            let mut chance = KeyedStream::new(&[8; 32], &[&run.to_le_bytes()]);
             let mut bets = bets.clone();
             (0..200).any(|at| {
-                let uniform = (chance.next() >> 11) as f64 / (1_u64 << 53) as f64;
+                let uniform = (chance.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
                 let x = next(uniform, at, bets.ln_e());
                 bets.see(x);
                 bets.ln_e() >= 100_f64.ln()

@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use surefoot_models::run::observe::Boundary;
 
 /// A place in a model. Sites are ordered by their depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -18,16 +17,6 @@ pub enum Site {
     Norm,
     /// The logits of the last token.
     Head,
-}
-
-impl From<Boundary> for Site {
-    fn from(boundary: Boundary) -> Self {
-        match boundary {
-            Boundary::Embeddings => Self::Embeddings,
-            Boundary::Block(number) => Self::Block(number),
-            Boundary::Norm => Self::Norm,
-        }
-    }
 }
 
 impl fmt::Display for Site {
@@ -79,7 +68,7 @@ impl TryFrom<String> for Site {
 /// Which sites are kept.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Choice {
+pub enum SiteSelection {
     /// All of them.
     #[default]
     All,
@@ -88,14 +77,14 @@ pub enum Choice {
 }
 
 /// The relative change of the profile at each site from the one before; nothing at the first.
-pub(crate) fn changes(profiles: &[Vec<f64>]) -> Vec<f64> {
+pub fn changes(profiles: &[Vec<f64>]) -> Vec<f64> {
     let pairs = profiles.windows(2).map(|pair| relative_change(&pair[0], &pair[1]));
     profiles.iter().take(1).map(|_| 0.0).chain(pairs).collect()
 }
 
 /// The places where behaviour changes most: the change is above the mean of all changes. The
 /// first and the last place are always among them, so that a change anywhere is seen somewhere.
-pub(crate) fn most_changing(changes: &[f64]) -> Vec<(usize, f64)> {
+pub fn most_changing(changes: &[f64]) -> Vec<(usize, f64)> {
     let mean = changes.iter().sum::<f64>() / changes.len().saturating_sub(1).max(1) as f64;
     let ends = [0, changes.len().saturating_sub(1)];
     let kept = |(at, change): &(usize, f64)| ends.contains(at) || *change > mean;

@@ -14,7 +14,7 @@
 
 use pulp::Arch;
 
-use crate::seed::{self, Stream};
+use crate::keyed_stream::{self, KeyedStream};
 
 /// At most so many sums of rows.
 const SUMS: usize = 8;
@@ -24,7 +24,7 @@ const KNEE: f32 = 4.0;
 const LEAST_WIDTH: usize = 64;
 
 /// Projects rows of one width.
-pub(crate) struct Projector {
+pub struct Projector {
     width: usize,
     count: usize,
     /// A transform's inputs: a power of two.
@@ -37,22 +37,22 @@ pub(crate) struct Projector {
 
 /// The profile of the rows: their scale and how it is spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Level {
+pub struct ActivationProfile {
     /// The mean over rows of the scale.
-    pub(crate) scale: f32,
+    pub scale: f32,
     /// The mean over rows of the variance.
-    pub(crate) variance: f32,
+    pub variance: f32,
 }
 
 impl Projector {
     /// For `count` projections (a power of two) of up to `rows` rows of `width` numbers.
-    pub(crate) fn new(count: usize, width: usize, rows: usize) -> Self {
+    pub fn new(count: usize, width: usize, rows: usize) -> Self {
         let padded = width.next_power_of_two().max(LEAST_WIDTH);
         let blocks = count.div_ceil(padded);
-        let key = seed::public_key("surefoot projections, first edition");
+        let key = keyed_stream::public_key("surefoot projections, first edition");
         let signs = |what: &[u8], number: usize, count: usize| {
             let number = (number as u64).to_le_bytes();
-            Stream::new(&key, &[what, &number]).signs(count)
+            KeyedStream::new(&key, &[what, &number]).signs(count)
         };
         Self {
             width,
@@ -67,12 +67,12 @@ impl Projector {
 
     /// The projections of `rows`, row after row, and their level; nothing if a number is not
     /// finite.
-    pub(crate) fn project(&self, rows: &[f32]) -> Option<(Vec<f32>, Level)> {
+    pub fn project(&self, rows: &[f32]) -> Option<(Vec<f32>, ActivationProfile)> {
         Arch::new().dispatch(|| self.projected(rows))
     }
 
     #[inline(always)]
-    fn projected(&self, rows: &[f32]) -> Option<(Vec<f32>, Level)> {
+    fn projected(&self, rows: &[f32]) -> Option<(Vec<f32>, ActivationProfile)> {
         let count = rows.len() / self.width;
         let mut sums = vec![vec![0.0_f32; self.padded]; self.row_signs.len()];
         let mut squashed = vec![0.0_f32; self.width];
@@ -111,11 +111,11 @@ impl Projector {
             projected.extend_from_slice(&work[..self.padded.min(self.count)]);
         }
         let rows = count.max(1) as f32;
-        Some((projected, Level { scale: scales / rows, variance: variances / rows }))
+        Some((projected, ActivationProfile { scale: scales / rows, variance: variances / rows }))
     }
 
     /// `count` of the projections, evenly from all sums.
-    pub(crate) fn some(&self, projected: &[f32], count: usize) -> Vec<f32> {
+    pub fn some(&self, projected: &[f32], count: usize) -> Vec<f32> {
         let sums = self.row_signs.len();
         let block = self.padded.min(self.count);
         // So that the size doesn't follow from the width: a transform multiplies by its root.

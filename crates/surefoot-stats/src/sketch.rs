@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::error::VerifyError;
+use crate::error::StatsError;
 use crate::hamming;
 use crate::hex;
 use crate::projection::Projector;
@@ -36,11 +36,11 @@ pub struct Sketch {
 }
 
 /// Whether `bits` is a number of bits that sketches can have.
-pub fn check_bits(bits: usize) -> Result<(), VerifyError> {
+pub fn check_bits(bits: usize) -> Result<(), StatsError> {
     if bits.is_power_of_two() && BITS_RANGE.contains(&bits) {
         Ok(())
     } else {
-        Err(VerifyError::request(format!(
+        Err(StatsError::request(format!(
             "sketches of {bits} bits: it must be a power of two from {} to {}",
             BITS_RANGE.start(),
             BITS_RANGE.end()
@@ -51,7 +51,7 @@ pub fn check_bits(bits: usize) -> Result<(), VerifyError> {
 /// How far two sketches are apart, in three ways; 0 where they are equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Apart {
+pub struct SketchDistance {
     /// The distance of the projections as a share of their length.
     pub fine: f64,
     /// The change of scale and spread, in natural logarithms.
@@ -62,7 +62,7 @@ pub struct Apart {
 
 impl Sketch {
     /// The sketch of `rows`; nothing if a number is not finite.
-    pub(crate) fn of(rows: &[f32], projector: &Projector) -> Option<Self> {
+    pub fn of(rows: &[f32], projector: &Projector) -> Option<Self> {
         let (projected, level) = projector.project(rows)?;
         let bits = projected
             .chunks_exact(64)
@@ -76,7 +76,7 @@ impl Sketch {
     }
 
     /// How far `other` is from this one.
-    pub fn apart(&self, other: &Self) -> Apart {
+    pub fn distance(&self, other: &Self) -> SketchDistance {
         let square = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|x| x * x).sum::<f64>();
         let wide = |fine: &[f32]| square(&mut fine.iter().map(|x| f64::from(*x)));
         let difference = square(
@@ -90,7 +90,7 @@ impl Sketch {
             _ => f64::MAX,
         };
         let bits = self.bits.len() * 64;
-        Apart {
+        SketchDistance {
             fine: if length > 0.0 { (difference / length).sqrt() } else { 0.0 },
             profile: ratio(self.scale, other.scale).max(ratio(self.variance, other.variance) / 2.0),
             hamming: f64::from(hamming::distance(&self.bits, &other.bits)) / bits.max(1) as f64,
@@ -98,7 +98,7 @@ impl Sketch {
     }
 
     /// Bits, projections, scale and variance, one after the other.
-    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+    pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.bits.len() * 8 + self.fine.len() * 4 + 8);
         bytes.extend(self.bits.iter().flat_map(|word| word.to_le_bytes()));
         bytes.extend(self.fine.iter().flat_map(|number| number.to_le_bytes()));
@@ -107,8 +107,8 @@ impl Sketch {
         bytes
     }
 
-    fn from_bytes(bytes: &[u8]) -> Result<Self, VerifyError> {
-        let short = || VerifyError::document("a sketch has the wrong length");
+    fn from_bytes(bytes: &[u8]) -> Result<Self, StatsError> {
+        let short = || StatsError::document("a sketch has the wrong length");
         let numbers = FINE * 4 + 8;
         let (bits, rest) =
             bytes.split_at_checked(bytes.len().wrapping_sub(numbers)).ok_or_else(short)?;
@@ -117,7 +117,7 @@ impl Sketch {
         let (floats, _) = rest.as_chunks::<4>();
         let floats: Vec<f32> = floats.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
         if floats.iter().any(|number| !number.is_finite()) {
-            return Err(VerifyError::document("a sketch has a number that is not finite"));
+            return Err(StatsError::document("a sketch has a number that is not finite"));
         }
         Ok(Self {
             bits: words.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect(),
@@ -159,7 +159,7 @@ mod tests {
         let other = |angle: f32| {
             let turned: Vec<f32> =
                 a.iter().zip(&b).map(|(a, b)| a * angle.cos() + b * angle.sin()).collect();
-            one.apart(&Sketch::of(&turned, &projector).unwrap()).hamming
+            one.distance(&Sketch::of(&turned, &projector).unwrap()).hamming
         };
         assert_eq!(other(0.0), 0.0);
         for angle in [0.1_f32, 0.4, 0.8] {
@@ -176,7 +176,7 @@ mod tests {
         let a = wave(0.37, 128);
         let larger: Vec<f32> = a.iter().map(|x| x * 1.5).collect();
         let apart =
-            Sketch::of(&a, &projector).unwrap().apart(&Sketch::of(&larger, &projector).unwrap());
+            Sketch::of(&a, &projector).unwrap().distance(&Sketch::of(&larger, &projector).unwrap());
         assert!(apart.fine < 1e-6 && apart.hamming == 0.0);
         assert!((apart.profile - 1.5_f64.ln()).abs() < 1e-5);
     }

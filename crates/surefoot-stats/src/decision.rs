@@ -21,13 +21,13 @@
 use serde::{Deserialize, Serialize};
 
 use crate::betting::{Bets, ln_mean_exp};
-use crate::error::VerifyError;
+use crate::error::StatsError;
 use crate::site::Site;
 
 /// The error rates and what counts as same and different.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule {
+pub struct DecisionRule {
     /// The largest probability of a false DIFFERENT.
     pub alpha: f64,
     /// The largest probability of a false SAME.
@@ -38,16 +38,16 @@ pub struct Rule {
     pub delta: f64,
 }
 
-impl Default for Rule {
+impl Default for DecisionRule {
     fn default() -> Self {
         Self { alpha: 0.01, beta: 0.01, slack: 0.05, delta: 0.3 }
     }
 }
 
-impl Rule {
+impl DecisionRule {
     /// Whether the numbers make sense together.
-    pub fn check(&self) -> Result<(), VerifyError> {
-        let wrong = |what: &str| Err(VerifyError::request(what.to_owned()));
+    pub fn check(&self) -> Result<(), StatsError> {
+        let wrong = |what: &str| Err(StatsError::request(what.to_owned()));
         let rate = |x: f64| x > 0.0 && x <= 0.5;
         if !rate(self.alpha) || !rate(self.beta) {
             return wrong("alpha and beta must be above 0 and at most 0.5");
@@ -110,12 +110,12 @@ pub struct Decision {
 }
 
 /// How far a deviation is beyond its tolerance: 0 up to it, 1 from twice as much.
-pub(crate) fn excess(deviation: f64, tolerance: f64) -> f64 {
+pub fn excess(deviation: f64, tolerance: f64) -> f64 {
     (deviation / tolerance).log2().clamp(0.0, 1.0)
 }
 
 /// Decides by the excess of each challenge at each site. Every challenge has all sites.
-pub fn decide(rule: &Rule, sites: &[Site], excess: &[Vec<f64>]) -> Decision {
+pub fn decide(rule: &DecisionRule, sites: &[Site], excess: &[Vec<f64>]) -> Decision {
     let mut against_same = vec![Bets::against_at_most(rule.slack); sites.len()];
     let mut against_different = vec![Bets::against_at_least(rule.delta); sites.len()];
     let (need_different, need_same) = (-rule.alpha.ln(), -rule.beta.ln());
@@ -174,7 +174,7 @@ pub fn decide(rule: &Rule, sites: &[Site], excess: &[Vec<f64>]) -> Decision {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seed::Stream;
+    use crate::keyed_stream::KeyedStream;
 
     fn sites(count: usize) -> Vec<Site> {
         (0..count).map(Site::Block).collect()
@@ -189,12 +189,12 @@ mod tests {
     ) -> f64 {
         let sites = sites(sites_);
         let ends = (0..runs).filter(|run| {
-            let mut chance = Stream::new(&[5; 32], &[&run.to_le_bytes()]);
-            let mut uniform = || (chance.next() >> 11) as f64 / (1_u64 << 53) as f64;
+            let mut chance = KeyedStream::new(&[5; 32], &[&run.to_le_bytes()]);
+            let mut uniform = || (chance.next_u64() >> 11) as f64 / (1_u64 << 53) as f64;
             let excess: Vec<Vec<f64>> = (0..64)
                 .map(|_| (0..sites_).map(|site| draw(&mut uniform, site)).collect())
                 .collect();
-            decide(&Rule::default(), &sites, &excess).verdict == verdict
+            decide(&DecisionRule::default(), &sites, &excess).verdict == verdict
         });
         ends.count() as f64 / f64::from(runs)
     }
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn the_first_site_that_diverges_is_named() {
         let excess: Vec<Vec<f64>> = (0..32).map(|_| vec![0.0, 0.0, 0.8, 1.0, 1.0]).collect();
-        let decision = decide(&Rule::default(), &sites(5), &excess);
+        let decision = decide(&DecisionRule::default(), &sites(5), &excess);
         assert_eq!(decision.verdict, Verdict::Different);
         assert_eq!(decision.first_diverging, Some(Site::Block(2)));
         assert!(decision.challenges_used <= 4);
@@ -241,15 +241,15 @@ mod tests {
 
     #[test]
     fn no_challenges_decide_nothing() {
-        let decision = decide(&Rule::default(), &sites(2), &[]);
+        let decision = decide(&DecisionRule::default(), &sites(2), &[]);
         assert_eq!(decision.verdict, Verdict::Undecided);
         assert_eq!(decision.challenges_used, 0);
     }
 
     #[test]
     fn rules_that_make_no_sense_are_refused() {
-        let with = |change: fn(&mut Rule)| {
-            let mut rule = Rule::default();
+        let with = |change: fn(&mut DecisionRule)| {
+            let mut rule = DecisionRule::default();
             change(&mut rule);
             rule.check()
         };

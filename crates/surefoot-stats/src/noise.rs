@@ -1,13 +1,12 @@
-//! Noise: how far the same weights deviate from themselves when they are run in other ways.
+//! Noise: how far the same weights deviate from themselves when they are run in other variants.
 //!
-//! Nothing here is a constant that someone chose. The reference is run again in other ways, on
-//! the same challenges, and what comes out is kept in its fingerprint:
+//! No tolerance is a constant that someone chose. The reference is run again in other variants, on
+//! the same challenges, and the deviations are kept:
 //!
-//! - *arithmetic* ways leave every number as it is stored: other batches, streamed or resident,
-//!   other devices. Where no other device is at hand, another order of summation stands in for it: every
-//!   number moves at every boundary by the share that a sum of the model's longest length is
-//!   uncertain by.
-//! - *rounding* ways also round to fewer digits: bf16.
+//! - *arithmetic* variants leave every number as it is stored: other batches, streamed or resident
+//!   weights, other devices. Where no other device is available, another order of summation stands
+//!   in for it ([`crate::disturbance::Disturbance::summation_order`]).
+//! - *rounding* variants also round to fewer digits: bf16.
 //!
 //! Two models that store their weights in the same dtypes and are run in the same precision on a
 //! device whose noise is known differ only by arithmetic, a millionth or so, and are held to that;
@@ -16,28 +15,28 @@
 //!
 //! Tolerances are paired: the tolerance of a challenge at a site follows from the noise of that
 //! very challenge at that very site. It is larger by three times the spread of the noise, which
-//! is read from ways that were run twice. Where noise doesn't repeat itself (a model in bf16, where
-//! most sums come out equal and a few are rounded the other way), three times the root mean
+//! is read from variants that were run twice. Where noise doesn't repeat itself (a model in bf16, where
+//! most sums come out equal and a few are rounded in the other direction), three times the root mean
 //! square over all challenges is the tolerance instead.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::capture::{Captures, NextToken};
-use crate::error::VerifyError;
+use crate::error::StatsError;
 use crate::hex;
-use crate::sketch::Apart;
+use crate::sketch::SketchDistance;
 
-/// What numbers of 24 bits can't tell apart.
+/// The smallest relative difference that is above the rounding of f32 numbers.
 const RESOLUTION: f64 = 1.0 / (1_u32 << 22) as f64;
 /// Tolerances are this many standard deviations above what was seen.
 const DEVIATIONS: f64 = 3.0;
 /// The likeliest tokens whose log-probabilities are compared.
-pub(crate) const COMPARED: usize = 5;
+pub const COMPARED_LOGPROBS: usize = 5;
 
-/// What a way of running changes.
+/// What a variant of a run changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Class {
+pub enum NoiseClass {
     /// The order of sums.
     Arithmetic,
     /// Also the digits of numbers.
@@ -53,14 +52,14 @@ pub struct Deviations {
     next: Vec<f32>,
 }
 
-/// A way of running, and what it did.
+/// A variant of a run, and its deviations from the plain run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Way {
+pub struct RunVariant {
     /// Its name.
     pub name: String,
     /// What it changes.
-    pub class: Class,
+    pub class: NoiseClass,
     /// Once for each time it was run.
     pub runs: Vec<Deviations>,
 }
@@ -69,8 +68,9 @@ pub struct Way {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Noise {
-    /// The ways that were tried.
-    pub ways: Vec<Way>,
+    /// The variants that were run.
+    #[serde(rename = "ways")]
+    pub variants: Vec<RunVariant>,
 }
 
 /// What deviations are measured against.
@@ -88,16 +88,16 @@ impl Deviations {
     /// How far `other` is from `plain`, which saw the same challenges and sites.
     pub fn between(plain: &Captures, other: &Captures) -> Self {
         let sites = plain.sketches.iter().zip(&other.sketches).map(|(plain, other)| {
-            let apart = plain.iter().zip(other).map(|(plain, other)| {
-                let Apart { fine, profile, .. } = plain.apart(other);
+            let distances = plain.iter().zip(other).map(|(plain, other)| {
+                let SketchDistance { fine, profile, .. } = plain.distance(other);
                 [fine as f32, profile.min(f64::from(f32::MAX)) as f32]
             });
-            apart.collect()
+            distances.collect()
         });
         let logprobs = |next: &[NextToken]| next.iter().map(|t| t.logprob).collect::<Vec<_>>();
         let next = plain.next.iter().zip(&other.next).map(|(plain, other)| {
             let (plain, other) = (logprobs(plain), logprobs(other));
-            logprobs_apart(plain.into_iter(), other.into_iter()).unwrap_or(0.0) as f32
+            logprob_distance(plain.into_iter(), other.into_iter()).unwrap_or(0.0) as f32
         });
         Self { sites: sites.collect(), next: next.collect() }
     }
@@ -108,7 +108,7 @@ impl Deviations {
             && (self.next.is_empty() || self.next.len() == challenges)
     }
 
-    fn select(&mut self, sites: &[usize]) {
+    fn select_sites(&mut self, sites: &[usize]) {
         for of_challenge in &mut self.sites {
             *of_challenge = sites.iter().map(|site| of_challenge[*site]).collect();
         }
@@ -118,11 +118,11 @@ impl Deviations {
 /// The root mean square difference of log-probabilities, the likeliest first, where some of
 /// `other` may be left out: they are matched in order to those of `reference` that they are
 /// closest to. Nothing if there are none.
-pub(crate) fn logprobs_apart(
+pub fn logprob_distance(
     reference: impl Iterator<Item = f32>,
     other: impl Iterator<Item = f32>,
 ) -> Option<f64> {
-    let other: Vec<f64> = other.take(COMPARED).map(f64::from).collect();
+    let other: Vec<f64> = other.take(COMPARED_LOGPROBS).map(f64::from).collect();
     // The least sum of squares with the first so many of `other` matched.
     let mut least = vec![f64::INFINITY; other.len() + 1];
     least[0] = 0.0;
@@ -135,34 +135,35 @@ pub(crate) fn logprobs_apart(
     (!other.is_empty() && sum.is_finite()).then(|| (sum / other.len() as f64).sqrt())
 }
 
-/// The name of the way of running on another device.
-pub(crate) fn on_device(device: &str) -> String {
+/// The name of the variant that runs on another device.
+pub fn device_variant(device: &str) -> String {
     format!("on {device}")
 }
 
 impl Noise {
     /// Whether the model was also run on `device`.
-    pub(crate) fn knows(&self, device: &str) -> bool {
-        self.ways.iter().any(|way| way.name == on_device(device))
+    pub fn covers_device(&self, device: &str) -> bool {
+        self.variants.iter().any(|variant| variant.name == device_variant(device))
     }
 
     /// The tolerances of `class` for so many challenges and sites.
     pub fn tolerances(
         &self,
-        class: Class,
+        class: NoiseClass,
         challenges: usize,
         sites: usize,
-    ) -> Result<Tolerances, VerifyError> {
+    ) -> Result<Tolerances, StatsError> {
         self.check(challenges, sites)?;
-        let ways: Vec<&Way> = self.ways.iter().filter(|way| way.class <= class).collect();
-        if !ways.iter().any(|way| way.class == class) {
-            return Err(VerifyError::incomparable(
+        let variants: Vec<&RunVariant> =
+            self.variants.iter().filter(|variant| variant.class <= class).collect();
+        if !variants.iter().any(|variant| variant.class == class) {
+            return Err(StatsError::incomparable(
                 "the fingerprint has no calibration for such a comparison: make it again",
             ));
         }
-        let margin = (DEVIATIONS * spread(&ways, class)).exp();
+        let margin = (DEVIATIONS * spread(&variants, class)).exp();
         let repeats = margin <= DEVIATIONS;
-        let runs = || ways.iter().flat_map(|way| &way.runs);
+        let runs = || variants.iter().flat_map(|variant| &variant.runs);
         let most = |of: &dyn Fn(&Deviations) -> f64| runs().map(of).fold(RESOLUTION, f64::max);
         let pooled = |which: usize| -> Vec<f64> {
             let of_site = |site: usize| {
@@ -190,20 +191,20 @@ impl Noise {
     }
 
     /// Whether every run has all challenges and sites.
-    pub(crate) fn check(&self, challenges: usize, sites: usize) -> Result<(), VerifyError> {
-        let runs = || self.ways.iter().flat_map(|way| &way.runs);
-        if self.ways.iter().all(|way| !way.runs.is_empty())
+    pub fn check(&self, challenges: usize, sites: usize) -> Result<(), StatsError> {
+        let runs = || self.variants.iter().flat_map(|variant| &variant.runs);
+        if self.variants.iter().all(|variant| !variant.runs.is_empty())
             && runs().all(|run| run.fits(challenges, sites))
         {
             Ok(())
         } else {
-            Err(VerifyError::document("the calibration doesn't have all challenges and sites"))
+            Err(StatsError::document("the calibration doesn't have all challenges and sites"))
         }
     }
 
     /// Keeps only these challenges.
-    pub(crate) fn select_challenges(&mut self, chosen: &[usize]) {
-        for run in self.ways.iter_mut().flat_map(|way| &mut way.runs) {
+    pub fn select_challenges(&mut self, chosen: &[usize]) {
+        for run in self.variants.iter_mut().flat_map(|variant| &mut variant.runs) {
             run.sites = chosen.iter().map(|at| run.sites[*at].clone()).collect();
             if !run.next.is_empty() {
                 run.next = chosen.iter().map(|at| run.next[*at]).collect();
@@ -212,19 +213,19 @@ impl Noise {
     }
 
     /// Keeps only these sites.
-    pub(crate) fn select(&mut self, sites: &[usize]) {
-        for run in self.ways.iter_mut().flat_map(|way| &mut way.runs) {
-            run.select(sites);
+    pub fn select_sites(&mut self, sites: &[usize]) {
+        for run in self.variants.iter_mut().flat_map(|variant| &mut variant.runs) {
+            run.select_sites(sites);
         }
     }
 }
 
-/// The standard deviation of the logarithm of the noise, from ways of the class that were run
+/// The standard deviation of the logarithm of the noise, from variants of the class that were run
 /// more than once.
-fn spread(ways: &[&Way], class: Class) -> f64 {
+fn spread(variants: &[&RunVariant], class: NoiseClass) -> f64 {
     let mut squares = Vec::new();
-    for way in ways.iter().filter(|way| way.class == class) {
-        for pair in way.runs.windows(2) {
+    for variant in variants.iter().filter(|variant| variant.class == class) {
+        for pair in variant.runs.windows(2) {
             for (first, second) in pair[0].sites.iter().zip(&pair[1].sites) {
                 for ([first, _], [second, _]) in first.iter().zip(second) {
                     let (first, second) = (f64::from(*first), f64::from(*second));
@@ -239,12 +240,13 @@ fn spread(ways: &[&Way], class: Class) -> f64 {
     (squares.iter().sum::<f64>() / squares.len().max(1) as f64).sqrt()
 }
 
+/// 0 for no numbers.
 fn root_mean_square(numbers: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = numbers.len().max(1) as f64;
     (numbers.map(|x| x * x).sum::<f64>() / count).sqrt()
 }
 
-/// As texts: one for each challenge.
+/// The form in files: hexadecimal texts of little-endian f32, one for each challenge.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Written {
@@ -271,7 +273,7 @@ impl<'de> Deserialize<'de> for Deviations {
             let (numbers, rest) = bytes.as_chunks::<4>();
             let numbers: Vec<f32> = numbers.iter().map(|x| f32::from_le_bytes(*x)).collect();
             if !rest.is_empty() || numbers.iter().any(|x| !x.is_finite() || *x < 0.0) {
-                return Err(D::Error::custom("a deviation is not a number from 0 on"));
+                return Err(D::Error::custom("a deviation is not a finite number of at least 0"));
             }
             Ok(numbers)
         };
@@ -301,18 +303,18 @@ mod tests {
     }
 
     fn noise() -> Noise {
-        let way = |name: &str, class, runs| Way { name: name.to_owned(), class, runs };
+        let variant = |name: &str, class, runs| RunVariant { name: name.to_owned(), class, runs };
         Noise {
-            ways: vec![
-                way("order", Class::Arithmetic, vec![run(1e-6), run(1.1e-6)]),
-                way("bf16", Class::Rounding, vec![run(4e-3), run(3e-3)]),
+            variants: vec![
+                variant("order", NoiseClass::Arithmetic, vec![run(1e-6), run(1.1e-6)]),
+                variant("bf16", NoiseClass::Rounding, vec![run(4e-3), run(3e-3)]),
             ],
         }
     }
 
     #[test]
     fn tolerances_follow_the_noise_of_their_own_challenge() {
-        let tolerances = noise().tolerances(Class::Arithmetic, 4, 2).unwrap();
+        let tolerances = noise().tolerances(NoiseClass::Arithmetic, 4, 2).unwrap();
         let margin = (3.0 * (1.1_f64).ln() / 2_f64.sqrt()).exp();
         assert!((tolerances.fine[0][0] / (1.1e-6 * margin) - 1.0).abs() < 1e-4);
         assert!((tolerances.fine[3][1] / tolerances.fine[0][1] - 4.0).abs() < 1e-4);
@@ -323,10 +325,10 @@ mod tests {
     #[test]
     fn noise_that_does_not_repeat_itself_is_pooled() {
         let mut noise = noise();
-        for (at, sites) in noise.ways[0].runs[1].sites.iter_mut().enumerate() {
+        for (at, sites) in noise.variants[0].runs[1].sites.iter_mut().enumerate() {
             sites.fill(if at % 2 == 0 { [0.0, 0.0] } else { [1e-3, 0.0] });
         }
-        let tolerances = noise.tolerances(Class::Arithmetic, 4, 2).unwrap();
+        let tolerances = noise.tolerances(NoiseClass::Arithmetic, 4, 2).unwrap();
         let expected = 3.0 * (1e-6_f64 / 2.0).sqrt();
         assert!(tolerances.fine.iter().flatten().all(|x| (x / expected - 1.0).abs() < 1e-4));
     }
@@ -334,20 +336,20 @@ mod tests {
     #[test]
     fn rounding_is_allowed_for_only_where_it_is_asked_for() {
         let noise = noise();
-        let arithmetic = noise.tolerances(Class::Arithmetic, 4, 2).unwrap();
-        let rounding = noise.tolerances(Class::Rounding, 4, 2).unwrap();
+        let arithmetic = noise.tolerances(NoiseClass::Arithmetic, 4, 2).unwrap();
+        let rounding = noise.tolerances(NoiseClass::Rounding, 4, 2).unwrap();
         assert!(rounding.fine[0][0] > 1000.0 * arithmetic.fine[0][0]);
         let mut without = noise;
-        without.ways.pop();
-        assert!(without.tolerances(Class::Rounding, 4, 2).is_err());
+        without.variants.pop();
+        assert!(without.tolerances(NoiseClass::Rounding, 4, 2).is_err());
     }
 
     #[test]
     fn a_calibration_that_lacks_a_site_is_refused() {
-        assert!(noise().tolerances(Class::Arithmetic, 4, 3).is_err());
-        assert!(noise().tolerances(Class::Arithmetic, 5, 2).is_err());
+        assert!(noise().tolerances(NoiseClass::Arithmetic, 4, 3).is_err());
+        assert!(noise().tolerances(NoiseClass::Arithmetic, 5, 2).is_err());
         let mut noise = noise();
-        noise.ways[0].runs.clear();
+        noise.variants[0].runs.clear();
         assert!(noise.check(4, 2).is_err());
     }
 
@@ -363,14 +365,14 @@ mod tests {
 
     #[test]
     fn log_probabilities_are_compared_in_order_and_may_lack_some() {
-        let apart = |other: &[f32]| {
+        let distance = |other: &[f32]| {
             let reference = [-0.5, -1.5, -3.0, -5.0];
-            logprobs_apart(reference.into_iter(), other.iter().copied())
+            logprob_distance(reference.into_iter(), other.iter().copied())
         };
-        assert_eq!(apart(&[-0.5, -1.5, -3.0]), Some(0.0));
-        assert_eq!(apart(&[-0.5, -3.0]), Some(0.0));
-        assert!((apart(&[-0.6, -1.4, -3.1]).unwrap() - 0.1).abs() < 1e-6);
-        assert!(apart(&[-3.0, -3.0]).unwrap() > 1.0);
-        assert_eq!(apart(&[]), None);
+        assert_eq!(distance(&[-0.5, -1.5, -3.0]), Some(0.0));
+        assert_eq!(distance(&[-0.5, -3.0]), Some(0.0));
+        assert!((distance(&[-0.6, -1.4, -3.1]).unwrap() - 0.1).abs() < 1e-6);
+        assert!(distance(&[-3.0, -3.0]).unwrap() > 1.0);
+        assert_eq!(distance(&[]), None);
     }
 }

@@ -6,10 +6,11 @@
 //! cheap where the machine has room.
 
 use std::fs::File;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use memmap2::{Advice, Mmap, MmapOptions};
+use memmap2::{Mmap, MmapOptions};
 
 use crate::error::ModelError;
 
@@ -46,20 +47,7 @@ impl WeightFile {
 
     /// Reads as many bytes as `target` has from `offset` on.
     pub(crate) fn read_at(&self, offset: u64, target: &mut [u8]) -> Result<(), ModelError> {
-        #[cfg(unix)]
-        let read = std::os::unix::fs::FileExt::read_exact_at(&self.file, target, offset);
-        #[cfg(windows)]
-        let read = (0..target.len()).try_fold(0, |done, _| {
-            if done == target.len() {
-                return Ok(done);
-            }
-            use std::os::windows::fs::FileExt as _;
-            match self.file.seek_read(&mut target[done..], offset + done as u64)? {
-                0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
-                more => Ok(done + more),
-            }
-        });
-        read.map(|_| ()).map_err(|error| {
+        read_exact_at(&self.file, target, offset).map_err(|error| {
             ModelError::file(&self.path, format!("can't be read at byte {offset}: {error}"))
         })
     }
@@ -75,8 +63,11 @@ impl WeightFile {
     /// Starts reading a range from the disk without waiting for it.
     pub(crate) fn announce(&self, range: &Range<usize>) {
         if let Ok(map) = self.mapping(range) {
-            // A hint: if the system refuses it, the pages are read when they are needed.
-            let _ = map.advise(Advice::WillNeed);
+            // A hint: if the system refuses it or has none, the pages are read when they are needed.
+            #[cfg(unix)]
+            let _ = map.advise(memmap2::Advice::WillNeed);
+            #[cfg(not(unix))]
+            drop(map);
         }
     }
 
@@ -95,6 +86,25 @@ impl WeightFile {
             )
         })
     }
+}
+
+#[cfg(unix)]
+fn read_exact_at(file: &File, target: &mut [u8], offset: u64) -> io::Result<()> {
+    std::os::unix::fs::FileExt::read_exact_at(file, target, offset)
+}
+
+/// Windows reads as many bytes as it likes.
+#[cfg(windows)]
+fn read_exact_at(file: &File, mut target: &mut [u8], mut offset: u64) -> io::Result<()> {
+    while !target.is_empty() {
+        let read = std::os::windows::fs::FileExt::seek_read(file, target, offset)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        target = &mut target[read..];
+        offset += read as u64;
+    }
+    Ok(())
 }
 
 /// One byte in so many is read to have all pages mapped. Linux maps those around a page that is

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use surefoot::Fault;
 use surefoot::device::{DeviceName, OpenDevice};
-use surefoot::fault::catch;
+use surefoot::fault::{catch, from_panic};
 use surefoot::place::{Dtype, DtypeSupport, probe_dtype};
 
 use crate::machine::Machine;
@@ -250,7 +250,7 @@ impl Variant {
             let (warm_up, last) = warm_up(job.as_mut(), started, time_each)?;
             Ok::<_, Fault>((job, warm_up, last))
         });
-        match outcome.unwrap_or_else(|record| Err(Fault::from_panic(workload.name(), &record))) {
+        match outcome.unwrap_or_else(|record| Err(from_panic(workload.name(), &record))) {
             Ok((_, warm_up, last)) if is_too_slow(last, time_each) => {
                 variant.warm_up = warm_up;
                 variant.status = Status::Skipped;
@@ -284,7 +284,7 @@ impl Variant {
         let started = Instant::now();
         let outcome = catch(|| job.run(repeats));
         let took = started.elapsed().as_nanos() as f64 / f64::from(repeats);
-        match outcome.unwrap_or_else(|record| Err(Fault::from_panic("bench", &record))) {
+        match outcome.unwrap_or_else(|record| Err(from_panic("bench", &record))) {
             Ok(()) => self.times.push(took),
             Err(fault) => self.fail(&fault),
         }

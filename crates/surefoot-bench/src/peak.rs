@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use surefoot::Fault;
 use surefoot::device::{DeviceKind, OpenDevice};
-use surefoot::fault::catch;
+use surefoot::fault::{catch, from_panic};
 use surefoot::place::Dtype;
 
 use crate::report::Peak;
@@ -68,5 +68,5 @@ fn best(prepare: impl FnOnce() -> Box<dyn Job>) -> Result<(f64, Option<f64>), Fa
         }
         Ok((best, job.amount().bytes))
     });
-    measured.unwrap_or_else(|record| Err(Fault::from_panic("peak", &record)))
+    measured.unwrap_or_else(|record| Err(from_panic("peak", &record)))
 }

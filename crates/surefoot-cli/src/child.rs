@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use surefoot::device::supervisor::{Ended, Supervisor};
+use surefoot::device::supervisor::{self, Ended};
 use surefoot::journal::Journal;
 
 use crate::exit::{Exit, Failure};
@@ -44,7 +44,7 @@ pub(crate) fn supervise_with(
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))
         .map_err(|error| cannot(&error))?;
     let program = std::env::current_exe().map_err(|error| cannot(&error))?;
-    let ended = Supervisor::default()
+    let ended = supervisor::supervisor()
         .journal(journal)
         .interrupted_by(&INTERRUPTED)
         .grace(grace)

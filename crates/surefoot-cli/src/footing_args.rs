@@ -1,7 +1,7 @@
 //! The options of every command that runs work on a device, and the footing they describe.
 
 use clap::{Args, ValueEnum};
-use surefoot::device::Selector;
+use surefoot::device::{Selector, select};
 use surefoot::device::memory::Bytes;
 use surefoot::journal::Journal;
 use surefoot::place::Precision;
@@ -15,7 +15,7 @@ use crate::exit::Failure;
 #[command(next_help_heading = "Device and recovery")]
 pub(crate) struct FootingArgs {
     /// The device, or several in order of preference: cpu, gpu, gpu:1, vulkan, metal, mps, cuda
-    #[arg(long, value_name = "NAMES", default_value = "auto")]
+    #[arg(long, value_name = "NAMES", default_value = "auto", value_parser = select)]
     pub(crate) device: Selector,
     /// The precision of heavy operations: auto, fp32, fp16 or bf16
     #[arg(long, value_name = "PRECISION", default_value = "auto")]

@@ -9,7 +9,7 @@ use surefoot::device::memory::Bytes;
 use surefoot::journal::{Event, EventKind, Journal};
 use surefoot::place::Precision;
 use surefoot::recover::{Confirm, Rung, Step};
-use surefoot::{BoxError, Fault, Footing};
+use surefoot::{BoxError, Burn, Fault, Footing};
 use surefoot_models::folder::header::Dtype;
 use surefoot_models::stream::meter::{Meter, Reading};
 use surefoot_models::stream::needs::Work;
@@ -89,7 +89,7 @@ pub(crate) fn precision(asked: Precision) -> Precision {
 /// What the guard sees of a result: numbers that are on the host already.
 struct Done<T>(T);
 
-impl<T> Confirm for Done<T> {
+impl<T> Confirm<Burn> for Done<T> {
     fn confirm(&self, _operation: &str) -> Result<(), Fault> {
         Ok(())
     }
@@ -185,7 +185,7 @@ impl<'a> ModelRun<'a> {
             }
         });
         crate::args::flush(&self.journal, self.terminal);
-        Ok(guarded?.0?)
+        Ok(guarded?.value.0?)
     }
 
     #[expect(clippy::too_many_arguments, reason = "all that a try depends on")]

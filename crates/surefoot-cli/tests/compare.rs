@@ -12,7 +12,7 @@ use changed::{copy, fingerprint, fixture, json, surefoot};
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::{Value, json};
-use testkit::made;
+use testkit::model_folders;
 
 #[test]
 fn the_same_folder_is_the_same_in_every_way_it_can_be_run() {
@@ -35,7 +35,7 @@ fn the_same_folder_is_the_same_in_every_way_it_can_be_run() {
 #[test]
 fn a_model_that_does_not_fit_is_streamed_and_is_the_same() {
     let folder = tempfile::tempdir().unwrap();
-    let bytes = made::llama(folder.path(), 96 << 20, made::Dtype::F32);
+    let bytes = model_folders::llama(folder.path(), 96 << 20, model_folders::Dtype::F32);
     let (file, transcript) = (folder.path().join("a.json"), folder.path().join("t.json"));
     fingerprint(folder.path(), &file, &["--challenges", "20", "--tokens", "4"]);
     let budget = format!("{}MiB", (bytes >> 20) * 3 / 4 + 40);

@@ -7,7 +7,7 @@ use assert_cmd::Command;
 use predicates::prelude::*;
 use predicates::str::contains;
 use serde_json::Value;
-use testkit::made;
+use testkit::model_folders;
 
 mod changed;
 
@@ -151,9 +151,9 @@ fn wrong_options_are_refused() {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_model_larger_than_the_memory_allowed_generates_the_same_tokens() {
-    for dtype in [made::Dtype::F32, made::Dtype::Bf16] {
+    for dtype in [model_folders::Dtype::F32, model_folders::Dtype::Bf16] {
         let folder = tempfile::tempdir().unwrap();
-        let size = made::llama(folder.path(), 256 << 20, dtype);
+        let size = model_folders::llama(folder.path(), 256 << 20, dtype);
         std::fs::copy(
             fixture("llama-tiny").join("tokenizer.json"),
             folder.path().join("tokenizer.json"),

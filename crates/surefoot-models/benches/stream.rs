@@ -21,7 +21,7 @@ use surefoot_models::generate::tokens::{self, Request};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::process;
 use surefoot_models::{Batch, Logits, Model, Opened, Want};
-use testkit::made;
+use testkit::model_folders;
 
 const WANT: Want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
 const ROUNDS: usize = 7;
@@ -44,15 +44,15 @@ fn main() {
         return println!("`cargo bench` runs this; under `cargo test` it only has to build");
     }
     let dtypes = match argument("--dtype").as_deref() {
-        Some("bf16") => vec![("bf16", made::Dtype::Bf16)],
-        Some("f32") => vec![("f32", made::Dtype::F32)],
-        None => vec![("f32", made::Dtype::F32), ("bf16", made::Dtype::Bf16)],
+        Some("bf16") => vec![("bf16", model_folders::Dtype::Bf16)],
+        Some("f32") => vec![("f32", model_folders::Dtype::F32)],
+        None => vec![("f32", model_folders::Dtype::F32), ("bf16", model_folders::Dtype::Bf16)],
         Some(other) => panic!("--dtype takes f32 or bf16, not {other}"),
     };
     let mut held = true;
     for (label, dtype) in dtypes {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let size = made::llama(folder.path(), number("--mib", 2048) << 20, dtype);
+        let size = model_folders::llama(folder.path(), number("--mib", 2048) << 20, dtype);
         println!("{label}: {} MiB of matrices, {tokens} tokens", size >> 20);
         held &= forward(folder.path(), size);
         held &= decode(folder.path());

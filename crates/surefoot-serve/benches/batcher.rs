@@ -23,7 +23,7 @@ use surefoot_models::generate::tokens::{self, Request};
 use surefoot_models::stream::needs::Work;
 use surefoot_serve::engine::{Engine, EngineSettings, Generation, Said, Wish};
 use surefoot_serve::metrics::Metrics;
-use testkit::made;
+use testkit::model_folders;
 
 const CLIENTS: usize = 64;
 const BATCHES: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -166,7 +166,7 @@ fn median(mut numbers: Vec<f64>) -> f64 {
 
 fn encode(options: &Options, footing: Arc<Footing>) {
     let folder = tempfile::tempdir().unwrap();
-    made::bert(folder.path(), VOCAB);
+    model_folders::bert(folder.path(), VOCAB);
     let device = footing.device().unwrap();
     let work = Work { batch: CLIENTS, prompt: TEXT, new_tokens: 0, want: embed::WANT };
     let model = Model::open(folder.path(), &work, None, device.burn()).unwrap();
@@ -274,7 +274,7 @@ fn half_load(engine: &Engine, rate: f64, seconds: f64) -> f64 {
 
 fn decode(options: &Options, footing: Arc<Footing>) {
     let folder = tempfile::tempdir().unwrap();
-    made::gpt2(folder.path(), VOCAB);
+    model_folders::gpt2(folder.path(), VOCAB);
     let device = footing.device().unwrap();
     let work = Work { batch: CLIENTS, prompt: PROMPT, new_tokens: NEW_TOKENS, want: tokens::WANT };
     let model = Model::open(folder.path(), &work, None, device.burn()).unwrap();

@@ -1,7 +1,7 @@
 //! How well a model does on samples that it was not trained on.
 
 use burn::tensor::{DType, Tensor};
-use surefoot::{BoxError, Fault, FaultKind, Footing};
+use surefoot::{BoxError, Fault, FaultKind, Footing, StepExt};
 
 use crate::loader::{Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
@@ -50,7 +50,8 @@ pub fn evaluate<M: Trainable>(
                 sums = (sums.0 + seen[0], sums.1 + seen[1]);
             }
             Ok::<_, BoxError>(sums)
-        })?;
+        })?
+        .value;
         loss += batch_loss;
         correct += batch_correct;
         items += batch.items();

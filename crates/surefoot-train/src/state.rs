@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};
 use surefoot::Fault;
 use surefoot::device::DeviceName;
-use surefoot::fault::catch;
+use surefoot::fault::{catch, from_error, from_panic};
 
 use crate::optimizer::Moments;
 use crate::parameters;
@@ -65,7 +65,7 @@ impl<M: Module> State<M> {
     /// Reads everything back to the host. A device that is gone may answer with a panic: that is
     /// a fault as well.
     pub fn hold(&self) -> Result<Held, Fault> {
-        catch(|| self.read_back()).unwrap_or_else(|record| Err(Fault::from_panic("hold", &record)))
+        catch(|| self.read_back()).unwrap_or_else(|record| Err(from_panic("hold", &record)))
     }
 
     fn read_back(&self) -> Result<Held, Fault> {
@@ -114,10 +114,9 @@ impl<M: Module> State<M> {
 }
 
 fn numbers(tensor: &Tensor<1>) -> Result<Vec<f32>, Fault> {
-    let failed = |error: &(dyn std::error::Error + 'static)| Fault::from_error("hold", error);
-    let data = tensor.clone().try_into_data().map_err(|error| failed(&error))?;
-    let data = data.try_cast_as::<f32>().map_err(|error| failed(&error))?;
-    data.try_to_vec::<f32>().map_err(|error| failed(&error))
+    let data = tensor.clone().try_into_data().map_err(|error| from_error("hold", error))?;
+    let data = data.try_cast_as::<f32>().map_err(|error| from_error("hold", error))?;
+    data.try_to_vec::<f32>().map_err(|error| from_error("hold", error))
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use burn::tensor::{DType, Tensor};
 use surefoot::device::DeviceName;
 use surefoot::fault::catch;
 use surefoot::place::Dtype;
-use surefoot::recover::{Confirm, Rung, Step};
-use surefoot::{BoxError, Fault, FaultKind, Footing};
+use surefoot::recover::{Confirm, Rung, Step, StepExt};
+use surefoot::{BoxError, Burn, Fault, FaultKind, Footing};
 
 use crate::model::Trainable;
 use crate::optimizer::{Rule, Slice};
@@ -67,7 +67,7 @@ pub struct Done<M> {
     witness: Option<Tensor<1>>,
 }
 
-impl<M> Confirm for Done<M> {
+impl<M> Confirm<Burn> for Done<M> {
     fn confirm(&self, operation: &str) -> Result<(), Fault> {
         match &self.witness {
             None => Ok(()),
@@ -96,6 +96,7 @@ pub fn step<'a, M: Trainable>(
         .run_in_parts(settings.micro_batch.min(feed.batch.samples()), |step| {
             attempt(step, settings, order, state, shapes, feed)
         })
+        .map(|outcome| outcome.value)
 }
 
 fn attempt<M: Trainable>(

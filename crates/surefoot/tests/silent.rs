@@ -24,7 +24,7 @@ mod on_wgpu {
     use burn::tensor::{DType, Int, Tensor, TensorData};
     use surefoot::device::{OpenDevice, Selector};
     use surefoot::fault::catch;
-    use surefoot::place::{Dtype, DtypeSupport, Target, check_ids, check_tensor_ids, probe_dtype};
+    use surefoot::place::{Dtype, DtypeSupport, check_ids, check_tensor_ids, probe_dtype, target};
     use surefoot::{FaultKind, Footing};
 
     /// One case at a time: another thread's read would hand over what a case leaves pending.
@@ -52,7 +52,7 @@ mod on_wgpu {
             .task("sum")
             .run_with((a, b), |_, (a, b)| Ok(a + b))
             .expect("it is repaired");
-        assert_eq!(numbers(guarded), right);
+        assert_eq!(numbers(guarded.value), right);
     }
 
     #[test]
@@ -63,7 +63,7 @@ mod on_wgpu {
             if probe_dtype(&device, dtype) == DtypeSupport::Works {
                 continue;
             }
-            let fault = Target::new(&device, dtype).unwrap_err();
+            let fault = target(&device, dtype).unwrap_err();
             assert_eq!(fault.kind, FaultKind::UnsupportedDtype);
         }
         assert!(
@@ -88,7 +88,7 @@ mod on_wgpu {
             .task("sum")
             .run_with(x, |_, x| Ok(x.clone() + x))
             .expect("it is repaired");
-        assert_eq!(numbers(guarded), right);
+        assert_eq!(numbers(guarded.value), right);
     }
 
     #[test]

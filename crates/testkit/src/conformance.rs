@@ -1,4 +1,4 @@
-//! What must hold on every device.
+//! What must hold on every device of Burn's, beyond what [`suite`](crate::suite) says of engines.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -8,13 +8,10 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use surefoot::device::health::Health;
 use surefoot::device::probe::probe;
-use surefoot::device::{DeviceName, OpenDevice, Selector, open};
-use surefoot::journal::{EventKind, Journal};
-use surefoot::place::{Dtype, DtypeSupport, Precision, Target, Weights, probe_dtype};
-use surefoot::recover::{Drill, Part, Policy};
+use surefoot::device::{OpenDevice, Selector};
+use surefoot::place::{Dtype, DtypeSupport, Place, Precision, Weights, dtype_of, probe_dtype, target};
+use surefoot::recover::{Drill, Part, Policy, Rung, Step, StepExt};
 use surefoot::{FaultKind, Footing};
-
-use crate::{SECOND_CPU, drills};
 
 /// Two results in fp32 from different kernels differ by no more than this.
 const TOLERANCE: f32 = 1e-4;
@@ -26,16 +23,15 @@ fn memory_to_myself() -> MutexGuard<'static, ()> {
 }
 
 fn footing(device: &OpenDevice) -> Footing {
-    footing_with(device, Policy::default(), Drill::default(), Journal::off())
+    footing_with(device, Drill::default())
 }
 
-fn footing_with(device: &OpenDevice, policy: Policy, drill: Drill, journal: Journal) -> Footing {
+fn footing_with(device: &OpenDevice, drill: Drill) -> Footing {
     Footing::builder()
         .devices(Selector::only(device.name()))
         .precision(Precision::Fp32)
-        .policy(policy.verify_recovery(true))
+        .policy(Policy::default().verify_recovery(true))
         .drill(drill)
-        .journal(journal)
         .build()
         .expect("the device opens")
 }
@@ -81,7 +77,8 @@ pub fn a_guarded_run_ends_when_its_work_is_done(device: &Arc<OpenDevice>) {
                 .run("products", |_| {
                     Ok((0..16).fold(ones.clone(), |x, _| x.matmul(ones.clone()) / 256.0))
                 })
-                .expect("it runs");
+                .expect("it runs")
+                .value;
             let guarded = started.elapsed();
             let started = Instant::now();
             assert_close(&numbers(product.slice([0..1, 0..1])), &[1.0]);
@@ -90,20 +87,6 @@ pub fn a_guarded_run_ends_when_its_work_is_done(device: &Arc<OpenDevice>) {
         .collect();
     // Another process may hold up a read, but not each of them.
     assert!(times.iter().any(|(guarded, read)| *read * 4 < *guarded), "{times:?}");
-}
-
-/// The guard adds nothing and takes nothing.
-pub fn a_guarded_run_gives_what_burn_gives(device: &Arc<OpenDevice>) {
-    let bare = numbers(
-        Tensor::<2>::ones([4, 4], device.burn()).matmul(Tensor::ones([4, 4], device.burn())),
-    );
-    let guarded = footing(device)
-        .run("product", |step| {
-            let ones = Tensor::<2>::ones([4, 4], step.device());
-            Ok(ones.clone().matmul(ones))
-        })
-        .expect("it runs");
-    assert_eq!(numbers(guarded), bare);
 }
 
 /// Weights and inputs from the host are placed, and the moves are told.
@@ -115,7 +98,8 @@ pub fn inputs_on_another_device_are_brought_here(device: &Arc<OpenDevice>) {
             assert_eq!(x.device(), *step.device());
             Ok(model.forward(x))
         })
-        .expect("it runs");
+        .expect("it runs")
+        .value;
     assert_eq!(y.device(), *device.burn());
     assert_close(&numbers(y), &expected);
 }
@@ -131,133 +115,86 @@ pub fn a_mix_of_dtypes_is_repaired_before_the_device_sees_it(device: &Arc<OpenDe
     let y = footing(device)
         .task("forward")
         .run_with((Weights(model), halved), |_, (model, x)| Ok(model.forward(x)))
-        .expect("it runs");
+        .expect("it runs")
+        .value;
     assert_eq!(y.dtype(), DType::F32);
     let found = numbers(y);
     assert_close(&found, &rounded);
     assert_ne!(found, expected, "the half-precision input was used");
 }
 
-/// Where the probe says that a dtype doesn't compute, no target in it can be made.
+/// A target can be made in a dtype only if the device computes right numbers in it; fp32 it must.
 pub fn a_dtype_it_cannot_compute_in_is_refused(device: &Arc<OpenDevice>) {
     for dtype in Dtype::ALL {
-        let target = Target::new(device, dtype);
-        match probe_dtype(device, dtype) {
-            DtypeSupport::Works => assert!(target.is_ok(), "{dtype}"),
-            _ => {
-                let fault = target.expect_err("it is refused");
+        match target(device, dtype) {
+            Ok(target) => {
+                let x = Tensor::<2>::from_floats([[1.0, -2.0], [3.0, 0.5]], &Device::flex());
+                let x = x.place(&target);
+                // [[1, -2], [3, 0.5]] squared; all of it is exact in every dtype.
+                let square = x.clone().matmul(x);
+                assert_eq!(dtype_of(square.dtype()), Some(dtype));
+                assert_eq!(numbers(square), [-5.0, -3.0, 4.5, -5.75], "{dtype}");
+            }
+            Err(fault) => {
+                assert_ne!(dtype, Dtype::F32, "{fault}");
                 assert_eq!(fault.kind, FaultKind::UnsupportedDtype, "{dtype}");
             }
         }
     }
 }
 
-/// Out of memory twice: the batch runs in four parts and the result is the whole's.
-pub fn a_split_batch_gives_the_whole_batches_result(device: &Arc<OpenDevice>) {
-    let (model, x, expected) = network();
-    let journal = Journal::builder().ring(64).build();
-    let drill = Drill::times(FaultKind::OutOfMemory, 3);
-    let footing = footing_with(device, Policy::default(), drill, journal.clone());
-    let y = footing
-        .task("forward")
-        .run_split(
-            Weights(model),
-            x,
-            |_, model, x| Ok(model.forward(x)),
-            |parts: Vec<Part<Tensor<2>>>| {
-                Tensor::cat(parts.into_iter().map(|part| part.value).collect(), 0)
-            },
-        )
-        .unwrap_or_else(|fault| panic!("{fault}"));
-    assert_close(&numbers(y), &expected);
-    let rungs: Vec<_> =
-        journal.recent().iter().filter_map(|e| e.recovery.clone()).map(String::from).collect();
-    assert_eq!(rungs, ["reclaim", "split", "split", "split"]);
-}
-
 /// Gradients of a mean loss, accumulated over parts by their share of the samples.
 pub fn split_gradients_equal_the_whole_batches(device: &Arc<OpenDevice>) {
     let (model, x, _) = network();
     let gradients = |drill: Drill| {
-        let footing = footing_with(device, Policy::default(), drill, Journal::off());
-        let task = footing.task("step");
-        let total = task
-            .run_split(
-                Weights(model.clone()),
-                x.clone(),
-                |step, model, x| {
-                    let device = step.autodiff_device();
-                    let model = model.0.to_device(&device).train();
-                    let x = Tensor::<2>::from_data(x.try_into_data()?, &device);
-                    let loss = model.forward(x).powf_scalar(2.0).mean();
-                    let gradients = loss.backward();
-                    model.weight.val().grad(&gradients).ok_or_else(|| "no gradient".into())
-                },
-                |parts: Vec<Part<Tensor<2>>>| {
-                    let samples: usize = parts.iter().map(|part| part.samples).sum();
-                    let share = |part: &Part<Tensor<2>>| part.samples as f32 / samples as f32;
-                    let weighted = parts.iter().map(|part| part.value.clone() * share(part));
-                    weighted.reduce(|a, b| a + b).expect("there is a part")
-                },
-            )
-            .unwrap_or_else(|fault| panic!("{fault}"));
-        numbers(total)
+        let footing = footing_with(device, drill);
+        let work = |step: &Step<'_>, model: Weights<Linear>, x: Tensor<2>| {
+            let device = step.autodiff_device();
+            let model = model.0.to_device(&device).train();
+            let x = Tensor::<2>::from_data(x.try_into_data()?, &device);
+            let loss = model.forward(x).powf_scalar(2.0).mean();
+            let gradients = loss.backward();
+            model.weight.val().grad(&gradients).ok_or_else(|| "no gradient".into())
+        };
+        let weighted_mean = |parts: Vec<Part<Tensor<2>>>| {
+            let samples: usize = parts.iter().map(|part| part.samples).sum();
+            let share = |part: &Part<Tensor<2>>| part.samples as f32 / samples as f32;
+            let weighted = parts.iter().map(|part| part.value.clone() * share(part));
+            weighted.reduce(|a, b| a + b).expect("there is a part")
+        };
+        let task = footing.task("step").split(x.clone()).with(Weights(model.clone()));
+        let total = task.run_and_join(work, weighted_mean);
+        numbers(total.unwrap_or_else(|fault| panic!("{fault}")).value)
     };
     let whole = gradients(Drill::default());
     let split = gradients(Drill::times(FaultKind::OutOfMemory, 3));
     assert_close(&split, &whole);
 }
 
-/// Unsupported once: the CPU runs it, the result comes back, and the next run goes there at once.
-pub fn a_segment_it_cannot_run_runs_on_the_cpu_once_and_is_remembered(device: &Arc<OpenDevice>) {
-    let (model, x, expected) = network();
-    let journal = Journal::builder().ring(64).build();
-    // The CPU itself needs another name, or its segments could not be told from its own work.
-    let device = match device.name() {
-        DeviceName::CPU => &open(SECOND_CPU).expect("the CPU opens"),
-        _ => device,
-    };
-    // It can't run there ever: each try there is another fault.
-    let drill = Drill::times(FaultKind::UnsupportedOp, 100).on(&device.name().to_string());
-    let footing = footing_with(device, Policy::default(), drill, journal.clone());
-    for _ in 0..3 {
-        let y = footing
-            .task("odd layer")
-            .run_segment((Weights(model.clone()), x.clone()), |step, (model, x)| {
-                assert_eq!(*step.device(), Device::flex(), "the CPU runs it");
-                Ok(model.forward(x))
-            })
-            .unwrap_or_else(|fault| panic!("{fault}"));
-        assert_eq!(y.device(), *device.burn(), "its result is back on the device");
-        assert_close(&numbers(y), &expected);
-    }
-    let faults = journal.recent().iter().filter(|e| e.kind == EventKind::Fault).count();
-    assert_eq!(faults, 1, "it was found out once");
-}
-
 /// A wrong shape panics inside Burn; it is told as the caller's, and the device is fine.
 pub fn a_callers_mistake_is_reported_at_once_and_costs_no_health(device: &Arc<OpenDevice>) {
     let footing = footing(device);
-    let tries = std::cell::Cell::new(0);
+    let mut tries = 0;
     let fault = footing
         .run("mistake", |step| {
-            tries.set(tries.get() + 1);
+            tries += 1;
             let a = Tensor::<2>::ones([2, 3], step.device());
             let b = Tensor::<2>::ones([2, 3], step.device());
             Ok(a.matmul(b))
         })
         .expect_err("the shapes don't fit");
     assert_eq!(fault.kind, FaultKind::ShapeMismatch, "{fault}");
-    assert_eq!(tries.get(), 1, "it was not retried");
+    assert_eq!(tries, 1, "it was not retried");
     assert_eq!(footing.health()[0].1, Health::Healthy);
-    a_guarded_run_gives_what_burn_gives(device);
+    let ones = footing.run("after", |step| Ok(Tensor::<2>::ones([2, 2], step.device())));
+    assert_eq!(numbers(ones.expect("the device is fine").value), [1.0; 4]);
 }
 
 /// NaN in a result.
 pub fn nan_is_a_numeric_fault_where_it_is_asked_for(device: &Arc<OpenDevice>) {
     let footing = footing(device);
     let make = || footing.task("log");
-    let work = |step: &surefoot::recover::Step<'_>| {
+    let work = |step: &Step<'_>| {
         Ok(Tensor::<1>::from_floats([1.0, -1.0], step.device()).log())
     };
     assert!(make().run(work).is_ok());
@@ -269,41 +206,17 @@ pub fn nan_is_a_numeric_fault_where_it_is_asked_for(device: &Arc<OpenDevice>) {
 pub fn memory_in_use_falls_when_tensors_go(device: &Arc<OpenDevice>) {
     const BYTES: u64 = 48 << 20;
     let _guard = memory_to_myself();
-    device.clean_up();
+    device.reclaim();
     let before = device.memory_in_use();
     let held = Tensor::<1>::ones([BYTES as usize / 4], device.burn()) * 2.0;
     assert_eq!(held.clone().slice([5..6]).into_scalar::<f32>(), 2.0);
     let during = device.memory_in_use();
     assert!(during >= before + BYTES * 9 / 10, "{before} before, {during} with {BYTES} more");
     drop(held);
-    device.clean_up();
+    device.reclaim();
     let after = device.memory_in_use();
     assert!(after < during - BYTES / 2, "{during} before, {after} after");
     assert!(device.memory_peak() >= during);
-}
-
-/// The whole matrix of kinds and rungs.
-pub fn every_fault_is_survived_or_reported(device: &Arc<OpenDevice>) {
-    drills::every_kind_in_every_rung(device);
-}
-
-/// Eight threads on one footing, each with its own numbers.
-pub fn threads_share_a_footing(device: &Arc<OpenDevice>) {
-    let footing = footing(device);
-    std::thread::scope(|scope| {
-        for thread in 0..8 {
-            let footing = &footing;
-            scope.spawn(move || {
-                for round in 0..4 {
-                    let value = (thread * 4 + round) as f32;
-                    let sum = footing
-                        .run("sum", |step| Ok(Tensor::<1>::full([64], value, step.device()).sum()))
-                        .unwrap_or_else(|fault| panic!("{fault}"));
-                    assert_eq!(sum.into_scalar::<f32>(), 64.0 * value);
-                }
-            });
-        }
-    });
 }
 
 /// A real failure, not a drill: the host refuses an allocation that half the batch fits in.
@@ -312,23 +225,18 @@ pub fn a_failed_host_allocation_is_recovered_by_splitting(device: &Arc<OpenDevic
     // The whole batch can't run anywhere, so there is nothing to verify the recovery against.
     let footing =
         Footing::builder().devices(Selector::only(device.name())).build().expect("it opens");
-    let sum = footing
+    let rows = footing
         .task("host buffer")
-        .run_split(
-            (),
-            x,
-            |_, (), part| {
-                // More than any address space for four rows, a page for one.
-                let bytes = if part.dims()[0] > 1 { usize::MAX / 4 } else { 4096 };
-                Vec::<u8>::new().try_reserve_exact(bytes)?;
-                Ok(part.sum())
-            },
-            |parts: Vec<Part<Tensor<1>>>| {
-                Tensor::cat(parts.into_iter().map(|part| part.value).collect::<Vec<_>>(), 0).sum()
-            },
-        )
+        .split(x)
+        .run(|_, part| {
+            // More than any address space for four rows, a page for one.
+            let bytes = if part.dims()[0] > 1 { usize::MAX / 4 } else { 4096 };
+            Vec::<u8>::new().try_reserve_exact(bytes)?;
+            Ok(part * 2.0)
+        })
         .unwrap_or_else(|fault| panic!("{fault}"));
-    assert_eq!(sum.into_scalar::<f32>(), 8.0);
+    assert_eq!(rows.rungs, [Rung::Reclaim, Rung::Split, Rung::Split]);
+    assert_eq!(numbers(rows.value), [2.0; 8]);
 }
 
 /// A real failure on the device: one buffer over its limit for the whole batch, none for parts
@@ -338,31 +246,26 @@ pub fn a_buffer_over_the_limit_is_recovered_by_splitting(device: &Arc<OpenDevice
     let _guard = memory_to_myself();
     let limit = device.info.max_buffer.unwrap_or(64 << 20);
     let columns = (limit / 4 / ROWS as u64) as usize + 1024;
-    let journal = Journal::builder().ring(64).build();
     let policy = Policy::default().no_fallback();
     let footing = Footing::builder()
         .devices(Selector::only(device.name()))
         .precision(Precision::Fp32)
         .policy(policy)
-        .journal(journal.clone())
         .build()
         .expect("the device opens");
-    let sums = footing
+    let outcome = footing
         .task("wide")
-        .run_split(
-            (),
-            Tensor::<2>::ones([ROWS, 1], &Device::flex()),
-            |step, (), part| {
-                let wide = Tensor::zeros([part.dims()[0], columns], step.device()) + part;
-                Ok(wide.slice([0..1, 0..1]))
-            },
-            |parts: Vec<Part<Tensor<2>>>| {
-                Tensor::cat(parts.into_iter().map(|part| part.value).collect(), 0)
-            },
-        )
+        .split(Tensor::<2>::ones([ROWS, 1], &Device::flex()))
+        .run(|step, part| {
+            let wide = Tensor::zeros([part.dims()[0], columns], step.device()) + part;
+            Ok(wide.slice([0..1, 0..1]))
+        })
         .unwrap_or_else(|fault| panic!("{fault}"));
-    assert!(numbers(sums).iter().all(|one| *one == 1.0));
-    let split = journal.recent().iter().any(|event| event.recovery.as_deref() == Some("split"));
-    assert_eq!(split, device.info.max_buffer.is_some(), "{:?}", journal.recent());
-    device.clean_up();
+    assert!(numbers(outcome.value).iter().all(|one| *one == 1.0));
+    let split = outcome.rungs.contains(&Rung::Split);
+    assert_eq!(split, device.info.max_buffer.is_some(), "{:?}", outcome.rungs);
+    if let Some(fault) = outcome.faults.first() {
+        assert!(fault.root_cause().contains("alloc"), "its cause is named: {fault}");
+    }
+    device.reclaim();
 }

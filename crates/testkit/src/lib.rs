@@ -1,44 +1,24 @@
-//! Fault injection, the conformance suite and made-up models, for Surefoot's own tests and benches.
+//! Engines, suites and models for Surefoot's own tests and benches.
 //!
-//! Each case of the [`conformance`] suite takes a device and panics if the device, or Surefoot
-//! on it, doesn't do as it should. `conformance_suite!` makes a test of each case for one device.
+//! [`suite`] and [`matrix`] hold what must be true for every engine on every device; they run on the
+//! [`fake`] engine and, with the feature `burn`, on Burn's devices. `conformance` holds what must be
+//! true of Burn's devices beyond that. `engine_suite!` and `conformance_suite!` make a test of each
+//! case.
 
+#[cfg(feature = "burn")]
+mod burn_lab;
+#[cfg(feature = "burn")]
 pub mod conformance;
-pub mod drills;
-pub mod made;
+pub mod fake;
+pub mod matrix;
+#[cfg(feature = "burn")]
+pub mod model_folders;
+#[cfg(feature = "burn")]
 pub mod networks;
+pub mod suite;
 
-use std::sync::Arc;
-
-use surefoot::device::{Backend, DeviceName, OpenDevice, open};
-
-/// Set in CI's GPU lane: a GPU that isn't there is a failure, not a skip.
-pub const REQUIRE_GPU: &str = "SUREFOOT_REQUIRE_GPU";
-
-/// The processor under a second name, for tests that need two devices.
-pub const SECOND_CPU: DeviceName = DeviceName { backend: Backend::Cpu, index: 1 };
-
-/// The processor.
-pub fn cpu() -> Option<Arc<OpenDevice>> {
-    Some(open(DeviceName::CPU).expect("the CPU opens"))
-}
-
-/// The first GPU of this build; without one the caller skips, or fails if [`REQUIRE_GPU`] is
-/// set.
-pub fn gpu() -> Option<Arc<OpenDevice>> {
-    let opened = "gpu"
-        .parse::<DeviceName>()
-        .map_err(|e| e.to_string())
-        .and_then(|name| open(name).map_err(|fault| fault.to_string()));
-    match opened {
-        Ok(device) => Some(device),
-        Err(why) if std::env::var_os(REQUIRE_GPU).is_some() => panic!("a GPU is required: {why}"),
-        Err(why) => {
-            eprintln!("skipped, no GPU: {why}");
-            None
-        }
-    }
-}
+#[cfg(feature = "burn")]
+pub use burn_lab::{REQUIRE_GPU, SECOND_CPU, cpu, gpu};
 
 /// One test per case of the conformance suite, for the device that `$open` gives.
 #[macro_export]
@@ -47,19 +27,14 @@ macro_rules! conformance_suite {
         mod $module {
             $crate::conformance_suite!(@cases $open,
                 probe_finds_it_healthy,
-                a_guarded_run_gives_what_burn_gives,
-                a_guarded_run_ends_when_its_work_is_done,
                 inputs_on_another_device_are_brought_here,
+                a_guarded_run_ends_when_its_work_is_done,
                 a_mix_of_dtypes_is_repaired_before_the_device_sees_it,
                 a_dtype_it_cannot_compute_in_is_refused,
-                a_split_batch_gives_the_whole_batches_result,
                 split_gradients_equal_the_whole_batches,
-                a_segment_it_cannot_run_runs_on_the_cpu_once_and_is_remembered,
                 a_callers_mistake_is_reported_at_once_and_costs_no_health,
                 nan_is_a_numeric_fault_where_it_is_asked_for,
                 memory_in_use_falls_when_tensors_go,
-                every_fault_is_survived_or_reported,
-                threads_share_a_footing,
                 a_failed_host_allocation_is_recovered_by_splitting,
                 a_buffer_over_the_limit_is_recovered_by_splitting,
             );

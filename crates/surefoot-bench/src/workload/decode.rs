@@ -5,6 +5,7 @@ use burn::tensor::activation::{silu, softmax};
 use burn::tensor::{Int, Tensor};
 use surefoot::Fault;
 use surefoot::device::OpenDevice;
+use surefoot::fault::from_error;
 use surefoot::place::Dtype;
 
 use super::kernels::random;
@@ -68,7 +69,7 @@ impl Decode {
             x = block.feed(x);
         }
         let next = norm(x).matmul(self.head.clone()).argmax(1);
-        let read = next.try_into_data().map_err(|error| Fault::from_error("decode", &error))?;
+        let read = next.try_into_data().map_err(|error| from_error("decode", error))?;
         Ok(read.iter::<i64>().next().unwrap_or_default())
     }
 }

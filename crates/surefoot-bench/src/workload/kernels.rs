@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use burn::tensor::module::{attention, conv2d};
 use burn::tensor::ops::{AttentionModuleOptions, ConvOptions};
-use burn::tensor::{DType, Distribution, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, Distribution, Tensor, TensorData};
 use surefoot::Fault;
 use surefoot::device::{DeviceKind, OpenDevice};
-use surefoot::place::Dtype;
+use surefoot::fault::from_error;
+use surefoot::place::{Dtype, float_dtype};
 use surefoot::recover::Confirm;
 
 use super::{Amount, Job};
@@ -19,7 +20,7 @@ pub(super) fn random<const D: usize>(
     precision: Dtype,
 ) -> Tensor<D> {
     let spread = Distribution::Uniform(-0.05, 0.05);
-    Tensor::<D>::random(shape, spread, device.burn()).cast(FloatDType::from(precision))
+    Tensor::<D>::random(shape, spread, device.burn()).cast(float_dtype(precision))
 }
 
 /// Repeats an operation and reads one value of the last result: a device works through its
@@ -230,7 +231,7 @@ fn host_numbers(bytes: usize, precision: Dtype) -> TensorData {
 }
 
 fn burn_dtype(precision: Dtype) -> DType {
-    FloatDType::from(precision).into()
+    float_dtype(precision).into()
 }
 
 /// From the host to the device.
@@ -282,7 +283,7 @@ impl Job for CopyToHost {
     fn run(&mut self, repeats: u32) -> Result<(), Fault> {
         for _ in 0..repeats.max(1) {
             let data = self.x.clone().try_into_data();
-            let data = data.map_err(|error| Fault::from_error("copy to host", &error))?;
+            let data = data.map_err(|error| from_error("copy to host", error))?;
             std::hint::black_box(
                 data.as_bytes().iter().step_by(4096).map(|b| u64::from(*b)).sum::<u64>(),
             );

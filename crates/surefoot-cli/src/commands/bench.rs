@@ -10,7 +10,7 @@ use std::sync::Arc;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
-use surefoot::device::{OpenDevice, Selector, open};
+use surefoot::device::{OpenDevice, Selector, open, select};
 use surefoot::place::Dtype;
 use surefoot_bench::compare::{Comparison, compare};
 use surefoot_bench::workload::{Own, Workload};
@@ -43,7 +43,7 @@ Examples:
   surefoot bench --html bench.html            a page to read and pass on")]
 pub(crate) struct Bench {
     /// The devices: auto for all that are there, or names: cpu,gpu
-    #[arg(long, value_name = "NAMES", default_value = "auto")]
+    #[arg(long, value_name = "NAMES", default_value = "auto", value_parser = select)]
     device: Selector,
     /// The precisions: fp32, fp16, bf16
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = precision, default_values = ["fp32", "fp16", "bf16"])]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use surefoot::device::discover::{Found, discover};
 use surefoot::device::memory::Bytes;
-use surefoot::device::{Backend, DeviceInfo, DeviceKind, DeviceName};
+use surefoot::device::{Backend, DeviceInfo, DeviceKind, DeviceName, is_in_build, named};
 
 use crate::args::Global;
 use crate::child::own_command;
@@ -52,7 +52,7 @@ impl Devices {
 pub(crate) fn find() -> Vec<Found> {
     let with_driver: Vec<Backend> = Backend::PREFERRED
         .into_iter()
-        .filter(|backend| backend.is_in_this_build() && *backend != Backend::Cpu)
+        .filter(|backend| is_in_build(*backend) && *backend != Backend::Cpu)
         .collect();
     if with_driver.is_empty() {
         return discover();
@@ -120,7 +120,7 @@ fn not_in_this_build() -> String {
     let features = [("gpu", "gpu"), ("vulkan", "vulkan"), ("cuda", "cuda")];
     features
         .into_iter()
-        .filter(|(name, _)| name.parse::<DeviceName>().is_err())
+        .filter(|(name, _)| named(name).is_err())
         .map(|(name, feature)| format!("{name} (--features {feature})"))
         .collect::<Vec<_>>()
         .join(", ")

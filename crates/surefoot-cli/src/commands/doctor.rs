@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use surefoot::device::memory::Bytes;
 use surefoot::device::probe::{Check, Finding, Settings, probe};
-use surefoot::device::{DeviceInfo, DeviceName, Selector, open, supervisor};
+use surefoot::device::{DeviceInfo, DeviceName, Selector, open, select, supervisor};
 use surefoot::journal::{Event, EventKind};
 use surefoot::place::{Dtype, DtypeSupport};
 
@@ -29,7 +29,7 @@ Examples:
   surefoot doctor --json          for machines")]
 pub(crate) struct Doctor {
     /// Probe only these devices: cpu, gpu, gpu:1, vulkan, metal, mps, cuda, cuda:0, auto
-    #[arg(long, value_name = "NAMES", default_value = "auto")]
+    #[arg(long, value_name = "NAMES", default_value = "auto", value_parser = select)]
     device: Selector,
     /// Stop a probe that takes longer than this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]

@@ -7,7 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use testkit::made;
+use testkit::model_folders;
 
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures").join(name)
@@ -30,7 +30,7 @@ pub(crate) fn generated(model: &Path, prompt: &str, options: &[&str]) -> Value {
 /// meanwhile, with a tokenizer.
 pub(crate) fn slow_model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    made::llama(folder.path(), 64 << 20, made::Dtype::Bf16);
+    model_folders::llama(folder.path(), 64 << 20, model_folders::Dtype::Bf16);
     std::fs::copy(
         fixture("llama-tiny").join("tokenizer.json"),
         folder.path().join("tokenizer.json"),

@@ -16,7 +16,7 @@ use surefoot::device::DeviceName;
 use surefoot::fault::catch;
 use surefoot::place::{Place, Spot, Target};
 use surefoot::recover::{Confirm, Step};
-use surefoot::{BoxError, Fault, Footing};
+use surefoot::{BoxError, Burn, Fault, Footing};
 
 use super::block::{BlockRunner, Pass};
 use super::cache::Cache;
@@ -109,7 +109,7 @@ impl Segments {
         work: impl Fn(&Device, Tensor<2>) -> Result<T, ModelError>,
     ) -> Result<T, ModelError>
     where
-        Ran<T>: Confirm + Place,
+        Ran<T>: Confirm<Burn> + Place<Burn>,
     {
         let known = self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains(&part);
         if !self.careful && !known {
@@ -139,7 +139,7 @@ impl Segments {
             }
         };
         let task = self.footing.task(self.name(part)).starting_on(self.home);
-        let ran = task.run_segment(x, segment).map_err(|fault| ModelError::Fault(fault.into()))?;
+        let ran = task.run_segment(x, segment).map_err(|fault| ModelError::Fault(fault.into()))?.value;
         match (ran.value, mistake.into_inner()) {
             (Some(value), _) => Ok(value),
             (None, Some(error)) => Err(error),
@@ -155,7 +155,7 @@ struct Ran<T> {
     careful: bool,
 }
 
-impl Confirm for Ran<Tensor<2>> {
+impl Confirm<Burn> for Ran<Tensor<2>> {
     fn confirm(&self, operation: &str) -> Result<(), Fault> {
         match &self.value {
             Some(tensor) if self.careful => tensor.confirm(operation),
@@ -164,7 +164,7 @@ impl Confirm for Ran<Tensor<2>> {
     }
 }
 
-impl Place for Ran<Tensor<2>> {
+impl Place<Burn> for Ran<Tensor<2>> {
     fn survey(&self, visit: &mut dyn FnMut(Spot)) {
         self.value.survey(visit);
     }
@@ -175,13 +175,13 @@ impl Place for Ran<Tensor<2>> {
 }
 
 /// On the host already.
-impl Confirm for Ran<Rows> {
+impl Confirm<Burn> for Ran<Rows> {
     fn confirm(&self, _operation: &str) -> Result<(), Fault> {
         Ok(())
     }
 }
 
-impl Place for Ran<Rows> {
+impl Place<Burn> for Ran<Rows> {
     fn survey(&self, _visit: &mut dyn FnMut(Spot)) {}
 
     fn place(self, _target: &Target) -> Self {

@@ -240,6 +240,7 @@ impl Decoder {
         self.resident
             .task("decode")
             .run_in_parts(self.shape.sequences, |step| self.attempt(step, &mut live.borrow_mut()))
+            .map(|outcome| outcome.value)
     }
 
     /// One try of a run. Gives how many sequences may run at once.

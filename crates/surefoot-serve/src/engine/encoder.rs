@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use surefoot::recover::Confirm;
-use surefoot::{BoxError, Fault};
+use surefoot::{BoxError, Burn, Fault};
 use surefoot_lanes::{BatchQueue, Next, Request};
 use surefoot_models::ModelError;
 use surefoot_models::embed::Pooling;
@@ -49,7 +49,7 @@ pub struct Encoder {
 /// The vectors of a batch are on the host already; a caller's mistake is no fault of a device.
 struct Done(Result<Vec<Vec<f32>>, ModelError>);
 
-impl Confirm for Done {
+impl Confirm<Burn> for Done {
     fn confirm(&self, _operation: &str) -> Result<(), Fault> {
         Ok(())
     }
@@ -205,6 +205,7 @@ impl Encoder {
             }
             Ok(Done(Ok(vectors)))
         })
+        .map(|outcome| outcome.value)
     }
 
     fn answer(&self, text: Text, answer: Result<Vec<f32>, EngineError>) {

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use surefoot::Fault;
 use surefoot::device::{DeviceName, open};
-use surefoot::fault::catch;
+use surefoot::fault::{catch, from_panic};
 
 use super::course::{Course, HostCopy, Stretch};
 use super::{Run, TrainError};
@@ -37,7 +37,7 @@ impl Run<'_> {
         // The next device may be gone too.
         let to = held.step;
         let state = catch(|| State::from_held(held, model.valid(), device.name(), device.burn()));
-        course.state = state.map_err(|record| stopped(Fault::from_panic("rewind", &record)))?;
+        course.state = state.map_err(|record| stopped(from_panic("rewind", &record)))?;
         (course.running, course.epochs, course.best) = (running, epochs, best);
         let times = if course.rewound.0 == to { course.rewound.1 + 1 } else { 1 };
         course.rewound = (to, times);

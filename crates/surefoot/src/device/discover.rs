@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Backend, DeviceInfo, DeviceKind, DeviceName, open};
+use super::{Backend, DeviceInfo, DeviceKind, DeviceName, is_in_build, open};
 
 /// A device of this build: usable, or why not.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -37,7 +37,7 @@ impl Found {
 pub fn discover() -> Vec<Found> {
     Backend::PREFERRED
         .into_iter()
-        .filter(|backend| backend.is_in_this_build())
+        .filter(|backend| is_in_build(*backend))
         .flat_map(|backend| {
             (0..count(backend).max(1)).map(move |index| look(DeviceName { backend, index }))
         })

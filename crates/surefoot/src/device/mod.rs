@@ -1,25 +1,49 @@
-//! The devices of this machine: their names, finding and opening them, probing them for real,
-//! their health and memory, and a supervisor for work that may take the process down.
+//! Burn's devices on this machine: finding, opening and probing them. Names, health, memory and
+//! the supervisor for work that may take the process down are the core's, re-exported here.
 //!
-//! This is the only room that asks which backend it is on.
+//! This is the only module that asks which backend it is on.
 
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
+mod build;
 pub mod discover;
-pub mod health;
 #[cfg(any(feature = "gpu", feature = "cuda", target_os = "macos"))]
-mod kept;
-pub mod memory;
-mod name;
+mod kernel_cache;
 mod open;
 pub mod probe;
 mod stream;
-pub mod supervisor;
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 mod wgpu;
 
-pub use name::{Backend, DeviceName, NameError, Selector};
+pub use build::{is_in_build, named, resolve, select};
 pub use open::{DeviceInfo, DeviceKind, OpenDevice, open};
 pub use stream::Stream;
+pub use surefoot_core::device::{Backend, DeviceName, NameError, Selector, health, memory};
+
+/// Work in a child process. See [`surefoot_core::supervisor`].
+pub mod supervisor {
+    use std::process::Command;
+    use std::time::Duration;
+
+    pub use surefoot_core::supervisor::*;
+
+    use crate::fault::Fault;
+
+    /// A supervisor that understands what a dying process wrote to stderr.
+    pub fn supervisor<'a>() -> Supervisor<'a> {
+        Supervisor::default().kind_of_text(surefoot_explain::kind_of_text)
+    }
+
+    /// Runs `command` to its end and hands each line of its stdout to `on_line`. A crash, a hang
+    /// beyond `limit` or a failed exit is a fault.
+    pub fn run_probe(
+        command: Command,
+        limit: Duration,
+        on_line: impl FnMut(&str),
+    ) -> Result<(), Fault> {
+        let kind_of_text = surefoot_explain::kind_of_text;
+        surefoot_core::supervisor::run_probe(command, limit, kind_of_text, on_line)
+    }
+}

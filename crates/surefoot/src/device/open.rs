@@ -4,13 +4,13 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use burn::tensor::{Device, FloatDType};
+use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
 use super::memory;
 use super::{Backend, DeviceName};
-use crate::fault::{Fault, FaultKind, catch};
-use crate::place::Dtype;
+use crate::fault::{Fault, FaultKind, catch, from_panic};
+use crate::place::{Dtype, float_dtype};
 
 /// What sort of hardware a device is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,7 +64,7 @@ impl OpenDevice {
     pub(super) fn new(mut info: DeviceInfo, device: Device) -> Self {
         info.dtypes = Dtype::ALL
             .into_iter()
-            .filter(|dtype| device.supports_dtype(FloatDType::from(*dtype)))
+            .filter(|dtype| device.supports_dtype(float_dtype(*dtype)))
             .collect();
         Self { info, device, peak: AtomicU64::new(0) }
     }
@@ -131,7 +131,7 @@ impl OpenDevice {
     }
 
     /// Returns memory that nothing uses. Gives the bytes that came back.
-    pub fn clean_up(&self) -> u64 {
+    pub fn reclaim(&self) -> u64 {
         let before = self.memory_in_use();
         // Memory is only returned once the work that used it has left the queue.
         let _ = catch(|| {
@@ -157,7 +157,7 @@ pub fn open(name: DeviceName) -> Result<Arc<OpenDevice>, Fault> {
         return Ok(Arc::clone(device));
     }
     let opened = catch(|| open_new(name))
-        .unwrap_or_else(|record| Err(Fault::from_panic("open", &record)))
+        .unwrap_or_else(|record| Err(from_panic("open", &record)))
         .map_err(|fault| as_init_fault(fault, name))?;
     let opened = Arc::new(opened);
     registry.insert(name, Arc::clone(&opened));
@@ -177,7 +177,7 @@ fn as_init_fault(mut fault: Fault, name: DeviceName) -> Fault {
 fn open_new(name: DeviceName) -> Result<OpenDevice, Fault> {
     #[cfg(any(feature = "gpu", feature = "cuda", target_os = "macos"))]
     if name.backend != Backend::Cpu {
-        super::kept::keep_compiled();
+        super::kernel_cache::keep_compiled();
     }
     match name.backend {
         Backend::Cpu => Ok(super::cpu::open(name)),

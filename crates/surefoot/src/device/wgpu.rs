@@ -11,7 +11,7 @@ use burn::tensor::{Device, DeviceKind as Adapter, read_sync};
 
 use super::memory::host_memory;
 use super::{DeviceInfo, DeviceKind, DeviceName, OpenDevice};
-use crate::fault::{Fault, FaultKind};
+use crate::fault::{Fault, FaultKind, from_error};
 
 #[cfg(target_os = "macos")]
 const API: (WgpuBackend, wgpu::Backends, &str) =
@@ -86,7 +86,7 @@ pub(super) fn open(name: DeviceName) -> Result<OpenDevice, Fault> {
         .device_kind(selector.clone())
         .graphics_api(api)
         .init_with_setup()
-        .map_err(|error| Fault::from_error("open", &error))?;
+        .map_err(|error| from_error("open", error))?;
     let limits = setup.device.limits();
     let kind = match selector {
         Adapter::DiscreteGpu(_) => DeviceKind::DiscreteGpu,

@@ -1,60 +1,50 @@
-//! From an error or a panic to a [`Fault`]: types first, text last.
+//! From Burn's and cubecl's errors and panics to a [`Fault`]: types first, text last.
 
-use std::collections::TryReserveError;
 use std::error::Error;
-use std::io;
 
 use burn::tensor::{DataError, DeviceError, ExecutionError, TensorReadError};
 use safetensors::SafeTensorError;
+use surefoot_core::fault::{classify, kind_of_std};
+use surefoot_explain::kind_of_text as kind_said;
 
-use super::panics::{PanicRecord, take_device_panics};
-use super::{Fault, FaultKind, kind_said};
+use super::{BoxError, Fault, FaultKind, PanicRecord, take_device_panics};
 
-impl Fault {
-    /// Classifies `error`: by the type of the deepest link of its chain that has a known one,
-    /// else by what the texts say.
-    pub fn from_error(operation: &str, error: &(dyn Error + 'static)) -> Self {
-        let links: Vec<&(dyn Error + 'static)> =
-            std::iter::successors(Some(error), |&link| link.source()).collect();
-        if let Some(fault) = links.iter().find_map(|link| link.downcast_ref::<Self>()) {
-            return fault.clone();
-        }
-        let texts: Vec<String> = links.iter().map(ToString::to_string).collect();
-        let typed = links.iter().rev().find_map(|link| kind_of_type(*link));
-        let kind = typed.unwrap_or_else(|| kind_said(&texts.join("\n")));
-        if !kind.is_callers() {
-            // Told by this error: a later panic has another cause.
-            drop(take_device_panics());
-        }
-        Self::with_chain(kind, operation, texts)
+/// Classifies `error`: by the type of the deepest link of its chain that has a known one, else
+/// by what the texts say. The error becomes the fault's source.
+pub fn from_error(operation: &str, error: impl Into<BoxError>) -> Fault {
+    let mut fault = classify(operation, error.into(), kind_of_type, kind_said);
+    fault.chain = fault.chain.iter().flat_map(|text| causes(text)).collect();
+    fault.chain.dedup();
+    fault
+}
+
+/// The causes that Burn flattened into one text: a heading, then "Caused by:" and the next one
+/// down. The last one says what really happened, such as an allocation that failed.
+fn causes(text: &str) -> Vec<String> {
+    let links = text.split("Caused by:").map(|link| link.trim().to_owned());
+    links.filter(|link| !link.is_empty()).collect()
+}
+
+/// Classifies a caught panic. If a device's thread panicked just before, its message is the
+/// cause and the caller's own (a closed channel) only the symptom.
+pub fn from_panic(operation: &str, record: &PanicRecord) -> Fault {
+    if let Some(fault) = record.fault() {
+        return fault.clone();
     }
-
-    /// Classifies a caught panic. If a device's thread panicked just before, its message is the
-    /// cause and the caller's own (a closed channel) only the symptom.
-    pub fn from_panic(operation: &str, record: &PanicRecord) -> Self {
-        let mut chain = vec![format!("panicked at {}: {}", record.place, record.message)];
-        let own = kind_of_text(&chain[0]);
-        // A mistake that the caller's own panic names is no symptom of a device's.
-        if own == FaultKind::NotDeviceRelated || !own.is_callers() {
-            let causes = take_device_panics().into_iter();
-            chain.extend(causes.map(|c| format!("the device's thread panicked: {}", c.message)));
-        }
-        let kind = chain
-            .iter()
-            .rev()
-            .map(|text| kind_of_text(text))
-            .find(|kind| *kind != FaultKind::NotDeviceRelated)
-            .unwrap_or(FaultKind::NotDeviceRelated);
-        Self::with_chain(kind, operation, chain)
+    let mut chain = vec![format!("panicked at {}: {}", record.place, record.message)];
+    let own = kind_of_text(&chain[0]);
+    // A mistake that the caller's own panic names is no symptom of a device's.
+    if own == FaultKind::NotDeviceRelated || !own.is_callers() {
+        let causes = take_device_panics().into_iter();
+        chain.extend(causes.map(|c| format!("the device's thread panicked: {}", c.message)));
     }
-
-    fn with_chain(kind: FaultKind, operation: &str, chain: Vec<String>) -> Self {
-        let mut fault = Self::new(kind, operation, String::new());
-        // An error that wraps another often repeats its text: say it once.
-        fault.chain = chain;
-        fault.chain.dedup();
-        fault
-    }
+    let kind = chain
+        .iter()
+        .rev()
+        .map(|text| kind_of_text(text))
+        .find(|kind| *kind != FaultKind::NotDeviceRelated)
+        .unwrap_or(FaultKind::NotDeviceRelated);
+    Fault::with_chain(kind, operation, chain.iter().flat_map(|text| causes(text)).collect())
 }
 
 fn kind_of_type(error: &(dyn Error + 'static)) -> Option<FaultKind> {
@@ -82,25 +72,15 @@ fn kind_of_type(error: &(dyn Error + 'static)) -> Option<FaultKind> {
     }
     if let Some(error) = error.downcast_ref::<SafeTensorError>() {
         return Some(match error {
-            SafeTensorError::IoError(error) => kind_of_io(error),
+            SafeTensorError::IoError(error) => return kind_of_type(error),
             _ => FaultKind::ModelLoading,
         });
-    }
-    if error.is::<TryReserveError>() {
-        return Some(FaultKind::OutOfMemory);
-    }
-    if let Some(error) = error.downcast_ref::<io::Error>() {
-        // An io error can carry any other error: that one knows more.
-        return match error.get_ref() {
-            Some(inner) => kind_of_type(inner).or_else(|| Some(kind_of_io(error))),
-            None => Some(kind_of_io(error)),
-        };
     }
     #[cfg(any(feature = "gpu", feature = "cuda", target_os = "macos"))]
     if let Some(kind) = cube::kind_of_type(error) {
         return Some(kind);
     }
-    None
+    kind_of_std(error)
 }
 
 fn kind_of_data_error(error: &DataError) -> FaultKind {
@@ -114,15 +94,6 @@ fn kind_of_data_error(error: &DataError) -> FaultKind {
     }
 }
 
-/// A file that is missing, forbidden or cut short is the caller's to mend, whatever its text
-/// says; only memory is a fault of ours.
-fn kind_of_io(error: &io::Error) -> FaultKind {
-    match error.kind() {
-        io::ErrorKind::OutOfMemory => FaultKind::OutOfMemory,
-        _ => FaultKind::NotDeviceRelated,
-    }
-}
-
 /// What cubecl's own error types say, where they reach us as types.
 #[cfg(any(feature = "gpu", feature = "cuda", target_os = "macos"))]
 mod cube {
@@ -131,7 +102,8 @@ mod cube {
     use burn::cubecl::CompilationError;
     use burn::cubecl::server::{IoError, LaunchError, ServerError};
 
-    use super::super::{FaultKind, kind_said};
+    use super::super::FaultKind;
+    use super::kind_said;
 
     pub(super) fn kind_of_type(error: &(dyn Error + 'static)) -> Option<FaultKind> {
         if let Some(error) = error.downcast_ref::<ServerError>() {
@@ -236,21 +208,14 @@ mod tests {
     use super::*;
     use burn::tensor::{Device, Tensor};
 
-    fn classified(error: impl Error + 'static) -> FaultKind {
-        Fault::from_error("op", &error).kind
+    fn classified(error: impl Error + Send + Sync + 'static) -> FaultKind {
+        from_error("op", error).kind
     }
 
     #[test]
     fn types_decide_before_texts() {
-        // The text says memory, the type says a file: the type is right.
-        let disk = io::Error::new(io::ErrorKind::StorageFull, "out of memory on /data");
-        assert_eq!(classified(disk), FaultKind::NotDeviceRelated);
-        let host = io::Error::from(io::ErrorKind::OutOfMemory);
-        assert_eq!(classified(host), FaultKind::OutOfMemory);
         assert_eq!(classified(SafeTensorError::HeaderTooLarge), FaultKind::ModelLoading);
         assert_eq!(classified(ExecutionError::device_poisoned("x")), FaultKind::DeviceLost);
-        let reserve = Vec::<u8>::new().try_reserve(usize::MAX).unwrap_err();
-        assert_eq!(classified(reserve), FaultKind::OutOfMemory);
     }
 
     #[test]
@@ -258,20 +223,33 @@ mod tests {
         let text = "The bytes were never written (failure #3, still claiming 2 buffer(s))\n  \
                     skipped: matmul\nCaused by:\n  An IO error happened\nCaused by:\n  \
                     out of device memory allocating 4294967296 bytes";
-        assert_eq!(classified(ExecutionError::with_context(text)), FaultKind::OutOfMemory);
+        let fault = from_error("op", ExecutionError::with_context(text));
+        assert_eq!(fault.kind, FaultKind::OutOfMemory);
+        assert_eq!(fault.root_cause(), "out of device memory allocating 4294967296 bytes");
         let bare = "The bytes were never written (failure #3, still claiming 1 buffer(s))";
         assert_eq!(classified(ExecutionError::with_context(bare)), FaultKind::PlaceholderStorage);
     }
 
     #[test]
     fn an_error_inside_an_error_is_found() {
-        #[derive(Debug, thiserror::Error)]
-        #[error("the batch could not be read")]
-        struct Outer(#[source] ExecutionError);
-        let fault = Fault::from_error("read", &Outer(ExecutionError::device_poisoned("gone")));
+        #[derive(Debug)]
+        struct Outer(ExecutionError);
+        impl std::fmt::Display for Outer {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str("the batch could not be read")
+            }
+        }
+        impl Error for Outer {
+            fn source(&self) -> Option<&(dyn Error + 'static)> {
+                Some(&self.0)
+            }
+        }
+        let fault = from_error("read", Outer(ExecutionError::device_poisoned("gone")));
         assert_eq!(fault.kind, FaultKind::DeviceLost);
         assert_eq!(fault.chain.len(), 2, "{:?}", fault.chain);
         assert!(fault.chain[1].contains("gone"));
+        let source = fault.source().and_then(|source| source.downcast_ref::<Outer>());
+        assert!(source.is_some(), "the typed error is kept");
     }
 
     #[test]
@@ -280,7 +258,7 @@ mod tests {
         let a = Tensor::<2>::ones([2, 3], &device);
         let b = Tensor::<2>::ones([2, 3], &device);
         let record = crate::fault::catch(|| a.matmul(b)).unwrap_err();
-        let fault = Fault::from_panic("matmul", &record);
+        let fault = from_panic("matmul", &record);
         assert_eq!(fault.kind, FaultKind::ShapeMismatch, "{fault}");
         assert!(!fault.retryable);
     }
@@ -288,6 +266,6 @@ mod tests {
     #[test]
     fn an_ordinary_panic_is_no_device_fault() {
         let record = crate::fault::catch::<()>(|| panic!("the room is booked")).unwrap_err();
-        assert_eq!(Fault::from_panic("op", &record).kind, FaultKind::NotDeviceRelated);
+        assert_eq!(from_panic("op", &record).kind, FaultKind::NotDeviceRelated);
     }
 }

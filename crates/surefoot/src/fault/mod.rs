@@ -1,20 +1,14 @@
-//! What can go wrong with a device, as one vocabulary for the classifier, the recovery
-//! ladder, the journal and the program.
+//! Faults of Burn's devices. The kinds and [`Fault`] are the core's; what is here turns Burn's and
+//! cubecl's errors and panics into them.
 //!
-//! An error becomes a [`Fault`] in one of two ways. Where its type can be reached, `classify`
-//! reads the type: Burn's and cubecl's errors, io, safetensors. Where only text is left (a
-//! panic's payload, an error that Burn flattened, another program's log), the text rules of
-//! [`explain`] decide, and they say "not device related" rather than guess.
+//! Where an error's type can be reached, it decides. Burn flattens many of cubecl's errors to text
+//! of a fixed form; only what comes as text alone is read as text.
 
 mod classify;
-mod explain;
-mod kind;
-mod panics;
-mod rules;
-mod story;
 
-pub(crate) use explain::kind_said;
-pub use explain::{Explanation, MAX_TEXT, explain};
-pub use kind::{FaultKind, UnknownKind};
-pub use panics::{PanicRecord, catch};
-pub use story::{BoxError, Fault};
+pub use classify::{from_error, from_panic};
+pub use surefoot_core::fault::{
+    BoxError, Fault, FaultKind, PanicRecord, Response, UnknownKind, catch, install_hook, raise,
+    take_device_panics,
+};
+pub use surefoot_explain::{Explanation, MAX_TEXT, explain};

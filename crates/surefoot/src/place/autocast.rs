@@ -3,9 +3,9 @@
 
 use burn::tensor::module::{attention, conv2d, linear};
 use burn::tensor::ops::{AttentionModuleOptions, ConvOptions};
-use burn::tensor::{FloatDType, Tensor};
+use burn::tensor::Tensor;
 
-use super::Dtype;
+use super::{Dtype, dtype_of, float_dtype};
 
 /// Casts for one precision. With fp32 every method is the plain operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ impl Autocast {
 }
 
 fn cast<const D: usize>(x: Tensor<D>, dtype: Dtype) -> Tensor<D> {
-    if Dtype::of(x.dtype()) == Some(dtype) { x } else { x.cast(FloatDType::from(dtype)) }
+    if dtype_of(x.dtype()) == Some(dtype) { x } else { x.cast(float_dtype(dtype)) }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use burn::tensor::{Int, Tensor};
 
-use crate::fault::{Fault, FaultKind};
+use crate::fault::{Fault, FaultKind, from_error};
 
 /// Checks that every id is below `bound`; names the first that isn't, and where it is.
 pub fn check_ids(name: &str, ids: &[i64], bound: usize) -> Result<(), Fault> {
@@ -28,10 +28,10 @@ pub fn check_tensor_ids<const D: usize>(
 ) -> Result<(), Fault> {
     let ids = ids
         .try_to_data()
-        .map_err(|error| Fault::from_error(name, &error))?
+        .map_err(|error| from_error(name, error))?
         .try_cast_as::<i64>()
         .and_then(|data| data.try_to_vec::<i64>())
-        .map_err(|error| Fault::from_error(name, &error))?;
+        .map_err(|error| from_error(name, error))?;
     check_ids(name, &ids, bound)
 }
 

@@ -1,4 +1,4 @@
-//! The float dtypes and what a device really does with them.
+//! Burn's float dtypes for ours, and what a device really does with them.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -6,96 +6,29 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use burn::tensor::{DType, FloatDType, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
+pub use surefoot_core::precision::Dtype;
 
 use crate::device::{DeviceName, OpenDevice};
 use crate::fault::catch;
 
-/// A float dtype, by the name people use for its precision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Dtype {
-    /// 32 bits: the reference.
-    #[serde(rename = "fp32")]
-    F32,
-    /// 16 bits with 5 for the exponent: up to 65,504.
-    #[serde(rename = "fp16")]
-    F16,
-    /// 16 bits with the range of fp32 and 8 bits of precision.
-    #[serde(rename = "bf16")]
-    BF16,
-    /// 64 bits.
-    #[serde(rename = "fp64")]
-    F64,
-}
-
-impl Dtype {
-    /// Every dtype.
-    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::BF16, Self::F64];
-
-    /// Its name in JSON and on the command line.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::F32 => "fp32",
-            Self::F16 => "fp16",
-            Self::BF16 => "bf16",
-            Self::F64 => "fp64",
-        }
-    }
-
-    /// Bytes of one element.
-    pub fn size(self) -> usize {
-        match self {
-            Self::F64 => 8,
-            Self::F32 => 4,
-            Self::F16 | Self::BF16 => 2,
-        }
-    }
-
-    /// The gap between 1 and the next number.
-    pub fn epsilon(self) -> f64 {
-        match self {
-            Self::F64 => f64::EPSILON,
-            Self::F32 => f64::from(f32::EPSILON),
-            Self::F16 => 2f64.powi(-10),
-            Self::BF16 => 2f64.powi(-7),
-        }
-    }
-
-    /// The largest finite number.
-    pub fn largest(self) -> f64 {
-        match self {
-            Self::F64 => f64::MAX,
-            Self::F32 => f64::from(f32::MAX),
-            Self::F16 => 65_504.0,
-            Self::BF16 => 3.389_531_389_251_535e38,
-        }
-    }
-
-    /// This dtype for one of Burn's float dtypes; none for an integer, bool or quantised one.
-    pub fn of(dtype: DType) -> Option<Self> {
-        match dtype {
-            DType::F64 => Some(Self::F64),
-            DType::F32 | DType::Flex32 => Some(Self::F32),
-            DType::F16 => Some(Self::F16),
-            DType::BF16 => Some(Self::BF16),
-            _ => None,
-        }
+/// Our dtype for one of Burn's; none for an integer, bool or quantised one.
+pub fn dtype_of(dtype: DType) -> Option<Dtype> {
+    match dtype {
+        DType::F64 => Some(Dtype::F64),
+        DType::F32 | DType::Flex32 => Some(Dtype::F32),
+        DType::F16 => Some(Dtype::F16),
+        DType::BF16 => Some(Dtype::BF16),
+        _ => None,
     }
 }
 
-impl fmt::Display for Dtype {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
-
-impl From<Dtype> for FloatDType {
-    fn from(dtype: Dtype) -> Self {
-        match dtype {
-            Dtype::F64 => Self::F64,
-            Dtype::F32 => Self::F32,
-            Dtype::F16 => Self::F16,
-            Dtype::BF16 => Self::BF16,
-        }
+/// Burn's float dtype for ours.
+pub fn float_dtype(dtype: Dtype) -> FloatDType {
+    match dtype {
+        Dtype::F64 => FloatDType::F64,
+        Dtype::F32 => FloatDType::F32,
+        Dtype::F16 => FloatDType::F16,
+        Dtype::BF16 => FloatDType::BF16,
     }
 }
 
@@ -145,7 +78,7 @@ pub fn probe_dtype(device: &OpenDevice, dtype: Dtype) -> DtypeSupport {
 }
 
 fn burn_dtype(dtype: Dtype) -> DType {
-    FloatDType::from(dtype).into()
+    float_dtype(dtype).into()
 }
 
 /// Small integers, which every float dtype holds exactly.
@@ -178,7 +111,7 @@ fn computes(device: &OpenDevice, dtype: Dtype) -> bool {
 fn casts(device: &OpenDevice, dtype: Dtype) -> bool {
     let read = catch(|| {
         let tensor = Tensor::<2>::from_data(TensorData::new(numbers(), [4, 4]), device.burn());
-        let back = tensor.cast(FloatDType::from(dtype)).cast(FloatDType::F32);
+        let back = tensor.cast(float_dtype(dtype)).cast(FloatDType::F32);
         back.try_into_data().ok()?.try_to_vec::<f32>().ok()
     });
     matches!(read, Ok(Some(values)) if values == numbers())
@@ -205,13 +138,6 @@ mod tests {
         assert_eq!(probe_dtype(&cpu, Dtype::F64), DtypeSupport::Works);
         for dtype in [Dtype::F16, Dtype::BF16] {
             assert_ne!(probe_dtype(&cpu, dtype), DtypeSupport::Refused, "{dtype}");
-        }
-    }
-
-    #[test]
-    fn names_are_the_same_in_text_and_json() {
-        for dtype in Dtype::ALL {
-            assert_eq!(serde_json::to_value(dtype).unwrap(), dtype.as_str());
         }
     }
 }

@@ -6,87 +6,43 @@
 //! both sides.
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Bool, DType, Device, Float, FloatDType, Int, Tensor};
+use burn::tensor::{Bool, DType, Device, Float, Int, Tensor};
+pub use surefoot_core::place::Place;
 
-use super::{Dtype, DtypeSupport, probe_dtype};
-use crate::device::{DeviceName, OpenDevice};
+use super::{Dtype, DtypeSupport, dtype_of, float_dtype, probe_dtype};
+use crate::Burn;
+use crate::device::OpenDevice;
 use crate::fault::{Fault, FaultKind};
 
 /// Where a run's tensors belong.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// What the device is called.
-    pub name: DeviceName,
-    /// The device, with its autodiff context.
-    pub device: Device,
-    /// The dtype of float tensors and weights.
-    pub dtype: Dtype,
-}
-
-impl Target {
-    /// `dtype` on `device`. Refused if the device can't compute in it, since Burn would give
-    /// wrong numbers without a word.
-    pub fn new(device: &OpenDevice, dtype: Dtype) -> Result<Self, Fault> {
-        match probe_dtype(device, dtype) {
-            DtypeSupport::Works => {
-                Ok(Self { name: device.name(), device: device.burn().clone(), dtype })
-            }
-            support => Err(Fault::new(
-                FaultKind::UnsupportedDtype,
-                "place",
-                format!(
-                    "{} ({}) does not compute in {dtype}: {support}",
-                    device.name(),
-                    device.info.label
-                ),
-            )
-            .on(device.name().to_string())),
-        }
-    }
-}
-
+pub type Target = surefoot_core::place::Target<Burn>;
 /// Where one tensor is.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Spot {
-    /// What it is called: a parameter's path, or `input 0`.
-    pub name: String,
-    /// The device it is on.
-    pub device: Device,
-    /// Its dtype.
-    pub dtype: DType,
-    /// Its shape.
-    pub shape: Vec<usize>,
-}
+pub type Spot = surefoot_core::place::Spot<Burn>;
 
-impl std::fmt::Display for Spot {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} is {:?} {:?} on {:?}", self.name, self.dtype, self.shape, self.device)
+/// `dtype` on `device`. Refused if the device can't compute in it, since Burn would give wrong
+/// numbers without an error.
+pub fn target(device: &OpenDevice, dtype: Dtype) -> Result<Target, Fault> {
+    match probe_dtype(device, dtype) {
+        DtypeSupport::Works => {
+            Ok(Target { name: device.name(), device: device.burn().clone(), dtype })
+        }
+        support => Err(does_not_compute(device, dtype, support)),
     }
 }
 
-/// Something that was not where it belonged and was put there.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Moved {
-    /// Where it was.
-    pub from: Spot,
-    /// Its device changed.
-    pub device: bool,
-    /// Its dtype changed, from this to that.
-    pub cast: Option<(DType, Dtype)>,
+pub(crate) fn does_not_compute(device: &OpenDevice, dtype: Dtype, support: DtypeSupport) -> Fault {
+    let message =
+        format!("{} ({}) does not compute in {dtype}: {support}", device.name(), device.info.label);
+    Fault::new(FaultKind::UnsupportedDtype, "place", message).on(device.name().to_string())
 }
 
-/// Tensors, and what is made of them.
-pub trait Place: Clone {
-    /// Shows `visit` every tensor.
-    fn survey(&self, visit: &mut dyn FnMut(Spot));
-
-    /// Puts every tensor on `target`, whatever it is now.
-    #[must_use]
-    fn place(self, target: &Target) -> Self;
+/// Repairs device and dtype of everything in `value` in one call, and says where what it moved was.
+pub fn ensure<P: Place<Burn>>(value: P, target: &Target) -> Result<(P, Vec<Spot>), Fault> {
+    surefoot_core::place::ensure(&Burn, value, target)
 }
 
 /// Keeps the autodiff context that a tensor has; Burn refuses to move between contexts.
-fn for_tensor(target: &Target, is_autodiff: bool) -> Device {
+pub(crate) fn for_tensor(target: &Target, is_autodiff: bool) -> Device {
     match is_autodiff {
         true => target.device.clone().autodiff(),
         false => target.device.clone().without_autodiff(),
@@ -95,16 +51,11 @@ fn for_tensor(target: &Target, is_autodiff: bool) -> Device {
 
 macro_rules! spot {
     ($tensor:expr, $visit:expr) => {
-        $visit(Spot {
-            name: "input".to_owned(),
-            device: $tensor.device(),
-            dtype: $tensor.dtype(),
-            shape: $tensor.dims().to_vec(),
-        })
+        $visit(Spot::input($tensor.device(), $tensor.dtype(), $tensor.dims().to_vec()))
     };
 }
 
-impl<const D: usize> Place for Tensor<D, Float> {
+impl<const D: usize> Place<Burn> for Tensor<D, Float> {
     fn survey(&self, visit: &mut dyn FnMut(Spot)) {
         spot!(self, visit);
     }
@@ -120,20 +71,20 @@ impl<const D: usize> Place for Tensor<D, Float> {
 /// only stores, so what is not on the processor is converted there: a repair is rare, and has to
 /// be right.
 fn converted<const D: usize>(tensor: Tensor<D>, dtype: Dtype) -> Tensor<D> {
-    let (now, wanted) = (tensor.dtype(), DType::from(FloatDType::from(dtype)));
-    if Dtype::of(now).is_none_or(|now| now == dtype) {
+    let (now, wanted) = (tensor.dtype(), DType::from(float_dtype(dtype)));
+    if dtype_of(now).is_none_or(|now| now == dtype) {
         return tensor;
     }
     let device = tensor.device();
     if device == Device::flex() {
-        return tensor.cast(FloatDType::from(dtype));
+        return tensor.cast(float_dtype(dtype));
     }
     Tensor::from_data(tensor.into_data().convert_dtype(wanted), (&device, wanted))
 }
 
 macro_rules! place_without_dtype {
     ($kind:ty) => {
-        impl<const D: usize> Place for Tensor<D, $kind> {
+        impl<const D: usize> Place<Burn> for Tensor<D, $kind> {
             fn survey(&self, visit: &mut dyn FnMut(Spot)) {
                 spot!(self, visit);
             }
@@ -161,7 +112,7 @@ impl<M> std::ops::Deref for Weights<M> {
     }
 }
 
-impl<M: Module> Place for Weights<M> {
+impl<M: Module> Place<Burn> for Weights<M> {
     fn survey(&self, visit: &mut dyn FnMut(Spot)) {
         self.0.visit(&mut Surveyor { path: Vec::new(), visit });
     }
@@ -219,7 +170,7 @@ struct Caster(Dtype);
 impl ModuleMapper for Caster {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let dtype = self.0;
-        param.map(|tensor| match Dtype::of(tensor.dtype()) {
+        param.map(|tensor| match dtype_of(tensor.dtype()) {
             Some(now) if now != dtype => {
                 let trained = tensor.is_require_grad();
                 // A cast makes a new tensor: it has to become a leaf again to be trained.
@@ -231,87 +182,9 @@ impl ModuleMapper for Caster {
     }
 }
 
-macro_rules! place_all_of {
-    ($($field:ident $at:tt),+) => {
-        impl<$($field: Place),+> Place for ($($field,)+) {
-            fn survey(&self, visit: &mut dyn FnMut(Spot)) {
-                $(self.$at.survey(&mut |mut spot| {
-                    if spot.name == "input" {
-                        spot.name = format!("input {}", $at);
-                    }
-                    visit(spot);
-                });)+
-            }
-
-            fn place(self, target: &Target) -> Self {
-                ($(self.$at.place(target),)+)
-            }
-        }
-    };
-}
-place_all_of!(A 0);
-place_all_of!(A 0, B 1);
-place_all_of!(A 0, B 1, C 2);
-place_all_of!(A 0, B 1, C 2, E 3);
-
-impl<T: Place> Place for Vec<T> {
-    fn survey(&self, visit: &mut dyn FnMut(Spot)) {
-        self.iter().for_each(|item| item.survey(visit));
-    }
-
-    fn place(self, target: &Target) -> Self {
-        self.into_iter().map(|item| item.place(target)).collect()
-    }
-}
-
-impl<T: Place> Place for Option<T> {
-    fn survey(&self, visit: &mut dyn FnMut(Spot)) {
-        self.iter().for_each(|item| item.survey(visit));
-    }
-
-    fn place(self, target: &Target) -> Self {
-        self.map(|item| item.place(target))
-    }
-}
-
-impl Place for () {
-    fn survey(&self, _visit: &mut dyn FnMut(Spot)) {}
-
-    fn place(self, _target: &Target) -> Self {}
-}
-
-/// Repairs device and dtype of everything in `value` in one call, and reports what it moved.
-pub fn ensure<P: Place>(value: P, target: &Target) -> Result<(P, Vec<Moved>), Fault> {
-    let mut moved = Vec::new();
-    let mut refused = None;
-    value.survey(&mut |spot| {
-        let wanted = for_tensor(target, spot.device.is_autodiff());
-        let device = spot.device != wanted;
-        let cast = Dtype::of(spot.dtype)
-            .filter(|dtype| *dtype != target.dtype)
-            .map(|_| (spot.dtype, target.dtype));
-        if cast.is_some() && spot.dtype == DType::F64 && refused.is_none() {
-            refused = Some(format!(
-                "{spot}; the run computes in {} on {}: casting it would drop digits",
-                target.dtype, target.name
-            ));
-        }
-        if device || cast.is_some() {
-            moved.push(Moved { from: spot, device, cast });
-        }
-    });
-    if let Some(message) = refused {
-        return Err(Fault::new(FaultKind::DtypeMismatch, "place", message)
-            .on(target.name.to_string())
-            .advise("cast the fp64 tensor to fp32 yourself if its extra digits don't matter"));
-    }
-    let value = if moved.is_empty() { value } else { value.place(target) };
-    Ok((value, moved))
-}
-
 /// Checks that all float tensors of `value` are on one device and of one dtype, and that the
 /// integer and bool ones are on that device too; else names the two that disagree.
-pub fn consistent<P: Place>(value: &P) -> Result<(), Fault> {
+pub fn consistent<P: Place<Burn>>(value: &P) -> Result<(), Fault> {
     let mut first: Option<Spot> = None;
     let mut first_float: Option<Spot> = None;
     let mut clash: Option<(FaultKind, String)> = None;
@@ -323,7 +196,7 @@ pub fn consistent<P: Place>(value: &P) -> Result<(), Fault> {
             clash = Some((FaultKind::DeviceMismatch, format!("{other}, but {spot}")));
             return;
         }
-        if Dtype::of(spot.dtype).is_some() {
+        if dtype_of(spot.dtype).is_some() {
             if let Some(other) = first_float.as_ref().filter(|other| other.dtype != spot.dtype) {
                 clash = Some((FaultKind::DtypeMismatch, format!("{other}, but {spot}")));
                 return;
@@ -341,11 +214,12 @@ pub fn consistent<P: Place>(value: &P) -> Result<(), Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::open;
+    use crate::device::{DeviceName, open};
     use burn::nn::LinearConfig;
+    use burn::tensor::FloatDType;
 
     fn target() -> Target {
-        Target::new(&open(DeviceName::CPU).unwrap(), Dtype::F32).unwrap()
+        super::target(&open(DeviceName::CPU).unwrap(), Dtype::F32).unwrap()
     }
 
     #[test]
@@ -366,8 +240,8 @@ mod tests {
         let half_model = Weights(model).place(&half);
         let ((model, x), moved) = ensure((half_model, x), &target()).unwrap();
         assert_eq!(moved.len(), 3, "{moved:?}");
-        assert!(moved.iter().any(|m| m.from.name.contains("weight")), "{moved:?}");
-        assert!(moved.iter().any(|m| m.from.name == "input 1"), "{moved:?}");
+        assert!(moved.iter().any(|m| m.name.contains("weight")), "{moved:?}");
+        assert!(moved.iter().any(|m| m.name == "input 1"), "{moved:?}");
         let y = model.forward(x);
         assert_eq!(y.dtype(), DType::F32);
     }

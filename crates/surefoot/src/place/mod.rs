@@ -14,8 +14,10 @@ mod slot;
 
 pub use autocast::Autocast;
 pub use bounds::{check_ids, check_range, check_tensor_ids};
-pub use dtype::{Dtype, DtypeSupport, probe_dtype};
-pub use ensure::{Moved, Place, Spot, Target, Weights, consistent, ensure};
+pub use dtype::{Dtype, DtypeSupport, dtype_of, float_dtype, probe_dtype};
+pub use ensure::{Place, Spot, Target, Weights, consistent, ensure, target};
+pub(crate) use ensure::{does_not_compute, for_tensor};
 pub use limits::{Limits, check_limits};
-pub use precision::{Precision, Resolved};
+pub(crate) use precision::settle;
 pub use slot::Slot;
+pub use surefoot_core::precision::{Precision, Resolved};

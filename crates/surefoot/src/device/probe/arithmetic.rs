@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::reference::{Matrix, relative_error, wave};
 use crate::device::OpenDevice;
-use crate::fault::{Fault, FaultKind};
+use crate::fault::{Fault, FaultKind, from_error};
 
 /// fp32 sums of this length stay well within this.
 const TOLERANCE: f64 = 1e-5;
@@ -18,8 +18,8 @@ fn upload<const D: usize>(values: Vec<f32>, shape: [usize; D], device: &OpenDevi
 }
 
 fn download<const D: usize>(tensor: Tensor<D>, operation: &str) -> Result<Vec<f32>, Fault> {
-    let data = tensor.try_into_data().map_err(|error| Fault::from_error(operation, &error))?;
-    data.try_to_vec::<f32>().map_err(|error| Fault::from_error(operation, &error))
+    let data = tensor.try_into_data().map_err(|error| from_error(operation, error))?;
+    data.try_to_vec::<f32>().map_err(|error| from_error(operation, error))
 }
 
 fn judge(operation: &str, found: &[f32], expected: &[f64], allowed: f64) -> Result<String, Fault> {

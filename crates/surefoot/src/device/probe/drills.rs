@@ -5,10 +5,10 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::reference::{Matrix, relative_error, wave};
 use crate::device::{OpenDevice, Selector};
-use crate::fault::{Fault, FaultKind};
-use crate::footing::Footing;
+use crate::fault::{Fault, FaultKind, from_error};
+use crate::Footing;
 use crate::place::Place;
-use crate::recover::{Drill, Part, Policy};
+use crate::recover::{Drill, Policy};
 
 pub(super) fn recover_from_all(device: &OpenDevice) -> Result<String, Fault> {
     let (mut recovered, mut reported) = (0, 0);
@@ -56,24 +56,18 @@ fn strike(device: &OpenDevice, kind: FaultKind) -> Result<(), Fault> {
     let (weights, batch) = (on(&b), on(&a));
     let needs_segment = matches!(kind, FaultKind::UnsupportedOp | FaultKind::KernelCompile);
     let product = if needs_segment {
-        footing.task("drill").run_segment((weights, batch), |_, (w, x)| Ok(x.matmul(w)))?
+        footing.task("drill").run_segment((weights, batch), |_, (w, x)| Ok(x.matmul(w)))?.value
     } else {
-        footing.task("drill").run_split(
-            weights,
-            batch,
-            |_, w, x| Ok(x.matmul(w)),
-            |parts: Vec<Part<Tensor<2>>>| {
-                Tensor::cat(parts.into_iter().map(|p| p.value).collect(), 0)
-            },
-        )?
+        let task = footing.task("drill").split(batch).with(weights);
+        task.run(|_, w, x| Ok(x.matmul(w)))?.value
     };
     let mut place = None;
     product.survey(&mut |spot| place = Some(spot));
     let found = product
         .try_into_data()
-        .map_err(|error| Fault::from_error("drill", &error))?
+        .map_err(|error| from_error("drill", error))?
         .try_to_vec::<f32>()
-        .map_err(|error| Fault::from_error("drill", &error))?;
+        .map_err(|error| from_error("drill", error))?;
     let error = relative_error(&found, &a.times(&b).values);
     if error > 1e-5 {
         let message = format!("the recovered result is wrong: error {error:.1e} at {place:?}");

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::OpenDevice;
-use crate::fault::{Fault, catch};
+use crate::fault::{Fault, catch, from_panic};
 use crate::place::{Dtype, DtypeSupport, probe_dtype};
 
 pub use settings::Settings;
@@ -104,7 +104,7 @@ pub fn probe(device: &OpenDevice, mut tell: impl FnMut(Finding)) -> Report {
 
 fn timed(name: &str, check: impl FnOnce() -> Result<String, Fault>) -> Check {
     let started = Instant::now();
-    let result = catch(check).unwrap_or_else(|record| Err(Fault::from_panic(name, &record)));
+    let result = catch(check).unwrap_or_else(|record| Err(from_panic(name, &record)));
     let seconds = Duration::as_secs_f64(&started.elapsed());
     match result {
         Ok(detail) => Check { name: name.to_owned(), passed: true, detail, seconds },

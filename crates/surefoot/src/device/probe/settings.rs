@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::device::OpenDevice;
 use crate::fault::{Fault, catch};
-use crate::place::Precision;
+use crate::place::{Precision, settle};
 use crate::recover::Confirm;
 
 /// What to use, and why.
@@ -39,7 +39,7 @@ impl<T> Advice<T> {
 }
 
 pub(super) fn suggest(device: &OpenDevice) -> Settings {
-    let precision = match Precision::Auto.resolve(device) {
+    let precision = match settle(device, Precision::Auto) {
         Ok(resolved) => Advice::new(resolved.compute.to_string(), resolved.reason),
         Err(fault) => Advice::new("fp32".to_owned(), fault.root_cause().to_owned()),
     };

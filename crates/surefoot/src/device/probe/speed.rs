@@ -5,7 +5,7 @@ use std::time::Instant;
 use burn::tensor::{Tensor, TensorData};
 
 use crate::device::{Backend, DeviceKind, OpenDevice};
-use crate::fault::Fault;
+use crate::fault::{Fault, from_error};
 
 const ROUNDS: usize = 5;
 
@@ -35,9 +35,9 @@ pub(super) fn copies(device: &OpenDevice) -> Result<String, Fault> {
 }
 
 fn read(tensor: Tensor<1>) -> Result<(), Fault> {
-    let data = tensor.try_into_data().map_err(|error| Fault::from_error("copy", &error))?;
+    let data = tensor.try_into_data().map_err(|error| from_error("copy", error))?;
     // A backend on the host may hand its own memory over; touching it makes the copy real.
-    let values = data.try_to_vec::<f32>().map_err(|error| Fault::from_error("copy", &error))?;
+    let values = data.try_to_vec::<f32>().map_err(|error| from_error("copy", error))?;
     std::hint::black_box(values);
     Ok(())
 }

@@ -6,7 +6,7 @@ use burn::tensor::{Tensor, TensorData};
 use super::arithmetic;
 use crate::device::memory::{Budget, Bytes};
 use crate::device::{Backend, OpenDevice};
-use crate::fault::{Fault, FaultKind};
+use crate::fault::{Fault, FaultKind, from_error};
 use crate::place::Slot;
 use crate::recover::Confirm;
 
@@ -18,9 +18,9 @@ pub(super) fn round_trip(device: &OpenDevice) -> Result<String, Fault> {
     let tensor = Tensor::<1>::from_data(TensorData::new(values.clone(), [length]), device.burn());
     let back = tensor
         .try_into_data()
-        .map_err(|error| Fault::from_error("read back", &error))?
+        .map_err(|error| from_error("read back", error))?
         .try_to_vec::<f32>()
-        .map_err(|error| Fault::from_error("read back", &error))?;
+        .map_err(|error| from_error("read back", error))?;
     match back == values {
         true => Ok(format!("{} came back the same", Bytes(4 * length as u64))),
         false => Err(Fault::new(FaultKind::Numeric, "read back", "other numbers came back")),
@@ -35,7 +35,7 @@ pub(super) fn unwritten(device: &OpenDevice) -> Result<String, Fault> {
     };
     slot.write(Tensor::ones([4, 4], device.burn()))?;
     let sum = slot.read()?.sum().try_into_data();
-    sum.map_err(|error| Fault::from_error("read", &error))?;
+    sum.map_err(|error| from_error("read", error))?;
     Ok(format!("as {}", refusal.kind))
 }
 

@@ -7,7 +7,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::reference::{Matrix, relative_error, wave};
 use crate::device::OpenDevice;
-use crate::fault::{Fault, FaultKind, catch};
+use crate::fault::{Fault, FaultKind, catch, from_error, from_panic};
 
 const THREADS: usize = 8;
 
@@ -29,7 +29,7 @@ fn race(device: &OpenDevice, rounds: usize) -> Result<String, Fault> {
                 scope.spawn(move || {
                     barrier.wait();
                     catch(|| (0..rounds).try_for_each(|round| product(device, thread, round)))
-                        .unwrap_or_else(|record| Err(Fault::from_panic("threads", &record)))
+                        .unwrap_or_else(|record| Err(from_panic("threads", &record)))
                 })
             })
             .collect();
@@ -53,9 +53,9 @@ fn product(device: &OpenDevice, thread: usize, round: usize) -> Result<(), Fault
     let found = on(&a)
         .matmul(on(&b))
         .try_into_data()
-        .map_err(|error| Fault::from_error("threads", &error))?
+        .map_err(|error| from_error("threads", error))?
         .try_to_vec::<f32>()
-        .map_err(|error| Fault::from_error("threads", &error))?;
+        .map_err(|error| from_error("threads", error))?;
     let error = relative_error(&found, &a.times(&b).values);
     if error > 1e-5 {
         let message = format!("thread {thread} got wrong numbers: error {error:.1e}");

@@ -1,0 +1,25 @@
+//! Surefoot's core: what a process needs to run work on devices that can fail, for any tensor
+//! library.
+//!
+//! The core knows no tensors. A tensor library implements [`Engine`](engine::Engine): which devices
+//! there are, how to open and probe one, its memory, how to place values and confirm results. On
+//! that the core chooses a device ([`Footing`]), guards work and recovers it ([`recover`]), injects
+//! faults on purpose ([`recover::Drill`]), keeps a memory budget ([`device::memory`]), records what
+//! happened ([`journal`]) and restarts work in a child process ([`supervisor`]).
+//!
+//! People who write Burn use the crate `surefoot`, which implements the engine and re-exports
+//! this crate.
+
+pub mod device;
+pub mod engine;
+pub mod fault;
+mod footing;
+pub mod journal;
+pub mod place;
+pub mod precision;
+pub mod recover;
+pub mod supervisor;
+
+pub use engine::Engine;
+pub use fault::{BoxError, Fault, FaultKind};
+pub use footing::{Footing, FootingBuilder, Room};

@@ -1,0 +1,215 @@
+//! Work in a child process, so that a driver's crash, the kernel's OOM killer or a hang costs a
+//! restart and not the run.
+//!
+//! The parent starts the child with one environment variable that says which devices were lost
+//! before and where to leave signs of life. The child's guard leaves one at each try
+//! ([`beat`]), with the device it is on, and long work one after each part ([`still_alive`]). A
+//! child that dies by a signal, or falls silent, is turned into a fault; the next one starts one rung further on: without the device that was
+//! lost, or with smaller parts if memory ran out. A child that ends by itself is not restarted,
+//! whatever its exit code says.
+
+mod child;
+mod death;
+
+use std::io;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+pub use child::{Inherited, asked_to_stop, beat, inherited, still_alive};
+pub use death::run_probe;
+
+use crate::device::DeviceName;
+use crate::fault::{Fault, FaultKind};
+use crate::journal::{Event, EventKind, Journal};
+use child::Heart;
+use death::{Ending, watch};
+
+/// What supervised work is called in faults and in the journal.
+const OPERATION: &str = "supervised process";
+
+/// Says what the last lines that a dead process wrote to stderr mean; `NotDeviceRelated` where
+/// nothing is known.
+pub type TextClassifier = fn(&str) -> FaultKind;
+
+/// How a supervised run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ended {
+    /// The work ended by itself, with this exit code.
+    Exit(i32),
+    /// It was interrupted from outside.
+    Interrupted,
+    /// It died more often than it may be restarted.
+    GaveUp(Fault),
+}
+
+/// Starts work in a child process and starts it again when it dies.
+#[derive(Debug)]
+pub struct Supervisor<'a> {
+    restarts: u32,
+    silence: Duration,
+    journal: Journal,
+    interrupted: Option<&'a AtomicBool>,
+    grace: Duration,
+    healthy_after: Duration,
+    kind_of_text: TextClassifier,
+}
+
+impl Default for Supervisor<'_> {
+    fn default() -> Self {
+        Self {
+            restarts: 3,
+            silence: Duration::from_secs(300),
+            journal: Journal::off(),
+            interrupted: None,
+            grace: Duration::from_secs(10),
+            healthy_after: Duration::from_secs(600),
+            kind_of_text: |_| FaultKind::NotDeviceRelated,
+        }
+    }
+}
+
+impl<'a> Supervisor<'a> {
+    /// How the last lines of a dead child are understood.
+    #[must_use]
+    pub fn kind_of_text(mut self, classifier: TextClassifier) -> Self {
+        self.kind_of_text = classifier;
+        self
+    }
+
+    /// Restarts at most this often in a row.
+    #[must_use]
+    pub fn restarts(mut self, restarts: u32) -> Self {
+        self.restarts = restarts;
+        self
+    }
+
+    /// Takes a child for hung that shows no sign of life for this long.
+    #[must_use]
+    pub fn silence(mut self, limit: Duration) -> Self {
+        self.silence = limit;
+        self
+    }
+
+    /// A child that lived for this long before it died begins a new row of restarts.
+    #[must_use]
+    pub fn healthy_after(mut self, time: Duration) -> Self {
+        self.healthy_after = time;
+        self
+    }
+
+    /// Where deaths and restarts are told.
+    #[must_use]
+    pub fn journal(mut self, journal: Journal) -> Self {
+        self.journal = journal;
+        self
+    }
+
+    /// Set when this process was asked to end. The child, which Ctrl-C reaches too and which is told
+    /// of anything else ([`asked_to_stop`]), ends, and isn't restarted.
+    #[must_use]
+    pub fn interrupted_by(mut self, flag: &'a AtomicBool) -> Self {
+        self.interrupted = Some(flag);
+        self
+    }
+
+    /// How long a child that should end may take to do so before it is killed.
+    #[must_use]
+    pub fn grace(mut self, limit: Duration) -> Self {
+        self.grace = limit;
+        self
+    }
+
+    /// Runs `command` until it ends by itself or may not be restarted. `on_death` is told of
+    /// each death before the next start.
+    pub fn run(
+        &self,
+        command: impl Fn() -> Command,
+        mut on_death: impl FnMut(&Fault),
+    ) -> io::Result<Ended> {
+        let started = Instant::now();
+        let ended = self.run_until_it_ends(command, &mut on_death)?;
+        self.journal.with(|| {
+            let event = Event::new(EventKind::Step, OPERATION).duration(started.elapsed());
+            match &ended {
+                Ended::GaveUp(fault) => event.fault(fault.kind, fault.root_cause().to_owned()),
+                _ => event,
+            }
+        });
+        Ok(ended)
+    }
+
+    fn run_until_it_ends(
+        &self,
+        command: impl Fn() -> Command,
+        on_death: &mut dyn FnMut(&Fault),
+    ) -> io::Result<Ended> {
+        let supervisor = Some(std::process::id());
+        let mut inherited = Inherited { supervisor, ..Inherited::default() };
+        let mut earlier: Vec<Fault> = Vec::new();
+        let mut restarts = 0;
+        loop {
+            let heart = Heart::new()?;
+            inherited.heart = Some(heart.path().to_owned());
+            let mut command = command();
+            inherited.pass_to(&mut command);
+            let begun = Instant::now();
+            let fault = match watch(
+                command,
+                &heart,
+                self.silence,
+                self.interrupted,
+                self.grace,
+                self.kind_of_text,
+            )? {
+                Ending::Exit(code) => return Ok(Ended::Exit(code)),
+                Ending::Interrupted => return Ok(Ended::Interrupted),
+                Ending::Death(fault) => fault,
+            };
+            self.journal.with(|| {
+                let device = fault.device.clone().unwrap_or_default();
+                let event = Event::new(EventKind::Fault, OPERATION).device(device);
+                event.fault(fault.kind, fault.chain.join(": "))
+            });
+            if self.interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+                return Ok(Ended::Interrupted);
+            }
+            if begun.elapsed() >= self.healthy_after {
+                // It worked for long: this is a new story, not the next try of the same.
+                restarts = 0;
+                earlier.clear();
+            }
+            if restarts >= self.restarts {
+                return Ok(Ended::GaveUp(fault.after(earlier)));
+            }
+            on_death(&fault);
+            inherited.learn(&fault);
+            restarts += 1;
+            self.journal.with(|| {
+                Event::new(EventKind::Rung, OPERATION)
+                    .recovery("restart")
+                    .context("attempt", u64::from(inherited.attempt) + 1)
+                    .context("without", inherited.lost_names())
+            });
+            earlier.push(fault);
+        }
+    }
+}
+
+impl Inherited {
+    /// What the next child should do differently.
+    fn learn(&mut self, fault: &Fault) {
+        self.attempt += 1;
+        match fault.kind {
+            FaultKind::OutOfMemory => self.memory_faults += 1,
+            _ => {
+                if let Some(Ok(name)) = fault.device.as_deref().map(str::parse)
+                    && name != DeviceName::CPU
+                    && !self.lost.contains(&name)
+                {
+                    self.lost.push(name);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! What an error message of a machine-learning program means: the kind of fault, the words that
+//! decided, and what to change.
+//!
+//! This crate knows the fault kinds of `surefoot-core` and texts, nothing else: no tensors, no
+//! recovery. Recovery of our own engines uses it only where an error comes as text alone.
+//!
+//! ```
+//! use surefoot_core::fault::FaultKind;
+//!
+//! let found = surefoot_explain::explain("CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)");
+//! assert_eq!(found.kind, FaultKind::OutOfMemory);
+//! ```
+
+mod explain;
+mod rules;
+
+pub use explain::{Explanation, MAX_TEXT, explain, kind_of_text};

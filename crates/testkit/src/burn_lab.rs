@@ -1,0 +1,61 @@
+//! Burn's devices for the suites.
+
+use std::sync::Arc;
+
+use burn::tensor::{Device, Tensor};
+use surefoot::device::{Backend, DeviceName, OpenDevice, named, open};
+use surefoot::recover::Step;
+use surefoot::Burn;
+
+use crate::suite::Lab;
+
+/// Set in CI's GPU lane: a GPU that isn't there is a failure, not a skip.
+pub const REQUIRE_GPU: &str = "SUREFOOT_REQUIRE_GPU";
+
+/// The CPU under a second name, for tests that need two devices.
+pub const SECOND_CPU: DeviceName = DeviceName { backend: Backend::Cpu, index: 1 };
+
+/// The CPU.
+pub fn cpu() -> Option<Arc<OpenDevice>> {
+    Some(open(DeviceName::CPU).expect("the CPU opens"))
+}
+
+/// The first GPU of this build; without one the caller skips, or fails if [`REQUIRE_GPU`] is
+/// set.
+pub fn gpu() -> Option<Arc<OpenDevice>> {
+    let opened = named("gpu")
+        .map_err(|error| error.to_string())
+        .and_then(|name| open(name).map_err(|fault| fault.to_string()));
+    match opened {
+        Ok(device) => Some(device),
+        Err(why) if std::env::var_os(REQUIRE_GPU).is_some() => panic!("a GPU is required: {why}"),
+        Err(why) => {
+            eprintln!("skipped, no GPU: {why}");
+            None
+        }
+    }
+}
+
+impl Lab for Burn {
+    type Numbers = Tensor<1>;
+
+    fn on_host(values: &[f32]) -> Tensor<1> {
+        Tensor::from_floats(values, &Device::flex())
+    }
+
+    fn on_device(step: &Step<'_>, values: &[f32]) -> Tensor<1> {
+        Tensor::from_floats(values, step.device())
+    }
+
+    fn scaled(numbers: Tensor<1>, factor: f32) -> Tensor<1> {
+        numbers * factor
+    }
+
+    fn read(numbers: &Tensor<1>) -> Vec<f32> {
+        numbers.to_data_as::<f32>().try_to_vec().expect("fp32")
+    }
+
+    fn is_on(step: &Step<'_>, numbers: &Tensor<1>) -> bool {
+        numbers.device() == *step.device()
+    }
+}

@@ -1,8 +1,8 @@
 //! The options of every command that runs work on a device, and the footing they describe.
 
 use clap::{Args, ValueEnum};
-use surefoot::device::{Selector, select};
 use surefoot::device::memory::Bytes;
+use surefoot::device::{Selector, select};
 use surefoot::journal::Journal;
 use surefoot::place::Precision;
 use surefoot::recover::{Drill, Policy, Rung};

@@ -54,7 +54,7 @@ fn json_is_one_document() {
 
 #[test]
 fn jsonl_answers_every_message_in_order() {
-    let input = include_str!("../../surefoot/tests/data/errors.jsonl");
+    let input = include_str!("../../surefoot-explain/tests/data/errors.jsonl");
     let output =
         explain(&["--jsonl"]).write_stdin(input).assert().success().get_output().stdout.clone();
     let answers = lines(&output);

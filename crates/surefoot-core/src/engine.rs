@@ -48,11 +48,8 @@ pub trait Engine: fmt::Debug + Send + Sync + Sized + 'static {
 
     /// The dtype to compute in. A precision that was asked for by name and does not work is a
     /// fault, not a silent change.
-    fn settle_precision(
-        &self,
-        device: &Self::Device,
-        wanted: Precision,
-    ) -> Result<Resolved, Fault>;
+    fn settle_precision(&self, device: &Self::Device, wanted: Precision)
+    -> Result<Resolved, Fault>;
 
     /// Whether the device computes right numbers in `dtype`.
     fn computes_in(&self, device: &Self::Device, dtype: Dtype) -> bool;

@@ -58,8 +58,7 @@ impl<E: Engine> Ready<E> {
     fn new(engine: &E, device: Arc<E::Device>, precision: Resolved, memory: Option<u64>) -> Self {
         let name = engine.name(&device);
         // Weights stay in fp32 under mixed precision: the casts happen around heavy operations.
-        let target =
-            Target { name, device: engine.handle(&device).clone(), dtype: Dtype::F32 };
+        let target = Target { name, device: engine.handle(&device).clone(), dtype: Dtype::F32 };
         let limit = memory.or_else(|| engine.memory_total(&device)).unwrap_or(u64::MAX);
         Self { device, precision, target, label: name.to_string(), budget: Budget::new(limit) }
     }

@@ -35,9 +35,8 @@ fn auto_takes_the_first_candidate_and_says_why() {
 
 #[test]
 fn a_list_with_a_device_that_is_not_in_the_build_goes_on_with_the_others() {
-    let build = |devices: &str| {
-        Footing::<Fake>::builder().devices(devices.parse().expect("names")).build()
-    };
+    let build =
+        |devices: &str| Footing::<Fake>::builder().devices(devices.parse().expect("names")).build();
     let footing = build("cuda,cpu").expect("the CPU is there");
     assert_eq!(footing.health()[0].0, DeviceName::CPU);
     let fault = build("cuda").map(drop).expect_err("nothing is left");

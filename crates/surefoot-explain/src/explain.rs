@@ -16,8 +16,8 @@ use std::cell::OnceCell;
 
 use serde::Serialize;
 
-use surefoot_core::fault::FaultKind;
 use crate::rules::{self, Match, RuleSet, Weight};
+use surefoot_core::fault::FaultKind;
 
 /// The longest text that is looked at, in bytes. Of a longer one the end is kept: that is where
 /// a log says why the program died.

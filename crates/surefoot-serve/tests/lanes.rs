@@ -212,7 +212,7 @@ fn under_drill(times: u64, policy: Policy) -> (usize, usize) {
                 });
                 match outcome {
                     Ok(sum) => {
-                        assert_eq!(sum.into_scalar::<f32>(), 64.0 * caller as f32);
+                        assert_eq!(sum.value.into_scalar::<f32>(), 64.0 * caller as f32);
                         well.fetch_add(1, SeqCst);
                     }
                     Err(fault) => {

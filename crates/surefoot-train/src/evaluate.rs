@@ -39,19 +39,20 @@ pub fn evaluate<M: Trainable>(
             continue;
         }
         let task = footing.task(OPERATION).starting_on(state.device);
-        let (batch_loss, batch_correct) = task.run_in_parts(batch.samples(), |step| {
-            let state = bring(state, step)?;
-            let mut sums = (0.0, 0.0);
-            for range in step.ranges(batch.samples()) {
-                let part = batch.on_device(range, step.device())?;
-                let score = state.model.score(&part, step.autocast());
-                let seen = Tensor::cat(vec![score.loss, score.correct], 0).try_into_data()?;
-                let seen = seen.try_cast(DType::F64)?.try_to_vec::<f64>()?;
-                sums = (sums.0 + seen[0], sums.1 + seen[1]);
-            }
-            Ok::<_, BoxError>(sums)
-        })?
-        .value;
+        let (batch_loss, batch_correct) = task
+            .run_in_parts(batch.samples(), |step| {
+                let state = bring(state, step)?;
+                let mut sums = (0.0, 0.0);
+                for range in step.ranges(batch.samples()) {
+                    let part = batch.on_device(range, step.device())?;
+                    let score = state.model.score(&part, step.autocast());
+                    let seen = Tensor::cat(vec![score.loss, score.correct], 0).try_into_data()?;
+                    let seen = seen.try_cast(DType::F64)?.try_to_vec::<f64>()?;
+                    sums = (sums.0 + seen[0], sums.1 + seen[1]);
+                }
+                Ok::<_, BoxError>(sums)
+            })?
+            .value;
         loss += batch_loss;
         correct += batch_correct;
         items += batch.items();

@@ -21,7 +21,11 @@ fn main() {
     };
     let (challenges, tokens) = (value("--challenges", 32), value("--tokens", 32));
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let bytes = model_folders::llama(folder.path(), (value("--mib", 512) as u64) << 20, model_folders::Dtype::F32);
+    let bytes = model_folders::llama(
+        folder.path(),
+        (value("--mib", 512) as u64) << 20,
+        model_folders::Dtype::F32,
+    );
     let opened = Opened::new(folder.path()).expect("the model opens");
     let set = ChallengeSet::keyed(public_key(), "cost", opened.blueprint.vocab, challenges, tokens)
         .expect("challenges");

@@ -38,7 +38,11 @@ impl Engine for Burn {
             };
             Candidate { name, passed_over }
         };
-        Backend::PREFERRED.into_iter().filter(|backend| is_in_build(*backend)).map(candidate).collect()
+        Backend::PREFERRED
+            .into_iter()
+            .filter(|backend| is_in_build(*backend))
+            .map(candidate)
+            .collect()
     }
 
     fn resolve(&self, name: DeviceName) -> Result<DeviceName, NameError> {

@@ -62,7 +62,11 @@ impl<const D: usize> Confirm<Burn> for Tensor<D, Float> {
         let (mine, theirs) = (numbers(self)?, numbers(reference)?);
         let sizes = theirs.iter().map(|number| number.abs()).filter(|size| size.is_finite());
         let scale = sizes.fold(1e-6f64, f64::max);
-        Some(mine.iter().zip(&theirs).fold(0.0, |most, (a, b)| relative_gap(*a, *b, scale).max(most)))
+        Some(
+            mine.iter()
+                .zip(&theirs)
+                .fold(0.0, |most, (a, b)| relative_gap(*a, *b, scale).max(most)),
+        )
     }
 }
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use burn::tensor::{Device, Tensor};
+use surefoot::Burn;
 use surefoot::device::{Backend, DeviceName, OpenDevice, named, open};
 use surefoot::recover::Step;
-use surefoot::Burn;
 
 use crate::suite::Lab;
 

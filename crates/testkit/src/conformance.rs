@@ -9,7 +9,9 @@ use burn::tensor::{DType, Device, Distribution, FloatDType, Tensor};
 use surefoot::device::health::Health;
 use surefoot::device::probe::probe;
 use surefoot::device::{OpenDevice, Selector};
-use surefoot::place::{Dtype, DtypeSupport, Place, Precision, Weights, dtype_of, probe_dtype, target};
+use surefoot::place::{
+    Dtype, DtypeSupport, Place, Precision, Weights, dtype_of, probe_dtype, target,
+};
 use surefoot::recover::{Drill, Part, Policy, Rung, Step, StepExt};
 use surefoot::{FaultKind, Footing};
 
@@ -194,9 +196,7 @@ pub fn a_callers_mistake_is_reported_at_once_and_costs_no_health(device: &Arc<Op
 pub fn nan_is_a_numeric_fault_where_it_is_asked_for(device: &Arc<OpenDevice>) {
     let footing = footing(device);
     let make = || footing.task("log");
-    let work = |step: &Step<'_>| {
-        Ok(Tensor::<1>::from_floats([1.0, -1.0], step.device()).log())
-    };
+    let work = |step: &Step<'_>| Ok(Tensor::<1>::from_floats([1.0, -1.0], step.device()).log());
     assert!(make().run(work).is_ok());
     let fault = make().finite().run(work).expect_err("the log of -1 is no number");
     assert_eq!(fault.kind, FaultKind::Numeric, "{fault}");

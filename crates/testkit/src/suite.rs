@@ -311,8 +311,7 @@ pub fn the_last_device_is_tried_again<E: Lab>(devices: Devices) {
 
 /// What exceeds the budget is refused, and a reservation holds until it is dropped.
 pub fn a_budget_refuses_before_anything_is_allocated<E: Lab>(devices: Devices) {
-    let footing: Footing<E> =
-        builder(devices).memory(1 << 50).build().expect("the chain opens");
+    let footing: Footing<E> = builder(devices).memory(1 << 50).build().expect("the chain opens");
     let fault = footing
         .run("huge", |step| {
             step.reserve(1 << 60)?;

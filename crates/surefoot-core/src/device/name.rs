@@ -133,7 +133,9 @@ impl fmt::Display for Selector {
 #[non_exhaustive]
 pub enum NameError {
     /// No device is called that anywhere.
-    #[error("'{0}' is not the name of a device; write cpu, gpu, gpu:1, cuda, vulkan, metal (or mps), xpu, several with commas, or auto")]
+    #[error(
+        "'{0}' is not the name of a device; write cpu, gpu, gpu:1, cuda, vulkan, metal (or mps), xpu, several with commas, or auto"
+    )]
     Unknown(String),
     /// Another build has it.
     #[error("'{name}' is not in this build, which has {available}: {remedy}")]

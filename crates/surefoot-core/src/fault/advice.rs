@@ -32,9 +32,7 @@ impl FaultKind {
                 "Run `surefoot doctor` to see what this machine's devices can do.",
                 "Use --device cpu until the driver works.",
             ],
-            Self::KernelCompile => {
-                &["Update the driver, or use --device cpu for this model."]
-            }
+            Self::KernelCompile => &["Update the driver, or use --device cpu for this model."],
             Self::CommandBuffer => {
                 &["Try again with a smaller batch, and keep other work off this GPU."]
             }
@@ -45,7 +43,9 @@ impl FaultKind {
                 "Use --precision fp32, a lower learning rate or gradient clipping.",
                 "Check the inputs for NaN and infinity.",
             ],
-            Self::DataLoading => &["Check the file that is named here, and the format of the data."],
+            Self::DataLoading => {
+                &["Check the file that is named here, and the format of the data."]
+            }
             Self::ModelLoading => &[
                 "Check that the file is complete: compare its size or checksum, or download it again.",
                 "Check that the configuration belongs to this checkpoint.",

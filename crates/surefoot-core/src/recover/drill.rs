@@ -258,7 +258,8 @@ pub fn point(point: Point) {
 
 /// Marks the boundary between two parts of a split batch.
 pub(crate) fn between_parts() {
-    let strike = ACTIVE.with_borrow(|active| active.as_ref().map(|a| a.strike(Moment::BetweenParts)));
+    let strike =
+        ACTIVE.with_borrow(|active| active.as_ref().map(|a| a.strike(Moment::BetweenParts)));
     if let Some(Err(fault)) = strike {
         raise(fault);
     }
@@ -406,10 +407,11 @@ fn parse(text: &str) -> Result<Rule, DrillError> {
             "device" => rule.device = Some(value.to_owned()),
             "op" => rule.operation = Some(value.to_owned()),
             "at" => {
-                rule.at = Moment::ALL.into_iter().find(|at| at.as_str() == value).ok_or_else(|| {
-                    let names = Moment::ALL.map(Moment::as_str).join(", ");
-                    wrong(format!("at='{value}' is not one of {names}"))
-                })?;
+                rule.at =
+                    Moment::ALL.into_iter().find(|at| at.as_str() == value).ok_or_else(|| {
+                        let names = Moment::ALL.map(Moment::as_str).join(", ");
+                        wrong(format!("at='{value}' is not one of {names}"))
+                    })?;
             }
             "point" => {
                 let found = Point::ALL.into_iter().find(|point| point.as_str() == value);

@@ -374,7 +374,12 @@ impl<'f, E: Engine> Task<'f, E> {
         }
     }
 
-    fn record_end(&self, step: &Step<'_, E>, elapsed: std::time::Duration, recovered: Option<Rung>) {
+    fn record_end(
+        &self,
+        step: &Step<'_, E>,
+        elapsed: std::time::Duration,
+        recovered: Option<Rung>,
+    ) {
         self.footing.journal().with(|| {
             let event = Event::new(EventKind::Step, self.name.clone())
                 .device(step.ready.label.clone())

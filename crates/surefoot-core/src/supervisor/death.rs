@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::{OPERATION, TextClassifier};
 use super::child::{Heart, Inherited};
+use super::{OPERATION, TextClassifier};
 use crate::fault::{Fault, FaultKind};
 
 /// How often a child is looked at.
@@ -293,8 +293,7 @@ mod tests {
     #[test]
     fn a_probe_that_hangs_is_stopped() {
         let started = Instant::now();
-        let fault =
-            probe("exec sleep 60", Duration::from_millis(200)).unwrap_err();
+        let fault = probe("exec sleep 60", Duration::from_millis(200)).unwrap_err();
         assert_eq!(fault.kind, FaultKind::DeviceLost);
         assert!(started.elapsed() < Duration::from_secs(30));
     }

@@ -206,9 +206,9 @@ fn a_subject_alone_is_a_weak_finding_that_recovery_does_not_act_on() {
     ] {
         let found = explain(text);
         assert_eq!((found.kind, found.confidence), (expected, 0.3), "{text}");
-        assert_eq!(kind_said(text), NotDeviceRelated, "{text}");
+        assert_eq!(kind_of_text(text), NotDeviceRelated, "{text}");
     }
-    assert_eq!(kind_said("CUDA out of memory"), OutOfMemory);
+    assert_eq!(kind_of_text("CUDA out of memory"), OutOfMemory);
 }
 
 #[test]

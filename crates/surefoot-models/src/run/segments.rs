@@ -139,7 +139,8 @@ impl Segments {
             }
         };
         let task = self.footing.task(self.name(part)).starting_on(self.home);
-        let ran = task.run_segment(x, segment).map_err(|fault| ModelError::Fault(fault.into()))?.value;
+        let ran =
+            task.run_segment(x, segment).map_err(|fault| ModelError::Fault(fault.into()))?.value;
         match (ran.value, mistake.into_inner()) {
             (Some(value), _) => Ok(value),
             (None, Some(error)) => Err(error),

@@ -183,29 +183,32 @@ impl Encoder {
     }
 
     fn guarded(&self, tokens: &[Vec<u32>], width: usize) -> Result<Done, Fault> {
-        self.resident.task("embed").run_in_parts(tokens.len(), |step| {
-            let loaded = match self.resident.on(step) {
-                Ok(loaded) => loaded,
-                Err(NotLoaded::Model(error)) => return Ok(Done(Err(error))),
-                Err(NotLoaded::Device(error)) => return Err(error),
-            };
-            let mut vectors = Vec::with_capacity(tokens.len());
-            for part in step.ranges(tokens.len()) {
-                let least =
-                    loaded.least(part.len(), width.min(self.shape.text_tokens), &self.shape);
-                match loaded.model.embed_in(&tokens[part], self.pooling, least) {
-                    Ok(rows) => {
-                        vectors.extend(rows.numbers.chunks_exact(rows.cols).map(<[f32]>::to_vec));
+        self.resident
+            .task("embed")
+            .run_in_parts(tokens.len(), |step| {
+                let loaded = match self.resident.on(step) {
+                    Ok(loaded) => loaded,
+                    Err(NotLoaded::Model(error)) => return Ok(Done(Err(error))),
+                    Err(NotLoaded::Device(error)) => return Err(error),
+                };
+                let mut vectors = Vec::with_capacity(tokens.len());
+                for part in step.ranges(tokens.len()) {
+                    let least =
+                        loaded.least(part.len(), width.min(self.shape.text_tokens), &self.shape);
+                    match loaded.model.embed_in(&tokens[part], self.pooling, least) {
+                        Ok(rows) => {
+                            vectors
+                                .extend(rows.numbers.chunks_exact(rows.cols).map(<[f32]>::to_vec));
+                        }
+                        Err(error @ ModelError::Device { .. }) => {
+                            return Err::<_, BoxError>(device_error(error));
+                        }
+                        Err(error) => return Ok(Done(Err(error))),
                     }
-                    Err(error @ ModelError::Device { .. }) => {
-                        return Err::<_, BoxError>(device_error(error));
-                    }
-                    Err(error) => return Ok(Done(Err(error))),
                 }
-            }
-            Ok(Done(Ok(vectors)))
-        })
-        .map(|outcome| outcome.value)
+                Ok(Done(Ok(vectors)))
+            })
+            .map(|outcome| outcome.value)
     }
 
     fn answer(&self, text: Text, answer: Result<Vec<f32>, EngineError>) {

@@ -3,10 +3,10 @@
 //!
 //! This is the only module that asks which backend it is on.
 
+mod build;
 mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
-mod build;
 pub mod discover;
 #[cfg(any(feature = "gpu", feature = "cuda", target_os = "macos"))]
 mod kernel_cache;

@@ -1,9 +1,9 @@
 //! Mixed precision: heavy operations in the compute dtype, their results and everything else
 //! (reductions, norms, the loss) in fp32.
 
+use burn::tensor::Tensor;
 use burn::tensor::module::{attention, conv2d, linear};
 use burn::tensor::ops::{AttentionModuleOptions, ConvOptions};
-use burn::tensor::Tensor;
 
 use super::{Dtype, dtype_of, float_dtype};
 

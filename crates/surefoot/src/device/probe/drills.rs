@@ -4,9 +4,9 @@
 use burn::tensor::{Tensor, TensorData};
 
 use super::reference::{Matrix, relative_error, wave};
+use crate::Footing;
 use crate::device::{OpenDevice, Selector};
 use crate::fault::{Fault, FaultKind, from_error};
-use crate::Footing;
 use crate::place::Place;
 use crate::recover::{Drill, Policy};
 

@@ -17,6 +17,7 @@ const MEANINGS = {
   numeric: "Inf or NaN where a finite number is needed.",
   data_loading: "A loader, its workers or its shared memory failed.",
   model_loading: "A model file is missing, damaged or of another shape.",
+  state_lost: "The only copy of the run's state was on a device that is lost.",
   not_device_related: "An ordinary error that has nothing to do with a device.",
 };
 const RUNGS = {

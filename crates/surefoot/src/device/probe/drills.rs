@@ -37,6 +37,8 @@ fn needs_another(device: &OpenDevice, kind: FaultKind) -> bool {
         FaultKind::UnsupportedDtype => alone,
         // fp32 is what helps, and this job is in fp32 already.
         FaultKind::Numeric => true,
+        // No retry helps: the caller has to go back to an earlier state.
+        FaultKind::StateLost => true,
         _ => false,
     }
 }

@@ -17,6 +17,8 @@ use burn::tensor::ops::AttentionModuleOptions;
 use burn::tensor::{DType, Shape, Slice, Tensor};
 use burn_flex::{FlexTensor, Layout};
 use rayon::prelude::*;
+use surefoot_core::recover::Point;
+use surefoot_core::recover::drill::point;
 
 use crate::flat;
 use crate::math::{exp, fast, rows_at_once, sums};
@@ -33,6 +35,7 @@ pub(crate) trait Attention: Backend {
 /// Each token looks at itself and those before it. `mixed` is `[samples, tokens, 3 · width]`:
 /// queries, keys and values, each with its heads side by side.
 pub fn causal_attention(mixed: Tensor<3>, heads: usize) -> Tensor<3> {
+    point(Point::Operation);
     Tensor::from_dispatch(<Dispatch as Attention>::attended(mixed.into_dispatch(), heads))
 }
 
@@ -100,6 +103,7 @@ impl Backward<Flex, 1> for AttentionBackward {
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
+        point(Point::Operation);
         let gradient = grads.consume::<Flex>(&ops.node);
         let (mixed, heads, kept) = ops.state;
         let mixed = checkpointer.retrieve_node_output::<FlexTensor>(mixed);

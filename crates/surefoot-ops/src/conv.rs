@@ -21,6 +21,9 @@ use rayon::prelude::*;
 
 use self::kernel::{Correlate, Products};
 use self::layout::{InputGradient, Sizes};
+use surefoot_core::recover::Point;
+use surefoot_core::recover::drill::point;
+
 use crate::flat;
 
 /// The backends' side of [`conv2d`].
@@ -40,6 +43,7 @@ pub(crate) trait Conv: Backend {
 /// A convolution of `[samples, inputs, rows, columns]` with `[outputs, inputs, rows, columns]`,
 /// without a bias.
 pub fn conv2d(x: Tensor<4>, weight: Tensor<4>, stride: usize, padding: usize) -> Tensor<4> {
+    point(Point::Operation);
     let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
     Tensor::from_dispatch(<Dispatch as Conv>::plain_conv2d(x, weight, stride, padding))
 }
@@ -107,6 +111,7 @@ impl Backward<Flex, 2> for ConvBackward {
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
+        point(Point::Operation);
         let [of_x, of_weight] = ops.parents;
         let gradient = grads.consume::<Flex>(&ops.node);
         let (x, weight, sizes) = ops.state;

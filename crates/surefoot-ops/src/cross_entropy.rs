@@ -11,6 +11,8 @@ use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{DType, Int, Shape, Tensor};
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
+use surefoot_core::recover::Point;
+use surefoot_core::recover::drill::point;
 
 use crate::flat;
 use crate::math::{each, exp, fast, rows_at_once, sums};
@@ -26,6 +28,7 @@ pub(crate) trait CrossEntropy: Backend {
 
 /// The cross entropy of each row of logits and its target, summed over the rows.
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
+    point(Point::Operation);
     let (logits, targets) = (logits.into_dispatch(), targets.into_dispatch());
     Tensor::from_dispatch(<Dispatch as CrossEntropy>::missed(logits, targets))
 }
@@ -78,6 +81,7 @@ impl Backward<Flex, 1> for EntropyBackward {
         grads: &mut Gradients,
         _checkpointer: &mut Checkpointer,
     ) {
+        point(Point::Operation);
         let gradient = flat::contiguous(grads.consume::<Flex>(&ops.node));
         let factor = flat::numbers(&gradient)[0];
         let mut slopes = ops.state;

@@ -14,6 +14,8 @@ use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
+use surefoot_core::recover::Point;
+use surefoot_core::recover::drill::point;
 
 use crate::flat;
 use crate::math::{TASK, change, each, fast, normal};
@@ -29,6 +31,7 @@ pub(crate) trait Gelu: Backend {
 
 /// `x · Φ(x)`, where Φ is the normal distribution.
 pub fn gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    point(Point::Operation);
     Tensor::from_dispatch(<Dispatch as Gelu>::smooth(x.into_dispatch()))
 }
 
@@ -95,6 +98,7 @@ impl Backward<Flex, 1> for GeluBackward {
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
+        point(Point::Operation);
         let gradient = grads.consume::<Flex>(&ops.node);
         let x = checkpointer.retrieve_node_output::<FlexTensor>(ops.state);
         let [parent] = ops.parents;

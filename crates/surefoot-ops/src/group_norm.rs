@@ -16,6 +16,8 @@ use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{Shape, Tensor};
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
+use surefoot_core::recover::Point;
+use surefoot_core::recover::drill::point;
 
 use crate::flat;
 use crate::math::{TASK, change, each, fast, sums};
@@ -56,6 +58,7 @@ pub fn group_norm(
     around: Option<Tensor<4>>,
     norm: GroupNorm,
 ) -> Tensor<4> {
+    point(Point::Operation);
     let around = optional(around);
     let (x, gamma, beta) = (x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch());
     Tensor::from_dispatch(<Dispatch as GroupNormed>::grouped(x, gamma, beta, around, norm))
@@ -178,6 +181,7 @@ impl<const N: usize> Backward<Flex, N> for NormBackward {
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
+        point(Point::Operation);
         let gradient = flat::contiguous(grads.consume::<Flex>(&ops.node));
         let (ids, stats) = ops.state;
         let inputs = Inputs::of(ids.map(|id| checkpointer.retrieve_node_output::<FlexTensor>(id)));

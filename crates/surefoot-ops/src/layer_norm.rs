@@ -12,6 +12,8 @@ use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{Shape, Tensor};
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
+use surefoot_core::recover::Point;
+use surefoot_core::recover::drill::point;
 
 use crate::flat;
 use crate::math::{column_sums, each, fast, rows_at_once, sums};
@@ -32,6 +34,7 @@ pub(crate) trait LayerNormed: Backend {
 
 /// Normalises each row of `x`, scales it by `gamma` and shifts it by `beta`.
 pub fn layer_norm(x: Tensor<2>, gamma: Tensor<1>, beta: Tensor<1>, epsilon: f64) -> Tensor<2> {
+    point(Point::Operation);
     let (x, gamma, beta) = (x.into_dispatch(), gamma.into_dispatch(), beta.into_dispatch());
     Tensor::from_dispatch(<Dispatch as LayerNormed>::layered(x, gamma, beta, epsilon))
 }
@@ -125,6 +128,7 @@ impl Backward<Flex, 3> for NormBackward {
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
+        point(Point::Operation);
         let gradient = grads.consume::<Flex>(&ops.node);
         let (ids, stats) = ops.state;
         let [x, gamma] = ids.map(|id| checkpointer.retrieve_node_output::<FlexTensor>(id));

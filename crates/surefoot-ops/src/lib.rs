@@ -6,6 +6,9 @@
 //! and processors without the vector instructions that the kernels are written for run what is
 //! composed, so the operations work and mean the same everywhere.
 //!
+//! Each operation, forward and backward, is a point at which a drill can strike
+//! ([`surefoot_core::recover::drill`]).
+//!
 //! What a sum is made of depends on the shapes alone, never on the number of threads: the same
 //! inputs give the same bits.
 

@@ -11,6 +11,8 @@ use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{Shape, Tensor};
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
+use surefoot_core::recover::Point;
+use surefoot_core::recover::drill::point;
 
 use crate::flat;
 use crate::math::{column_sums, fast, rows_at_once};
@@ -37,6 +39,7 @@ pub fn linear(
     bias: Tensor<1>,
     around: Option<Tensor<2>>,
 ) -> Tensor<2> {
+    point(Point::Operation);
     let around = optional(around);
     let (x, weight, bias) = (x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch());
     Tensor::from_dispatch(<Dispatch as Linear>::applied(x, weight, bias, around))
@@ -126,6 +129,7 @@ impl<const N: usize> Backward<Flex, N> for LinearBackward {
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
+        point(Point::Operation);
         let gradient = flat::contiguous(grads.consume::<Flex>(&ops.node));
         let [x, weight] = ops.state.map(|id| checkpointer.retrieve_node_output::<FlexTensor>(id));
         for (at, parent) in ops.parents.into_iter().enumerate() {

@@ -14,6 +14,8 @@ use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
+use surefoot_core::recover::Point;
+use surefoot_core::recover::drill::point;
 
 use crate::flat;
 use kernel::{Columns, Matrix};
@@ -40,6 +42,7 @@ pub(crate) trait Product: Backend {
 
 /// `weight · x`, or with the weight turned, `weightᵀ · x`.
 pub fn product(weight: Tensor<2>, turned: bool, x: Tensor<2>) -> Tensor<2> {
+    point(Point::Operation);
     let (weight, x) = (weight.into_dispatch(), x.into_dispatch());
     Tensor::from_dispatch(<Dispatch as Product>::multiplied(weight, turned, x))
 }

@@ -8,6 +8,8 @@ use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
+use surefoot_core::recover::Point;
+use surefoot_core::recover::drill::point;
 
 use crate::flat;
 use crate::math::{TASK, fast};
@@ -77,6 +79,7 @@ pub fn adamw(
     second: Tensor<1>,
     step: AdamW,
 ) -> (Tensor<1>, Tensor<1>, Tensor<1>) {
+    point(Point::Operation);
     let (value, first, second) = <Dispatch as Update>::adamw_step(
         value.into_dispatch(),
         gradient.into_dispatch(),
@@ -94,6 +97,7 @@ pub fn sgd(
     speed: Tensor<1>,
     step: Sgd,
 ) -> (Tensor<1>, Tensor<1>) {
+    point(Point::Operation);
     let (value, gradient) = (value.into_dispatch(), gradient.into_dispatch());
     let (value, speed) =
         <Dispatch as Update>::sgd_step(value, gradient, speed.into_dispatch(), step);

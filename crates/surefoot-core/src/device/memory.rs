@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::Serialize;
 
+use super::control_group::memory_limit;
 use crate::fault::{Fault, FaultKind};
 
 /// A number of bytes that reads and writes as people do: `2GiB`, `512 MiB`, `1.5G`, `1000`.
@@ -93,7 +94,7 @@ impl FromStr for Bytes {
 /// What the machine and this process use, measured now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct HostMemory {
-    /// All of the machine's memory, or the cgroup's limit if that is lower.
+    /// All of the machine's memory, or the control groups' limit if that is lower.
     pub total: u64,
     /// What could still be allocated.
     pub available: u64,
@@ -110,9 +111,9 @@ pub fn host_memory() -> HostMemory {
     };
     system.refresh_memory();
     let (mut total, mut available) = (system.total_memory(), system.available_memory());
-    if let Some(limits) = system.cgroup_limits() {
-        total = total.min(limits.total_memory);
-        available = available.min(limits.free_memory);
+    if let Some(limit) = memory_limit() {
+        total = total.min(limit.total);
+        available = available.min(limit.free);
     }
     HostMemory { total, available, resident }
 }

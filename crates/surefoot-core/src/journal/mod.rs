@@ -60,10 +60,10 @@
 mod durations;
 mod event;
 mod file;
+mod incident;
 mod line;
 mod reader;
 mod ring;
-mod story;
 mod subscriber;
 mod summary;
 mod trace;
@@ -78,8 +78,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use durations::Timing;
 pub use event::{Event, EventKind, FaultNote, Level};
+pub use incident::{Incident, IncidentCounts, IncidentEnd, RungTried};
 pub use reader::{Header, Line, Reader};
-pub use story::{Outcome, Outcomes, Rung, Story};
 pub use summary::{BrokenLine, Operation, Summarizer, Summary};
 pub use trace::Trace;
 pub use value::Value;

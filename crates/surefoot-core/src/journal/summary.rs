@@ -1,4 +1,4 @@
-//! A journal in numbers and stories, from a stream of its lines in bounded memory.
+//! A journal in numbers and incidents, from a stream of its lines in bounded memory.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use serde::Serialize;
 
 use super::durations::{Durations, Timing};
-use super::story::{Outcomes, Stories, Story};
+use super::incident::{Incident, IncidentCounts, Incidents};
 use super::{Event, EventKind, Line};
 use crate::fault::FaultKind;
 
@@ -38,12 +38,13 @@ pub struct Summary {
     pub operations: Vec<Operation>,
     /// Faults of each kind.
     pub faults: BTreeMap<FaultKind, u64>,
-    /// How the stories ended.
-    pub outcomes: Outcomes,
+    /// How the incidents ended.
+    pub outcomes: IncidentCounts,
     /// The share of faulted work that succeeded after all.
     pub recovery_rate: Option<f64>,
-    /// The stories of the first 200 faults that ended, then of those that never did.
-    pub stories: Vec<Story>,
+    /// The incidents of the first 200 faults that ended, then of those that never did.
+    #[serde(rename = "stories")]
+    pub incidents: Vec<Incident>,
     /// How many lines within the file hold no event.
     pub broken: u64,
     /// The first 100 of those.
@@ -89,7 +90,7 @@ pub struct Summarizer {
     operations: BTreeMap<EventKind, BTreeMap<String, Tally>>,
     different_operations: usize,
     faults: BTreeMap<FaultKind, u64>,
-    stories: Stories,
+    incidents: Incidents,
     broken: u64,
     broken_lines: Vec<BrokenLine>,
     cut_off: Option<BrokenLine>,
@@ -135,7 +136,7 @@ impl Summarizer {
 
     /// The sum.
     pub fn finish(self) -> Summary {
-        let (stories, outcomes) = self.stories.finish();
+        let (incidents, outcomes) = self.incidents.finish();
         let mut operations: Vec<_> = self
             .operations
             .into_iter()
@@ -165,7 +166,7 @@ impl Summarizer {
             faults: self.faults,
             outcomes,
             recovery_rate: outcomes.recovery_rate(),
-            stories,
+            incidents,
             broken: self.broken,
             broken_lines: self.broken_lines,
             cut_off: self.cut_off,
@@ -191,7 +192,7 @@ impl Summarizer {
             tally.durations.add(ns);
         }
         self.different_operations += operations.len() - known;
-        if let Some(fault) = self.stories.add(&event) {
+        if let Some(fault) = self.incidents.add(&event) {
             *self.faults.entry(fault.kind).or_default() += 1;
         }
     }
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(found.faults[&FaultKind::OutOfMemory], 1);
         assert_eq!(found.faults[&FaultKind::DeviceLost], 1);
         assert_eq!(found.recovery_rate, Some(0.5));
-        assert_eq!(found.stories.len(), 2);
+        assert_eq!(found.incidents.len(), 2);
     }
 
     #[test]

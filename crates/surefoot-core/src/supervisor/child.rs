@@ -30,7 +30,7 @@ pub struct Inherited {
     /// The process that looks after it.
     pub(super) supervisor: Option<u32>,
     /// Where to leave signs of life.
-    pub(super) heart: Option<PathBuf>,
+    pub(super) heartbeat: Option<PathBuf>,
 }
 
 impl Inherited {
@@ -84,7 +84,7 @@ fn leave_sign(device: Option<&str>) {
     static START: OnceLock<Instant> = OnceLock::new();
     static LAST: AtomicU64 = AtomicU64::new(0);
     let Some(pulse) = PULSE.get_or_init(|| {
-        let path = inherited().heart.as_ref()?;
+        let path = inherited().heartbeat.as_ref()?;
         let file = File::options().write(true).open(path).ok()?;
         Some(Mutex::new(Pulse { file, device: DeviceName::CPU.to_string() }))
     }) else {
@@ -109,7 +109,7 @@ fn leave_sign(device: Option<&str>) {
 /// a way that does not reach this process, or because its supervisor is gone.
 pub fn asked_to_stop() -> bool {
     let inherited = inherited();
-    inherited.heart.as_deref().is_some_and(|heart| stop_sign(heart).exists())
+    inherited.heartbeat.as_deref().is_some_and(|heartbeat| stop_sign(heartbeat).exists())
         || inherited.supervisor.is_some_and(|supervisor| !is_parent(supervisor))
 }
 
@@ -124,17 +124,17 @@ fn is_parent(_process: u32) -> bool {
     true
 }
 
-fn stop_sign(heart: &Path) -> PathBuf {
-    heart.with_extension("stop")
+fn stop_sign(heartbeat: &Path) -> PathBuf {
+    heartbeat.with_extension("stop")
 }
 
 /// The parent's side of the signs of life: a file that the child overwrites.
 #[derive(Debug)]
-pub(super) struct Heart {
+pub(super) struct Heartbeat {
     path: PathBuf,
 }
 
-impl Heart {
+impl Heartbeat {
     pub(super) fn new() -> io::Result<Self> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let unique = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl Heart {
     }
 }
 
-impl Drop for Heart {
+impl Drop for Heartbeat {
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         let _ = fs::remove_file(stop_sign(&self.path));

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::child::{Heart, Inherited};
+use super::child::{Heartbeat, Inherited};
 use super::{OPERATION, TextClassifier};
 use crate::fault::{Fault, FaultKind};
 
@@ -28,7 +28,7 @@ pub(super) enum Ending {
 /// Runs `command`, passing its output through, until it ends or falls silent.
 pub(super) fn watch(
     mut command: Command,
-    heart: &Heart,
+    heartbeat: &Heartbeat,
     silence: Duration,
     interrupted: Option<&AtomicBool>,
     grace: Duration,
@@ -37,20 +37,20 @@ pub(super) fn watch(
     let kills = oom_kills();
     let mut child = command.stderr(Stdio::piped()).spawn()?;
     let words = last_words(&mut child, true);
-    let mut last = (heart.listen().0, Instant::now());
+    let mut last = (heartbeat.listen().0, Instant::now());
     let mut asked_to_stop: Option<Instant> = None;
     let (status, silent) = loop {
         if let Some(status) = child.try_wait()? {
             break (status, false);
         }
-        let beat = heart.listen().0;
+        let beat = heartbeat.listen().0;
         if beat != last.0 {
             last = (beat, Instant::now());
         }
         if interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
             if asked_to_stop.is_none() {
                 // A child that can't be told is killed in the end; it must not be left behind.
-                let _ = heart.ask_to_stop();
+                let _ = heartbeat.ask_to_stop();
             }
             let since = *asked_to_stop.get_or_insert_with(Instant::now);
             if since.elapsed() >= grace {
@@ -67,7 +67,7 @@ pub(super) fn watch(
         // What it says of its own end counts; one that was killed says nothing.
         return Ok(status.code().map_or(Ending::Interrupted, Ending::Exit));
     }
-    let device = heart.listen().1;
+    let device = heartbeat.listen().1;
     let fault = if silent {
         let message = format!("no sign of life for {} s: it was stopped", silence.as_secs());
         Some(Fault::new(FaultKind::DeviceLost, OPERATION, message))
@@ -359,8 +359,8 @@ mod tests {
     fn who_is_killed_from_outside_blames_no_device() {
         let blamed = |signal: &str| {
             let script = format!(
-                "heart=$(echo \"$SUREFOOT_SUPERVISED\" | sed 's/.*\"heart\":\"\\([^\"]*\\)\".*/\\1/'); \
-                 echo '1 gpu' > \"$heart\"; kill -{signal} $$"
+                "heartbeat=$(echo \"$SUREFOOT_SUPERVISED\" | sed 's/.*\"heartbeat\":\"\\([^\"]*\\)\".*/\\1/'); \
+                 echo '1 gpu' > \"$heartbeat\"; kill -{signal} $$"
             );
             let ended = Supervisor::default().restarts(0).run(|| shell(&script), |_| ()).unwrap();
             let Ended::GaveUp(fault) = ended else { panic!("{ended:?}") };
@@ -391,7 +391,7 @@ mod tests {
         let flag = AtomicBool::new(true);
         let supervisor = Supervisor::default().interrupted_by(&flag);
         let script = r#"
-            sign=$(echo "$SUREFOOT_SUPERVISED" | sed 's/.*"heart":"\([^"]*\)beat".*/\1stop/')
+            sign=$(echo "$SUREFOOT_SUPERVISED" | sed 's/.*"heartbeat":"\([^"]*\)beat".*/\1stop/')
             while [ ! -e "$sign" ]; do sleep 0.02; done; exit 5"#;
         assert_eq!(supervisor.run(|| shell(script), |_| ()).unwrap(), Ended::Exit(5));
     }

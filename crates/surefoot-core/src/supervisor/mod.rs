@@ -22,7 +22,7 @@ pub use death::run_probe;
 use crate::device::DeviceName;
 use crate::fault::{Fault, FaultKind};
 use crate::journal::{Event, EventKind, Journal};
-use child::Heart;
+use child::Heartbeat;
 use death::{Ending, watch};
 
 /// What supervised work is called in faults and in the journal.
@@ -149,14 +149,14 @@ impl<'a> Supervisor<'a> {
         let mut earlier: Vec<Fault> = Vec::new();
         let mut restarts = 0;
         loop {
-            let heart = Heart::new()?;
-            inherited.heart = Some(heart.path().to_owned());
+            let heartbeat = Heartbeat::new()?;
+            inherited.heartbeat = Some(heartbeat.path().to_owned());
             let mut command = command();
             inherited.pass_to(&mut command);
             let begun = Instant::now();
             let fault = match watch(
                 command,
-                &heart,
+                &heartbeat,
                 self.silence,
                 self.interrupted,
                 self.grace,

@@ -2,7 +2,7 @@
 
 use std::fmt::{Display, Write};
 
-use surefoot::journal::{Event, EventKind, Operation, Outcome, Story, Summary};
+use surefoot::journal::{Event, EventKind, Incident, IncidentEnd, Operation, Summary};
 
 const OPERATIONS_SHOWN: usize = 20;
 const STORIES_SHOWN: usize = 10;
@@ -94,21 +94,21 @@ fn faults(out: &mut String, summary: &Summary) {
         grouped(outcomes.given_up),
         grouped(outcomes.open),
     );
-    for (number, story) in summary.stories.iter().take(STORIES_SHOWN).enumerate() {
+    for (number, story) in summary.incidents.iter().take(STORIES_SHOWN).enumerate() {
         tell(out, number + 1, story, summary.first_us.unwrap_or(0));
     }
-    let shown = summary.stories.len().min(STORIES_SHOWN) as u64;
+    let shown = summary.incidents.len().min(STORIES_SHOWN) as u64;
     if all > shown {
         let _ = writeln!(
             out,
             "\nand {} more faults; --json tells the stories of {}",
             grouped(all - shown),
-            summary.stories.len()
+            summary.incidents.len()
         );
     }
 }
 
-fn tell(out: &mut String, number: usize, story: &Story, first_us: u64) {
+fn tell(out: &mut String, number: usize, story: &Incident, first_us: u64) {
     let device =
         story.device.as_deref().map_or(String::new(), |name| format!(" on {}", clean(name, 40)));
     let _ = writeln!(
@@ -141,13 +141,13 @@ fn tell(out: &mut String, number: usize, story: &Story, first_us: u64) {
         Some(us) => format!(" after {}", time(us.saturating_mul(1000))),
     };
     let outcome = match (story.outcome, &story.recovered_by) {
-        (Outcome::Recovered, Some(rung)) => format!("recovered by {}{took}", clean(rung, 60)),
-        (Outcome::Recovered, None) => format!("recovered{took}"),
-        (Outcome::GivenUp, _) if story.rungs.is_empty() => {
+        (IncidentEnd::Recovered, Some(rung)) => format!("recovered by {}{took}", clean(rung, 60)),
+        (IncidentEnd::Recovered, None) => format!("recovered{took}"),
+        (IncidentEnd::GivenUp, _) if story.rungs.is_empty() => {
             format!("given up{took}, no rung was tried")
         }
-        (Outcome::GivenUp, _) => format!("given up{took}"),
-        (Outcome::Open, _) => "unknown: the journal ends before it".to_owned(),
+        (IncidentEnd::GivenUp, _) => format!("given up{took}"),
+        (IncidentEnd::Open, _) => "unknown: the journal ends before it".to_owned(),
     };
     let _ = writeln!(out, "  outcome  {outcome}");
 }

@@ -1,8 +1,8 @@
-//! The stories of faults: what preceded each, which rungs were tried, how it ended.
+//! Incidents: faults with what preceded each, which rungs were tried, how each ended.
 //!
-//! A story belongs to one piece of work: the operation, process and thread of its first fault.
+//! An incident belongs to one piece of work: the operation, process and thread of its first fault.
 //! States: open → recovered (the work's `step` came without a fault, after a rung) or given up
-//! (the `step` carries the fault, or came without any rung, so it was another attempt). A story
+//! (the `step` carries the fault, or came without any rung, so it was another attempt). An incident
 //! that the journal never ends stays open.
 
 use std::collections::{HashMap, VecDeque};
@@ -17,13 +17,13 @@ const BEFORE: usize = 5;
 /// Bounds on what a damaged or hostile file can make us keep.
 const MAX_DEVICES: usize = 256;
 const MAX_OPEN: usize = 1024;
-const MAX_STORIES: usize = 200;
+const MAX_INCIDENTS: usize = 200;
 const MAX_RUNGS: usize = 32;
 
-/// How a fault's story ended.
+/// How a fault's incident ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum IncidentEnd {
     /// The work succeeded after all.
     Recovered,
     /// The work failed.
@@ -34,7 +34,7 @@ pub enum Outcome {
 
 /// One fault from its cause to its end.
 #[derive(Clone, Debug, Serialize)]
-pub struct Story {
+pub struct Incident {
     /// The work that failed.
     pub op: String,
     /// Where it failed first.
@@ -50,9 +50,9 @@ pub struct Story {
     /// The latest events on the same device before it, oldest first.
     pub before: Vec<Event>,
     /// The rungs that were tried, in order; the first 32.
-    pub rungs: Vec<Rung>,
+    pub rungs: Vec<RungTried>,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: IncidentEnd,
     /// The rung that led to success.
     pub recovered_by: Option<String>,
     /// How long it took from the first fault to the end.
@@ -61,7 +61,7 @@ pub struct Story {
 
 /// One rung that was tried.
 #[derive(Clone, Debug, Serialize)]
-pub struct Rung {
+pub struct RungTried {
     /// Its name.
     pub name: String,
     /// The device it was tried on.
@@ -70,9 +70,9 @@ pub struct Rung {
     pub then: Option<FaultNote>,
 }
 
-/// How many stories ended which way.
+/// How many incidents ended which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Outcomes {
+pub struct IncidentCounts {
     /// The work succeeded after all.
     pub recovered: u64,
     /// The work failed.
@@ -81,7 +81,7 @@ pub struct Outcomes {
     pub open: u64,
 }
 
-impl Outcomes {
+impl IncidentCounts {
     /// The share of faulted work that succeeded, if any faulted.
     pub fn recovery_rate(&self) -> Option<f64> {
         let all = self.recovered + self.given_up + self.open;
@@ -91,17 +91,17 @@ impl Outcomes {
 
 type Work = (u32, u32, String);
 
-/// Follows a journal's events and tells the stories in it.
+/// Follows a journal's events and finds the incidents in it.
 #[derive(Debug, Default)]
-pub(super) struct Stories {
-    open: HashMap<Work, Story>,
-    ended: Vec<Story>,
-    outcomes: Outcomes,
+pub(super) struct Incidents {
+    open: HashMap<Work, Incident>,
+    ended: Vec<Incident>,
+    outcomes: IncidentCounts,
     latest: VecDeque<Rc<Event>>,
     latest_on: HashMap<String, VecDeque<Rc<Event>>>,
 }
 
-impl Stories {
+impl Incidents {
     /// Takes the next event. Returns the fault if this is a new one, not a mention of one that
     /// was counted before.
     pub(super) fn add(&mut self, event: &Rc<Event>) -> Option<FaultNote> {
@@ -124,35 +124,35 @@ impl Stories {
         new_fault
     }
 
-    /// Every story that was kept, in the order of their first faults, and how all of them ended.
-    pub(super) fn finish(mut self) -> (Vec<Story>, Outcomes) {
-        for (_, story) in std::mem::take(&mut self.open) {
-            self.close(story);
+    /// Every incident that was kept, in the order of their first faults, and how all of them ended.
+    pub(super) fn finish(mut self) -> (Vec<Incident>, IncidentCounts) {
+        for (_, incident) in std::mem::take(&mut self.open) {
+            self.close(incident);
         }
-        self.ended.sort_by_key(|story| (story.time_us, story.pid, story.thread));
+        self.ended.sort_by_key(|incident| (incident.time_us, incident.pid, incident.thread));
         (self.ended, self.outcomes)
     }
 
     fn fail(&mut self, work: &Work, event: &Event, fault: &FaultNote) {
-        if let Some(story) = self.open.get_mut(work) {
-            if let Some(rung) = story.rungs.last_mut() {
+        if let Some(incident) = self.open.get_mut(work) {
+            if let Some(rung) = incident.rungs.last_mut() {
                 rung.then = Some(fault.clone());
             }
             return;
         }
         if self.open.len() == MAX_OPEN {
-            let oldest = self.open.iter().min_by_key(|(_, story)| story.time_us);
+            let oldest = self.open.iter().min_by_key(|(_, incident)| incident.time_us);
             if let Some(oldest) = oldest.map(|(work, _)| work.clone())
-                && let Some(story) = self.open.remove(&oldest)
+                && let Some(incident) = self.open.remove(&oldest)
             {
-                self.close(story);
+                self.close(incident);
             }
         }
         let before = match &event.device {
             Some(device) => self.latest_on.get(&**device),
             None => Some(&self.latest),
         };
-        let story = Story {
+        let incident = Incident {
             op: work.2.clone(),
             device: event.device.as_deref().map(str::to_owned),
             time_us: event.time_us,
@@ -161,18 +161,18 @@ impl Stories {
             cause: fault.clone(),
             before: before.into_iter().flatten().map(|event| Event::clone(event)).collect(),
             rungs: Vec::new(),
-            outcome: Outcome::Open,
+            outcome: IncidentEnd::Open,
             recovered_by: None,
             took_us: None,
         };
-        self.open.insert(work.clone(), story);
+        self.open.insert(work.clone(), incident);
     }
 
     fn try_rung(&mut self, work: &Work, event: &Event) {
-        if let Some(story) = self.open.get_mut(work)
-            && story.rungs.len() < MAX_RUNGS
+        if let Some(incident) = self.open.get_mut(work)
+            && incident.rungs.len() < MAX_RUNGS
         {
-            story.rungs.push(Rung {
+            incident.rungs.push(RungTried {
                 name: event.recovery.as_deref().unwrap_or("unnamed").to_owned(),
                 device: event.device.as_deref().map(str::to_owned),
                 then: None,
@@ -181,28 +181,28 @@ impl Stories {
     }
 
     fn end(&mut self, work: &Work, event: &Event) {
-        let Some(mut story) = self.open.remove(work) else { return };
+        let Some(mut incident) = self.open.remove(work) else { return };
         let rung = event.recovery.as_deref().map(str::to_owned);
-        let rung = rung.or_else(|| story.rungs.last().map(|rung| rung.name.clone()));
-        story.outcome = match (&event.fault, &rung) {
-            (None, Some(_)) => Outcome::Recovered,
-            _ => Outcome::GivenUp,
+        let rung = rung.or_else(|| incident.rungs.last().map(|rung| rung.name.clone()));
+        incident.outcome = match (&event.fault, &rung) {
+            (None, Some(_)) => IncidentEnd::Recovered,
+            _ => IncidentEnd::GivenUp,
         };
-        if story.outcome == Outcome::Recovered {
-            story.recovered_by = rung;
+        if incident.outcome == IncidentEnd::Recovered {
+            incident.recovered_by = rung;
         }
-        story.took_us = Some(event.time_us.saturating_sub(story.time_us));
-        self.close(story);
+        incident.took_us = Some(event.time_us.saturating_sub(incident.time_us));
+        self.close(incident);
     }
 
-    fn close(&mut self, story: Story) {
-        match story.outcome {
-            Outcome::Recovered => self.outcomes.recovered += 1,
-            Outcome::GivenUp => self.outcomes.given_up += 1,
-            Outcome::Open => self.outcomes.open += 1,
+    fn close(&mut self, incident: Incident) {
+        match incident.outcome {
+            IncidentEnd::Recovered => self.outcomes.recovered += 1,
+            IncidentEnd::GivenUp => self.outcomes.given_up += 1,
+            IncidentEnd::Open => self.outcomes.open += 1,
         }
-        if self.ended.len() < MAX_STORIES {
-            self.ended.push(story);
+        if self.ended.len() < MAX_INCIDENTS {
+            self.ended.push(incident);
         }
     }
 
@@ -241,67 +241,67 @@ mod tests {
         event(EventKind::Rung).recovery(name)
     }
 
-    fn tell(events: impl IntoIterator<Item = Event>) -> (Vec<Story>, Outcomes, usize) {
-        let mut stories = Stories::default();
+    fn tell(events: impl IntoIterator<Item = Event>) -> (Vec<Incident>, IncidentCounts, usize) {
+        let mut incidents = Incidents::default();
         let mut faults = 0;
         for (time, mut event) in events.into_iter().enumerate() {
             event.time_us = time as u64;
-            faults += usize::from(stories.add(&Rc::new(event)).is_some());
+            faults += usize::from(incidents.add(&Rc::new(event)).is_some());
         }
-        let (stories, outcomes) = stories.finish();
-        (stories, outcomes, faults)
+        let (incidents, outcomes) = incidents.finish();
+        (incidents, outcomes, faults)
     }
 
     #[test]
-    fn a_recovered_story_names_cause_rungs_and_what_helped() {
-        let (stories, outcomes, faults) = tell([
+    fn a_recovered_incident_names_cause_rungs_and_what_helped() {
+        let (incidents, outcomes, faults) = tell([
             fault(OutOfMemory),
             rung("reclaim"),
             fault(DeviceLost),
             rung("next device").device("cpu"),
             event(EventKind::Step).device("cpu"),
         ]);
-        let [story] = &stories[..] else { panic!("{stories:?}") };
-        assert_eq!(story.cause.kind, OutOfMemory);
-        assert_eq!(story.outcome, Outcome::Recovered);
-        assert_eq!(story.recovered_by.as_deref(), Some("next device"));
-        assert_eq!(story.took_us, Some(4));
-        assert_eq!(story.rungs[0].then.as_ref().unwrap().kind, DeviceLost);
-        assert_eq!(story.rungs[1].device.as_deref(), Some("cpu"));
+        let [incident] = &incidents[..] else { panic!("{incidents:?}") };
+        assert_eq!(incident.cause.kind, OutOfMemory);
+        assert_eq!(incident.outcome, IncidentEnd::Recovered);
+        assert_eq!(incident.recovered_by.as_deref(), Some("next device"));
+        assert_eq!(incident.took_us, Some(4));
+        assert_eq!(incident.rungs[0].then.as_ref().unwrap().kind, DeviceLost);
+        assert_eq!(incident.rungs[1].device.as_deref(), Some("cpu"));
         assert_eq!((outcomes.recovered, outcomes.recovery_rate(), faults), (1, Some(1.0), 2));
     }
 
     #[test]
     fn a_step_with_a_fault_gives_up_and_is_not_a_second_fault() {
         let last = event(EventKind::Step).fault(OutOfMemory, "still");
-        let (stories, outcomes, faults) = tell([fault(OutOfMemory), rung("split"), last]);
-        assert_eq!(stories[0].outcome, Outcome::GivenUp);
+        let (incidents, outcomes, faults) = tell([fault(OutOfMemory), rung("split"), last]);
+        assert_eq!(incidents[0].outcome, IncidentEnd::GivenUp);
         assert_eq!((outcomes.given_up, outcomes.recovery_rate(), faults), (1, Some(0.0), 1));
     }
 
     #[test]
-    fn a_failed_step_alone_is_a_whole_story() {
-        let (stories, outcomes, faults) =
+    fn a_failed_step_alone_is_a_whole_incident() {
+        let (incidents, outcomes, faults) =
             tell([event(EventKind::Step).fault(FaultKind::ShapeMismatch, "2 and 3")]);
-        assert_eq!(stories[0].outcome, Outcome::GivenUp);
+        assert_eq!(incidents[0].outcome, IncidentEnd::GivenUp);
         assert_eq!((outcomes.given_up, faults), (1, 1));
     }
 
     #[test]
     fn success_without_a_rung_is_another_attempt_and_no_recovery() {
-        let (stories, outcomes, _) = tell([fault(OutOfMemory), event(EventKind::Step)]);
-        assert_eq!(stories[0].outcome, Outcome::GivenUp);
+        let (incidents, outcomes, _) = tell([fault(OutOfMemory), event(EventKind::Step)]);
+        assert_eq!(incidents[0].outcome, IncidentEnd::GivenUp);
         assert_eq!(outcomes.recovered, 0);
     }
 
     #[test]
-    fn other_threads_and_operations_do_not_end_a_story() {
+    fn other_threads_and_operations_do_not_end_a_incident() {
         let mut elsewhere = event(EventKind::Step).recovery("split");
         elsewhere.thread = 9;
         let mut backward = event(EventKind::Step).recovery("split");
         backward.op = "backward".into();
-        let (stories, outcomes, _) = tell([fault(OutOfMemory), elsewhere, backward]);
-        assert_eq!(stories[0].outcome, Outcome::Open);
+        let (incidents, outcomes, _) = tell([fault(OutOfMemory), elsewhere, backward]);
+        assert_eq!(incidents[0].outcome, IncidentEnd::Open);
         assert_eq!(outcomes.open, 1);
     }
 
@@ -311,17 +311,17 @@ mod tests {
         let mut events: Vec<_> = (0..9).map(|n| step(format!("gpu {n}"), "gpu")).collect();
         events.extend((0..9).map(|n| step(format!("cpu {n}"), "cpu")));
         events.push(fault(OutOfMemory));
-        let (stories, ..) = tell(events);
-        let before: Vec<_> = stories[0].before.iter().map(|event| &*event.op).collect();
+        let (incidents, ..) = tell(events);
+        let before: Vec<_> = incidents[0].before.iter().map(|event| &*event.op).collect();
         assert_eq!(before, ["gpu 4", "gpu 5", "gpu 6", "gpu 7", "gpu 8"]);
     }
 
     #[test]
     fn endless_faults_are_counted_in_bounded_memory() {
-        let (stories, outcomes, faults) = tell(
+        let (incidents, outcomes, faults) = tell(
             (0..5_000)
                 .map(|n| Event::new(EventKind::Fault, n.to_string()).fault(OutOfMemory, "again")),
         );
-        assert_eq!((stories.len(), outcomes.open, faults), (MAX_STORIES, 5_000, 5_000));
+        assert_eq!((incidents.len(), outcomes.open, faults), (MAX_INCIDENTS, 5_000, 5_000));
     }
 }

@@ -15,10 +15,26 @@ from typing import TYPE_CHECKING, Any
 from ._native import __version__
 
 if TYPE_CHECKING:
-    pass
+    from ._errors import Fault as Fault
+    from ._errors import PeerFailed as PeerFailed
+    from ._errors import SurefootWarning as SurefootWarning
+    from ._errors import kind_of as kind_of
+    from ._footing import Footing as Footing
+    from ._guard import guard as guard
+    from ._probe import Check as Check
+    from ._probe import probe as probe
 
 # Each public name, and the module that holds it.
-_HOMES: dict[str, str] = {}
+_HOMES: dict[str, str] = {
+    "Check": "._probe",
+    "Fault": "._errors",
+    "Footing": "._footing",
+    "PeerFailed": "._errors",
+    "SurefootWarning": "._errors",
+    "guard": "._guard",
+    "kind_of": "._errors",
+    "probe": "._probe",
+}
 
 __all__ = ["__version__", *_HOMES]
 

@@ -1,7 +1,14 @@
 //! The native module `surefoot._native`: what the Python package takes from Rust.
 //!
-//! Nothing here imports torch. Values of Python go through as opaque objects; what is done with
-//! them is decided by the core and carried out by callbacks into `python/surefoot`.
+//! Nothing here imports torch. PyTorch is an engine of `surefoot-core` ([`engine`]) whose answers come from the
+//! Python module `surefoot._devices`; guarded work is a Python callable that the core calls for each attempt
+//! ([`footing`], [`attempt`]). Policy, ladder, drills, health and journal are the core's own.
+
+mod attempt;
+mod engine;
+mod error;
+mod footing;
+mod measure;
 
 use pyo3::prelude::*;
 
@@ -9,5 +16,9 @@ use pyo3::prelude::*;
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
-    Ok(())
+    module.add_class::<footing::PyFooting>()?;
+    module.add_class::<footing::PyOutcome>()?;
+    module.add_class::<attempt::PyAttempt>()?;
+    module.add_function(wrap_pyfunction!(error::kind_of_text, module)?)?;
+    measure::add_to(module)
 }

@@ -4,6 +4,7 @@ import doctest
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +22,12 @@ def test_the_packages_own_example():
     # In a process of its own: here torch is imported.
     code = "import doctest, surefoot; r = doctest.testmod(surefoot); assert r.attempted and not r.failed"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_readmes_example_runs(tmp_path):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    section = readme[readme.index("## PyTorch") :]
+    code = section[section.index("```python") + len("```python") : section.index("```", section.index("```python") + 3)]
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([1000, 10])" in done.stdout and (tmp_path / "run.jsonl").exists()

@@ -91,7 +91,7 @@ pub fn a_guarded_run_ends_when_its_work_is_done(device: &Arc<OpenDevice>) {
     assert!(times.iter().any(|(guarded, read)| *read * 4 < *guarded), "{times:?}");
 }
 
-/// Weights and inputs from the host are placed, and the moves are told.
+/// Weights and inputs from the host are placed, and the moves are recorded.
 pub fn inputs_on_another_device_are_brought_here(device: &Arc<OpenDevice>) {
     let (model, x, expected) = network();
     let y = footing(device)
@@ -106,7 +106,7 @@ pub fn inputs_on_another_device_are_brought_here(device: &Arc<OpenDevice>) {
     assert_close(&numbers(y), &expected);
 }
 
-/// f16 weights and f32 inputs: Burn on wgpu computes wrong numbers without a word.
+/// f16 weights and f32 inputs: Burn on wgpu computes wrong numbers without an error.
 pub fn a_mix_of_dtypes_is_repaired_before_the_device_sees_it(device: &Arc<OpenDevice>) {
     if probe_dtype(device, Dtype::F16) == DtypeSupport::Refused {
         return;
@@ -173,7 +173,7 @@ pub fn split_gradients_equal_the_whole_batches(device: &Arc<OpenDevice>) {
     assert_close(&split, &whole);
 }
 
-/// A wrong shape panics inside Burn; it is told as the caller's, and the device is fine.
+/// A wrong shape panics inside Burn; it is reported as the caller's, and the device is fine.
 pub fn a_callers_mistake_is_reported_at_once_and_costs_no_health(device: &Arc<OpenDevice>) {
     let footing = footing(device);
     let mut tries = 0;

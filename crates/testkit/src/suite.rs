@@ -250,8 +250,8 @@ pub fn a_segment_that_its_device_cannot_run_goes_to_the_cpu_and_is_remembered<E:
             let outcome = segment.unwrap_or_else(|fault| panic!("{fault}"));
             assert_eq!(E::read(&outcome.value), DOUBLED);
         }
-        let told = journal.recent().iter().filter(|e| e.kind == EventKind::Fault).count();
-        assert_eq!(told, faults, "{kind}");
+        let recorded = journal.recent().iter().filter(|e| e.kind == EventKind::Fault).count();
+        assert_eq!(recorded, faults, "{kind}");
     }
 }
 

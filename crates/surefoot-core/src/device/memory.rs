@@ -106,7 +106,7 @@ pub struct HostMemory {
 pub fn host_memory() -> HostMemory {
     let resident = resident();
     let Ok(mut system) = sysinfo::System::new() else {
-        // A system that tells nothing is taken to have just what is in use.
+        // A system that reports nothing is taken to have just what is in use.
         return HostMemory { total: resident, available: 0, resident };
     };
     system.refresh_memory();

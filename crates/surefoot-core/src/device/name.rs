@@ -22,7 +22,7 @@ pub enum Backend {
     Gpu,
     /// Intel's GPUs, as PyTorch reaches them.
     Xpu,
-    /// The processor.
+    /// The CPU.
     Cpu,
 }
 
@@ -55,7 +55,7 @@ pub struct DeviceName {
 }
 
 impl DeviceName {
-    /// The processor.
+    /// The CPU.
     pub const CPU: Self = Self { backend: Backend::Cpu, index: 0 };
 }
 

@@ -28,7 +28,7 @@ pub(super) struct FileSink {
     lost: Mutex<Option<Lost>>,
 }
 
-/// The first write error that nobody has been told of.
+/// The first write error that has not been reported yet.
 #[derive(Debug)]
 struct Lost {
     first: io::Error,

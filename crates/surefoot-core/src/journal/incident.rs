@@ -241,7 +241,9 @@ mod tests {
         event(EventKind::Rung).recovery(name)
     }
 
-    fn tell(events: impl IntoIterator<Item = Event>) -> (Vec<Incident>, IncidentCounts, usize) {
+    fn incidents_of(
+        events: impl IntoIterator<Item = Event>,
+    ) -> (Vec<Incident>, IncidentCounts, usize) {
         let mut incidents = Incidents::default();
         let mut faults = 0;
         for (time, mut event) in events.into_iter().enumerate() {
@@ -254,7 +256,7 @@ mod tests {
 
     #[test]
     fn a_recovered_incident_names_cause_rungs_and_what_helped() {
-        let (incidents, outcomes, faults) = tell([
+        let (incidents, outcomes, faults) = incidents_of([
             fault(OutOfMemory),
             rung("reclaim"),
             fault(DeviceLost),
@@ -274,7 +276,7 @@ mod tests {
     #[test]
     fn a_step_with_a_fault_gives_up_and_is_not_a_second_fault() {
         let last = event(EventKind::Step).fault(OutOfMemory, "still");
-        let (incidents, outcomes, faults) = tell([fault(OutOfMemory), rung("split"), last]);
+        let (incidents, outcomes, faults) = incidents_of([fault(OutOfMemory), rung("split"), last]);
         assert_eq!(incidents[0].outcome, IncidentEnd::GivenUp);
         assert_eq!((outcomes.given_up, outcomes.recovery_rate(), faults), (1, Some(0.0), 1));
     }
@@ -282,14 +284,14 @@ mod tests {
     #[test]
     fn a_failed_step_alone_is_a_whole_incident() {
         let (incidents, outcomes, faults) =
-            tell([event(EventKind::Step).fault(FaultKind::ShapeMismatch, "2 and 3")]);
+            incidents_of([event(EventKind::Step).fault(FaultKind::ShapeMismatch, "2 and 3")]);
         assert_eq!(incidents[0].outcome, IncidentEnd::GivenUp);
         assert_eq!((outcomes.given_up, faults), (1, 1));
     }
 
     #[test]
     fn success_without_a_rung_is_another_attempt_and_no_recovery() {
-        let (incidents, outcomes, _) = tell([fault(OutOfMemory), event(EventKind::Step)]);
+        let (incidents, outcomes, _) = incidents_of([fault(OutOfMemory), event(EventKind::Step)]);
         assert_eq!(incidents[0].outcome, IncidentEnd::GivenUp);
         assert_eq!(outcomes.recovered, 0);
     }
@@ -300,7 +302,7 @@ mod tests {
         elsewhere.thread = 9;
         let mut backward = event(EventKind::Step).recovery("split");
         backward.op = "backward".into();
-        let (incidents, outcomes, _) = tell([fault(OutOfMemory), elsewhere, backward]);
+        let (incidents, outcomes, _) = incidents_of([fault(OutOfMemory), elsewhere, backward]);
         assert_eq!(incidents[0].outcome, IncidentEnd::Open);
         assert_eq!(outcomes.open, 1);
     }
@@ -311,14 +313,14 @@ mod tests {
         let mut events: Vec<_> = (0..9).map(|n| step(format!("gpu {n}"), "gpu")).collect();
         events.extend((0..9).map(|n| step(format!("cpu {n}"), "cpu")));
         events.push(fault(OutOfMemory));
-        let (incidents, ..) = tell(events);
+        let (incidents, ..) = incidents_of(events);
         let before: Vec<_> = incidents[0].before.iter().map(|event| &*event.op).collect();
         assert_eq!(before, ["gpu 4", "gpu 5", "gpu 6", "gpu 7", "gpu 8"]);
     }
 
     #[test]
     fn endless_faults_are_counted_in_bounded_memory() {
-        let (incidents, outcomes, faults) = tell(
+        let (incidents, outcomes, faults) = incidents_of(
             (0..5_000)
                 .map(|n| Event::new(EventKind::Fault, n.to_string()).fault(OutOfMemory, "again")),
         );

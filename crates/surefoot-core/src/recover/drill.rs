@@ -176,7 +176,7 @@ impl Drill {
     }
 
     /// How often each rule has struck so far. A rule that never struck at the end of a program
-    /// tested nothing, which its user should be told.
+    /// tested nothing, which its user should know.
     pub fn strikes(&self) -> Vec<Strikes> {
         let count = |rule: &Arc<Rule>| Strikes {
             rule: rule.to_string(),
@@ -507,8 +507,8 @@ mod tests {
         let handle = Handle::current();
         std::thread::scope(|threads| {
             threads.spawn(|| point(Point::Read)).join().unwrap();
-            let told = threads.spawn(move || handle.check(Point::Read)).join().unwrap();
-            assert_eq!(told.unwrap_err().kind, FaultKind::Numeric);
+            let struck = threads.spawn(move || handle.check(Point::Read)).join().unwrap();
+            assert_eq!(struck.unwrap_err().kind, FaultKind::Numeric);
         });
         drop(scope);
         point(Point::Operation);

@@ -1,4 +1,4 @@
-//! The child's side: what it inherits, and its signs of life.
+//! The child's side: what it inherits, and its heartbeats.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -15,10 +15,10 @@ use crate::device::DeviceName;
 /// The environment variable that a supervised process finds its inheritance in.
 const VARIABLE: &str = "SUREFOOT_SUPERVISED";
 
-/// Signs of life are not left more often than this.
+/// Heartbeats are not left more often than this.
 const BEAT_EVERY: Duration = Duration::from_millis(50);
 
-/// What a supervised process is told about the ones before it.
+/// What a supervised process knows of the ones before it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Inherited {
     /// How many processes died before this one.
@@ -29,7 +29,7 @@ pub struct Inherited {
     pub memory_faults: u32,
     /// The process that looks after it.
     pub(super) supervisor: Option<u32>,
-    /// Where to leave signs of life.
+    /// Where to leave heartbeats.
     pub(super) heartbeat: Option<PathBuf>,
 }
 
@@ -61,19 +61,19 @@ pub fn inherited() -> &'static Inherited {
     })
 }
 
-/// Leaves a sign of life, with the device that work is about to use. Costs a few nanoseconds
+/// Leaves a heartbeat, with the device that work is about to use. Costs a few nanoseconds
 /// unless the process is supervised, and little then.
 pub fn beat(device: &str) {
     leave_sign(Some(device));
 }
 
-/// Leaves a sign of life where work goes on for long: after each part of it. The device stays the
-/// one that was last told.
+/// Leaves a heartbeat where work goes on for long: after each part of it. The device stays the
+/// one that was last reported.
 pub fn still_alive() {
     leave_sign(None);
 }
 
-/// Where signs of life go, and the device that was told with the last one.
+/// Where heartbeats go, and the device that was reported with the last one.
 struct Pulse {
     file: File,
     device: String,
@@ -101,7 +101,7 @@ fn leave_sign(device: Option<&str>) {
         device.clone_into(&mut pulse.device);
     }
     let sign = format!("{now:020} {:<40}\n", pulse.device);
-    // A sign of life that can't be left is a sign of nothing: the parent will see silence.
+    // A heartbeat that can't be left is missed by the parent, which then takes the child for hung.
     let _ = pulse.file.seek(SeekFrom::Start(0)).and_then(|_| pulse.file.write_all(sign.as_bytes()));
 }
 
@@ -128,7 +128,7 @@ fn stop_sign(heartbeat: &Path) -> PathBuf {
     heartbeat.with_extension("stop")
 }
 
-/// The parent's side of the signs of life: a file that the child overwrites.
+/// The parent's side of the heartbeats: a file that the child overwrites.
 #[derive(Debug)]
 pub(super) struct Heartbeat {
     path: PathBuf,
@@ -155,7 +155,7 @@ impl Heartbeat {
         File::options().write(true).create_new(true).open(stop_sign(&self.path)).map(drop)
     }
 
-    /// The last sign of life: a number that changes, and the device.
+    /// The last heartbeat: a number that changes, and the device.
     pub(super) fn listen(&self) -> (String, Option<String>) {
         let mut text = String::new();
         let read = File::open(&self.path).and_then(|mut file| file.read_to_string(&mut text));

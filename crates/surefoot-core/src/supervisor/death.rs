@@ -49,7 +49,7 @@ pub(super) fn watch(
         }
         if interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
             if asked_to_stop.is_none() {
-                // A child that can't be told is killed in the end; it must not be left behind.
+                // A child that can't be asked to stop is killed in the end; it must not be left behind.
                 let _ = heartbeat.ask_to_stop();
             }
             let since = *asked_to_stop.get_or_insert_with(Instant::now);
@@ -69,7 +69,7 @@ pub(super) fn watch(
     }
     let device = heartbeat.listen().1;
     let fault = if silent {
-        let message = format!("no sign of life for {} s: it was stopped", silence.as_secs());
+        let message = format!("no heartbeat for {} s: it was stopped", silence.as_secs());
         Some(Fault::new(FaultKind::DeviceLost, OPERATION, message))
     } else {
         cause_of_death(status, &words, kills, kind_of_text)
@@ -375,7 +375,7 @@ mod tests {
         let supervisor = Supervisor::default().restarts(0).silence(Duration::from_millis(300));
         let ended = supervisor.run(|| shell("exec sleep 60"), |_| ()).unwrap();
         let Ended::GaveUp(fault) = ended else { panic!("{ended:?}") };
-        assert!(fault.to_string().contains("no sign of life"), "{fault}");
+        assert!(fault.to_string().contains("no heartbeat"), "{fault}");
     }
 
     #[test]

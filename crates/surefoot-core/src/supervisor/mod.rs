@@ -2,7 +2,7 @@
 //! restart and not the run.
 //!
 //! The parent starts the child with one environment variable that says which devices were lost
-//! before and where to leave signs of life. The child's guard leaves one at each try
+//! before and where to leave heartbeats. The child's guard leaves one at each try
 //! ([`beat`]), with the device it is on, and long work one after each part ([`still_alive`]). A
 //! child that dies by a signal, or falls silent, is turned into a fault; the next one starts one rung further on: without the device that was
 //! lost, or with smaller parts if memory ran out. A child that ends by itself is not restarted,
@@ -84,7 +84,7 @@ impl<'a> Supervisor<'a> {
         self
     }
 
-    /// Takes a child for hung that shows no sign of life for this long.
+    /// Takes a child for hung that shows no heartbeat for this long.
     #[must_use]
     pub fn silence(mut self, limit: Duration) -> Self {
         self.silence = limit;
@@ -98,15 +98,15 @@ impl<'a> Supervisor<'a> {
         self
     }
 
-    /// Where deaths and restarts are told.
+    /// Where deaths and restarts are recorded.
     #[must_use]
     pub fn journal(mut self, journal: Journal) -> Self {
         self.journal = journal;
         self
     }
 
-    /// Set when this process was asked to end. The child, which Ctrl-C reaches too and which is told
-    /// of anything else ([`asked_to_stop`]), ends, and isn't restarted.
+    /// Set when this process was asked to end. The child, which Ctrl-C reaches too and which is asked to stop
+    /// in any other case ([`asked_to_stop`]), ends, and isn't restarted.
     #[must_use]
     pub fn interrupted_by(mut self, flag: &'a AtomicBool) -> Self {
         self.interrupted = Some(flag);
@@ -120,7 +120,7 @@ impl<'a> Supervisor<'a> {
         self
     }
 
-    /// Runs `command` until it ends by itself or may not be restarted. `on_death` is told of
+    /// Runs `command` until it ends by itself or may not be restarted. `on_death` is called with
     /// each death before the next start.
     pub fn run(
         &self,

@@ -26,7 +26,7 @@ impl Found {
     }
 
     /// Whether `auto` may choose it: it is there, and it is no imitation of a GPU on the
-    /// processor, which is slower than using the processor.
+    /// processor, which is slower than using the CPU.
     pub fn is_worth_choosing(&self) -> bool {
         self.info.as_ref().is_some_and(|info| info.kind != DeviceKind::SoftwareGpu)
     }

@@ -16,19 +16,19 @@ use crate::place::{Dtype, float_dtype};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
-    /// The processor.
+    /// The CPU.
     Cpu,
     /// A GPU with memory of its own.
     DiscreteGpu,
-    /// A GPU that shares the processor's memory.
+    /// A GPU that shares the CPU's memory.
     IntegratedGpu,
     /// A share of a GPU, passed through by a hypervisor.
     VirtualGpu,
-    /// A graphics driver that computes on the processor.
+    /// A graphics driver that computes on the CPU.
     SoftwareGpu,
 }
 
-/// What a device is, as far as it can be told without computing on it.
+/// What a device is, as far as that is known without computing on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceInfo {
     /// What it is called in `--device`.
@@ -39,11 +39,11 @@ pub struct DeviceInfo {
     pub kind: DeviceKind,
     /// The API it is reached through, with its driver.
     pub driver: String,
-    /// All of its memory, where the system tells.
+    /// All of its memory, where the system reports it.
     pub memory_total: Option<u64>,
-    /// What of that is in use: by this process on the CPU, by anyone on a GPU that tells.
+    /// What of that is in use: by this process on the CPU, by anyone on a GPU that reports it.
     pub memory_used: Option<u64>,
-    /// Whether it shares its memory with the processor.
+    /// Whether it shares its memory with the CPU.
     pub unified_memory: bool,
     /// The largest single buffer, where there is such a limit.
     pub max_buffer: Option<u64>,
@@ -79,7 +79,7 @@ impl OpenDevice {
         self.info.name
     }
 
-    /// Whether work runs behind the caller's back, so that its errors only show when a result
+    /// Whether work goes on after a call returned, so that its errors only show when a result
     /// is read.
     pub fn is_asynchronous(&self) -> bool {
         self.info.name.backend != Backend::Cpu

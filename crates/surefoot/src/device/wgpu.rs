@@ -122,7 +122,7 @@ fn missing(name: DeviceName, found: usize) -> String {
         0 => format!(
             "{api} finds no device: either the loader (libvulkan.so.1, Debian's libvulkan1) or a \
              driver for it is missing (NVIDIA's, or Debian's mesa-vulkan-drivers), or the driver \
-             sees no GPU; `vulkaninfo --summary` tells which"
+             sees no GPU; `vulkaninfo --summary` says which"
         ),
         1 => format!("there is one such device, {}", DeviceName { index: 0, ..name }),
         found => format!(
@@ -133,7 +133,7 @@ fn missing(name: DeviceName, found: usize) -> String {
     }
 }
 
-/// A card's own memory, in total and in use. wgpu doesn't tell, the vendor's driver does.
+/// A card's own memory, in total and in use. wgpu does not report it, the vendor's driver does.
 fn card_memory(adapter: &wgpu::AdapterInfo) -> (Option<u64>, Option<u64>) {
     const NVIDIA: u32 = 0x10de;
     #[cfg(feature = "gpu")]

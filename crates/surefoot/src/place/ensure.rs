@@ -67,8 +67,8 @@ impl<const D: usize> Place<Burn> for Tensor<D, Float> {
     }
 }
 
-/// The tensor in `dtype`, where it is. A device may cast wrongly without a word in a dtype that it
-/// only stores, so what is not on the processor is converted there: a repair is rare, and has to
+/// The tensor in `dtype`, where it is. A device may cast wrongly without an error in a dtype that it
+/// only stores, so what is not on the CPU is converted there: a repair is rare, and has to
 /// be right.
 fn converted<const D: usize>(tensor: Tensor<D>, dtype: Dtype) -> Tensor<D> {
     let (now, wanted) = (tensor.dtype(), DType::from(float_dtype(dtype)));

@@ -1,6 +1,6 @@
 //! Where tensors and modules belong and in what dtype: one rule, applied before a guarded run.
 //!
-//! Burn computes wrong numbers without a word when f32 and f16 meet on wgpu, when a dtype is
+//! Burn computes wrong numbers without an error when f32 and f16 meet on wgpu, when a dtype is
 //! used that the device only stores, when an index is out of bounds, and when a slice is. The
 //! checks here refuse or repair each of these before the device sees it.
 

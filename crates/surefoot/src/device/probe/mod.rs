@@ -79,26 +79,26 @@ const CHECKS: [Named; 11] = [
 ];
 
 /// Probes `device`, telling each finding as it is made.
-pub fn probe(device: &OpenDevice, mut tell: impl FnMut(Finding)) -> Report {
+pub fn probe(device: &OpenDevice, mut report: impl FnMut(Finding)) -> Report {
     let mut checks = Vec::new();
     for (name, check) in CHECKS {
-        tell(Finding::Starting(name.to_owned()));
+        report(Finding::Starting(name.to_owned()));
         let check = timed(name, || check(device));
-        tell(Finding::Checked(check.clone()));
+        report(Finding::Checked(check.clone()));
         checks.push(check);
     }
     let dtypes: Vec<_> = Dtype::ALL
         .into_iter()
         .map(|dtype| {
-            tell(Finding::Starting(format!("{dtype}")));
+            report(Finding::Starting(format!("{dtype}")));
             let support = probe_dtype(device, dtype);
-            tell(Finding::Dtype(dtype, support));
+            report(Finding::Dtype(dtype, support));
             (dtype, support)
         })
         .collect();
-    tell(Finding::Starting("batch size".to_owned()));
+    report(Finding::Starting("batch size".to_owned()));
     let settings = settings::suggest(device);
-    tell(Finding::Settings(settings.clone()));
+    report(Finding::Settings(settings.clone()));
     Report { checks, dtypes, settings }
 }
 

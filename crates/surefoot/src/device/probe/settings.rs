@@ -49,7 +49,7 @@ pub(super) fn suggest(device: &OpenDevice) -> Settings {
         _ => Advice::new((cores - 1).min(8), format!("{cores} cores, one for the step")),
     };
     let staging = match device.info.unified_memory {
-        true => Advice::new(false, "the device shares the processor's memory"),
+        true => Advice::new(false, "the device shares the CPU's memory"),
         false => Advice::new(true, "copies to the device's own memory overlap the step"),
     };
     let batch = match catch(|| best_batch(device)) {

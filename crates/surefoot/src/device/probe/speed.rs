@@ -10,7 +10,7 @@ use crate::fault::{Fault, from_error};
 const ROUNDS: usize = 5;
 
 pub(super) fn copies(device: &OpenDevice) -> Result<String, Fault> {
-    // A software device copies with the processor: less shows as much.
+    // A software device copies with the CPU: less shows as much.
     let bytes = if device.info.kind == DeviceKind::SoftwareGpu { 16 << 20 } else { 64 << 20 };
     let data = TensorData::new(vec![1.5f32; bytes / 4], [bytes / 4]);
     let (mut up, mut down) = (f64::INFINITY, f64::INFINITY);

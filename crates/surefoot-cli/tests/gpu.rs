@@ -116,7 +116,7 @@ fn auto_does_not_choose_a_gpu_that_is_only_imitated() {
     let chosen = footing.device().unwrap();
     if gpu.info.kind == surefoot::device::DeviceKind::SoftwareGpu {
         assert_eq!(chosen.name().to_string(), "cpu");
-        assert!(footing.reason().contains("computes on the processor"), "{}", footing.reason());
+        assert!(footing.reason().contains("computes on the CPU"), "{}", footing.reason());
     } else {
         assert_eq!(chosen.name(), gpu.name());
     }

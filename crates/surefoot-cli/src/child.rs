@@ -1,11 +1,13 @@
 //! This program, started again as a child process: for probes, and for `--isolate`.
 
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use surefoot::Fault;
 use surefoot::device::supervisor::{self, Ended};
 use surefoot::journal::Journal;
 
@@ -24,15 +26,15 @@ pub(crate) fn own_command(
 /// Runs this very command line without `--isolate` in a child, and again if the child dies. If this
 /// process is asked to end, so is the child at once: it has nothing to bring to an end.
 pub(crate) fn supervise(terminal: &Terminal, journal: Journal) -> Result<Exit, Failure> {
-    supervise_with(terminal, journal, &[], Duration::ZERO)
+    supervise_with(terminal, journal, &|_| Vec::new(), Duration::ZERO)
 }
 
-/// [`supervise`], with more arguments for the child, and time for it to end by itself: it has to
-/// look at [`supervisor::asked_to_stop`](surefoot::device::supervisor::asked_to_stop).
+/// [`supervise`], with more arguments for the child, made of the faults that ended the ones before
+/// it, and time for it to end by itself: it has to look at [`supervisor::asked_to_stop`](surefoot::device::supervisor::asked_to_stop).
 pub(crate) fn supervise_with(
     terminal: &Terminal,
     journal: Journal,
-    more: &[OsString],
+    more: &dyn Fn(&[Fault]) -> Vec<OsString>,
     grace: Duration,
 ) -> Result<Exit, Failure> {
     static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -44,6 +46,7 @@ pub(crate) fn supervise_with(
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))
         .map_err(|error| cannot(&error))?;
     let program = std::env::current_exe().map_err(|error| cannot(&error))?;
+    let deaths: RefCell<Vec<Fault>> = RefCell::default();
     let ended = supervisor::supervisor()
         .journal(journal)
         .interrupted_by(&INTERRUPTED)
@@ -52,10 +55,13 @@ pub(crate) fn supervise_with(
             || {
                 let mut command = Command::new(&program);
                 command.args(std::env::args_os().skip(1).filter(|arg| arg != "--isolate"));
-                command.args(more);
+                command.args(more(&deaths.borrow()));
                 command
             },
-            |fault| terminal.note(&format!("the process died, starting it again: {fault}")),
+            |fault| {
+                terminal.note(&format!("the process died, starting it again: {fault}"));
+                deaths.borrow_mut().push(fault.clone());
+            },
         )
         .map_err(|error| cannot(&error))?;
     match ended {

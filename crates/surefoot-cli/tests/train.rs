@@ -378,14 +378,19 @@ checkpoint: {every: 1, keep: 2}
         let place = Place::new(LONG);
         let expected = undisturbed(&place);
         let child =
-            place.command(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+            place.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         wait_for("the first checkpoint", || !place.checkpoints("small").is_empty());
         kill(signal, child.id());
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(130));
         let end = last_object(&output.stdout);
         assert_eq!(end["interrupted"], true);
-        let resumed = place.json(&["small.yaml", "--resume"]);
+        let told = text(&output.stderr);
+        let command =
+            told.lines().find_map(|line| line.strip_prefix("go on with: surefoot train "));
+        let command: Vec<&str> = command.unwrap().split(' ').collect();
+        assert_eq!(command.contains(&"--isolate"), arguments.contains(&"--isolate"), "{told}");
+        let resumed = place.json(&command);
         assert_eq!(resumed["resumed_from"], end["steps"]);
         assert_eq!(resumed["test_loss"].as_f64(), Some(expected));
     }
@@ -410,7 +415,11 @@ checkpoint: {every: 1, keep: 2}
         assert!(output.status.success(), "{told}");
         assert!(told.contains("the process died, starting it again"), "{told}");
         let end = last_object(&output.stdout);
-        assert!(end["resumed_from"].as_u64().unwrap() > 0, "{end}");
+        let from = end["resumed_from"].as_u64().unwrap();
+        assert!(from > 0, "{end}");
+        assert_eq!(end["faults"], 1, "{end}");
+        let fault = &end["fault_log"][0];
+        assert_eq!((&fault["step"], &fault["recovery"]), (&(from + 1).into(), &"restart".into()));
         assert_eq!(end["steps"], 1200);
         assert_eq!(end["test_loss"].as_f64(), Some(expected));
         assert!(place.checkpoints("small-2").is_empty());

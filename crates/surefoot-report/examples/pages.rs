@@ -51,6 +51,7 @@ fn training() -> Training {
         summary: "6 epochs, 600 steps in 12.1 s on cpu in fp32; no faults.".to_owned(),
         points: points.collect(),
         epochs: epochs.collect(),
+        best_step: Some(600),
         facts: vec![("parameters".to_owned(), "19,706".to_owned())],
     }
 }

@@ -17,6 +17,8 @@ pub struct Training {
     pub points: Vec<Point>,
     /// Every epoch.
     pub epochs: Vec<Epoch>,
+    /// The step of the checkpoint that tested best.
+    pub best_step: Option<u64>,
     /// Anything else worth a line: a name and its value.
     pub facts: Vec<(String, String)>,
 }

@@ -7,18 +7,18 @@ use burn::module::Module;
 use surefoot::Footing;
 use surefoot::device::{DeviceName, Selector};
 use surefoot_train::batch::HostBatch;
-use surefoot_train::chance::Chance;
 use surefoot_train::config::ModelConfig;
-use surefoot_train::data::{Form, Sample};
+use surefoot_train::data::{Form, Label, Sample, Target};
 use surefoot_train::model::Builtin;
 use surefoot_train::optimizer::Rule;
 use surefoot_train::parameters::shapes;
+use surefoot_train::random::SeededRandom;
 use surefoot_train::state::State;
 use surefoot_train::step::{StepOrder, StepSettings, step};
 
 fn main() {
     surefoot_ops::keep_freed_memory();
-    let images = Form::Dense { channels: 3, height: 32, width: 32, classes: 10 };
+    let images = Form::Dense { channels: 3, height: 32, width: 32, target: Target::Classes(10) };
     let text = Form::Text { vocabulary: 96, length: 128 };
     let cnn = ModelConfig::Cnn { width: 16, stages: 3 };
     let gpt = ModelConfig::Gpt { layers: 4, heads: 4, width: 256 };
@@ -37,16 +37,16 @@ fn milliseconds(config: &ModelConfig, form: Form, samples: usize) -> f64 {
     let model = Builtin::new(config, form, 1, device.burn());
     let shapes = shapes(&model);
     let mut state = State::new(model.valid(), DeviceName::CPU);
-    let mut chance = Chance::of(&[1]);
+    let mut random = SeededRandom::of(&[1]);
     let mut batch = HostBatch::new(form, samples);
     for _ in 0..samples {
         let sample = match form {
             Form::Dense { .. } => Sample::Dense {
-                values: (0..form.size()).map(|_| chance.normal() as f32).collect(),
-                label: chance.below(10),
+                values: (0..form.size()).map(|_| random.normal() as f32).collect(),
+                label: Label::Class(random.below(10)),
             },
             Form::Text { vocabulary, length } => {
-                Sample::Tokens((0..=length).map(|_| chance.below(vocabulary) as u32).collect())
+                Sample::Tokens((0..=length).map(|_| random.below(vocabulary) as u32).collect())
             }
         };
         batch.push(sample).expect("the sample fits");

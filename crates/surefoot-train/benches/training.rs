@@ -17,7 +17,7 @@ use surefoot::device::{DeviceName, Selector};
 use surefoot::place::{Autocast, Dtype};
 use surefoot_train::batch::HostBatch;
 use surefoot_train::config::{LoadingConfig, ModelConfig, OnBadSample};
-use surefoot_train::data::{Augment, Form, Sample, Source, Transform};
+use surefoot_train::data::{Augment, Form, Label, Sample, Source, Target, Transform};
 use surefoot_train::loader::{Loader, Loading, Recipe, plan};
 use surefoot_train::model::{Builtin, Trainable};
 use surefoot_train::optimizer::Rule;
@@ -42,13 +42,13 @@ impl Source for Images {
     }
 
     fn form(&self) -> Form {
-        Form::Dense { channels: 3, height: 32, width: 32, classes: 10 }
+        Form::Dense { channels: 3, height: 32, width: 32, target: Target::Classes(10) }
     }
 
     fn read(&self, at: usize) -> Result<Sample, String> {
         let pixels = &self.pixels[at * IMAGE..(at + 1) * IMAGE];
         let values = pixels.iter().map(|pixel| f32::from(*pixel) / 255.0).collect();
-        Ok(Sample::Dense { values, label: at % 10 })
+        Ok(Sample::Dense { values, label: Label::Class(at % 10) })
     }
 
     fn name(&self, at: usize) -> String {

@@ -8,8 +8,8 @@ use burn::tensor::activation::gelu;
 use surefoot::journal::Journal;
 use surefoot::place::Autocast;
 use surefoot::{BoxError, Footing};
-use surefoot_train::checkpoint::Shelf;
-use surefoot_train::{Config, News, Run, Score, Trainable, Watch, batch::Batch, data};
+use surefoot_train::checkpoint::CheckpointFolder;
+use surefoot_train::{Config, Run, Score, TrainEvent, Trainable, Watch, batch::Batch, data};
 
 #[derive(Module, Debug)]
 struct Mine {
@@ -20,7 +20,7 @@ struct Mine {
 impl Trainable for Mine {
     fn score(&self, batch: &Batch, _cast: Autocast) -> Score {
         let hidden = gelu(self.wide.forward(batch.dense()));
-        Score::of_classes(self.narrow.forward(hidden), batch.targets.clone())
+        Score::of(self.narrow.forward(hidden), batch)
     }
 }
 
@@ -35,18 +35,19 @@ fn main() -> Result<(), BoxError> {
     let run = Run {
         footing: &footing,
         config: &config,
-        origin: (text.to_owned(), Vec::new()),
+        flags: Vec::new(),
         data: &data,
-        shelf: Shelf::fresh("runs/own_module".as_ref(), 2)?,
+        checkpoints: CheckpointFolder::fresh("runs/own_module".as_ref(), 2)?,
         watch,
         stop: &AtomicBool::new(false),
+        earlier_faults: Vec::new(),
     };
     let model = Mine {
         wide: LinearConfig::new(64, 96).init(&device),
         narrow: LinearConfig::new(96, 10).init(&device),
     };
     let report = run.train(model, None, |news| {
-        if let News::Epoch(epoch) = news {
+        if let TrainEvent::Epoch(epoch) = news {
             println!("epoch {}: test accuracy {:.3}", epoch.epoch, epoch.test_accuracy);
         }
     })?;

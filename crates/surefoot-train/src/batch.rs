@@ -6,7 +6,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use surefoot::Fault;
 use surefoot::place::check_ids;
 
-use crate::data::{Form, Sample};
+use crate::data::{Form, Label, Sample, Target};
 
 /// Samples side by side in the host's memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,6 +15,8 @@ pub struct HostBatch {
     floats: Vec<f32>,
     tokens: Vec<i32>,
     targets: Vec<i32>,
+    /// Targets that are numbers: in regression.
+    numbers: Vec<f32>,
     samples: usize,
     /// Samples that could not be read and were left out, each with the reason.
     pub skipped: Vec<String>,
@@ -32,6 +34,7 @@ impl HostBatch {
             floats: Vec::with_capacity(floats),
             tokens: Vec::with_capacity(tokens),
             targets: Vec::with_capacity(samples * form.items()),
+            numbers: Vec::new(),
             samples: 0,
             skipped: Vec::new(),
         }
@@ -40,7 +43,7 @@ impl HostBatch {
     /// Adds a sample, or says why it doesn't belong here.
     pub fn push(&mut self, sample: Sample) -> Result<(), String> {
         match (sample, self.form) {
-            (Sample::Dense { values, label }, Form::Dense { classes, .. }) => {
+            (Sample::Dense { values, label }, Form::Dense { target, .. }) => {
                 if values.len() != self.form.size() {
                     return Err(format!(
                         "it has {} numbers, not {}",
@@ -48,14 +51,19 @@ impl HostBatch {
                         self.form.size()
                     ));
                 }
-                if label >= classes {
-                    return Err(format!("its class is {label} of {classes}"));
-                }
                 if let Some(at) = values.iter().position(|value| !value.is_finite()) {
                     return Err(format!("its number {at} is {}", values[at]));
                 }
+                match (label, target) {
+                    (Label::Class(class), Target::Classes(count)) if class < count => {
+                        self.targets.push(class as i32);
+                    }
+                    (Label::Number(number), Target::Number) if number.is_finite() => {
+                        self.numbers.push(number);
+                    }
+                    _ => return Err(format!("its label is {label:?}, and {target} are predicted")),
+                }
                 self.floats.extend(values);
-                self.targets.push(label as i32);
             }
             (Sample::Tokens(ids), Form::Text { length, vocabulary }) => {
                 if ids.len() != length + 1 || ids.iter().any(|id| *id as usize >= vocabulary) {
@@ -75,21 +83,24 @@ impl HostBatch {
         self.samples
     }
 
-    /// How many things are foretold: classes or tokens.
+    /// How many predictions are made: a class or number for each sample, or each token.
     pub fn items(&self) -> usize {
-        self.targets.len()
+        self.samples * self.form.items()
+    }
+
+    /// What the samples look like.
+    pub fn form(&self) -> Form {
+        self.form
+    }
+
+    /// The right classes or tokens; none in regression.
+    pub fn targets(&self) -> &[i32] {
+        &self.targets
     }
 
     /// Some samples, on a device.
     pub fn on_device(&self, range: Range<usize>, device: &Device) -> Result<Batch, Fault> {
         let (samples, size, items) = (range.len(), self.form.size(), self.form.items());
-        let targets = &self.targets[range.start * items..range.end * items];
-        let bound = match self.form {
-            Form::Dense { classes, .. } => classes,
-            Form::Text { vocabulary, .. } => vocabulary,
-        };
-        let ids: Vec<i64> = targets.iter().map(|id| i64::from(*id)).collect();
-        check_ids("targets", &ids, bound)?;
         let ints = |values: &[i32], shape: [usize; 2]| {
             Tensor::<2, Int>::from_data(TensorData::new(values.to_vec(), shape), device)
         };
@@ -101,7 +112,19 @@ impl HostBatch {
             }
             Form::Text { .. } => Input::Tokens(ints(&self.tokens[numbers], [samples, size])),
         };
-        Ok(Batch { input, targets: ints(targets, [samples, items]) })
+        let targets = match self.form.is_regression() {
+            true => {
+                let data = TensorData::new(self.numbers[range].to_vec(), [samples, 1]);
+                Targets::Numbers(Tensor::from_data(data, device))
+            }
+            false => {
+                let targets = &self.targets[range.start * items..range.end * items];
+                let ids: Vec<i64> = targets.iter().map(|id| i64::from(*id)).collect();
+                check_ids("targets", &ids, self.form.outputs())?;
+                Targets::Classes(ints(targets, [samples, items]))
+            }
+        };
+        Ok(Batch { input, targets })
     }
 }
 
@@ -114,13 +137,22 @@ pub enum Input {
     Tokens(Tensor<2, Int>),
 }
 
+/// What is right for the samples of a batch.
+#[derive(Clone, Debug)]
+pub enum Targets {
+    /// A class for each sample, or a token for each token.
+    Classes(Tensor<2, Int>),
+    /// A number for each sample.
+    Numbers(Tensor<2>),
+}
+
 /// A batch on a device.
 #[derive(Clone, Debug)]
 pub struct Batch {
     /// What the model takes in.
     pub input: Input,
-    /// What it should foretell: a class for each sample, or a token for each token.
-    pub targets: Tensor<2, Int>,
+    /// What it should predict.
+    pub targets: Targets,
 }
 
 impl Batch {
@@ -129,6 +161,14 @@ impl Batch {
         match &self.input {
             Input::Dense(numbers) => numbers.clone(),
             Input::Tokens(_) => panic!("this model takes numbers, but the data is text"),
+        }
+    }
+
+    /// The right classes or tokens. Panics in regression, which a model for classes can't do.
+    pub fn classes(&self) -> Tensor<2, Int> {
+        match &self.targets {
+            Targets::Classes(classes) => classes.clone(),
+            Targets::Numbers(_) => panic!("this model predicts classes, but the data has numbers"),
         }
     }
 

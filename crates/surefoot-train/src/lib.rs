@@ -7,7 +7,7 @@
 //! ```
 //! use std::sync::atomic::AtomicBool;
 //! use surefoot::{Footing, journal::Journal};
-//! use surefoot_train::{Config, Run, Watch, checkpoint::Shelf, data, model::Mlp};
+//! use surefoot_train::{Config, Run, Watch, checkpoint::CheckpointFolder, data, model::Mlp};
 //!
 //! let text = "{data: {kind: digits}, model: {kind: mlp}, epochs: 5}";
 //! let config = Config::parse(text, &[])?;
@@ -19,11 +19,12 @@
 //! let run = Run {
 //!     footing: &footing,
 //!     config: &config,
-//!     origin: (text.to_owned(), Vec::new()),
+//!     flags: Vec::new(),
 //!     data: &data,
-//!     shelf: Shelf::new(folder.path(), 2)?,
+//!     checkpoints: CheckpointFolder::new(folder.path(), 2)?,
 //!     watch,
 //!     stop: &AtomicBool::new(false),
+//!     earlier_faults: Vec::new(),
 //! };
 //! let model = Mlp::new(64, &[32], 10, config.seed, footing.device()?.burn());
 //! let report = run.train(model, None, |_news| {})?;
@@ -32,7 +33,6 @@
 //! ```
 
 pub mod batch;
-pub mod chance;
 pub mod checkpoint;
 pub mod config;
 pub mod curves;
@@ -43,6 +43,7 @@ pub mod loader;
 pub mod model;
 pub mod optimizer;
 pub mod parameters;
+pub mod random;
 pub mod report;
 mod run;
 pub mod scale;
@@ -53,6 +54,6 @@ mod watch;
 
 pub use config::{Config, ConfigError};
 pub use model::{Score, Trainable};
-pub use report::{News, Report};
+pub use report::{Report, TrainEvent};
 pub use run::{Run, TrainError};
 pub use watch::Watch;

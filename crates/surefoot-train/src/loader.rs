@@ -144,7 +144,7 @@ impl Drop for Loader {
 mod tests {
     use super::*;
     use crate::config::OnBadSample;
-    use crate::data::{Augment, Form, Sample, Source, Transform};
+    use crate::data::{Augment, Form, Label, Sample, Source, Target, Transform};
     use proptest::prelude::*;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
@@ -161,7 +161,7 @@ mod tests {
         }
 
         fn form(&self) -> Form {
-            Form::Dense { channels: 1, height: 1, width: 1, classes: 2 }
+            Form::Dense { channels: 1, height: 1, width: 1, target: Target::Classes(2) }
         }
 
         fn read(&self, at: usize) -> Result<Sample, String> {
@@ -169,7 +169,7 @@ mod tests {
             match at {
                 13 => Err("unlucky".to_owned()),
                 17 => panic!("worse"),
-                _ => Ok(Sample::Dense { values: vec![at as f32], label: at % 2 }),
+                _ => Ok(Sample::Dense { values: vec![at as f32], label: Label::Class(at % 2) }),
             }
         }
 

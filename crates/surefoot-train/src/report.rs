@@ -36,7 +36,7 @@ pub struct EpochReport {
 }
 
 /// A fault that a run met.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultReport {
     /// The step that was under way, from 1.
     pub step: u64,
@@ -52,6 +52,7 @@ pub struct FaultReport {
 
 /// The end of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Report {
     /// The share of right answers on the test samples, of the last weights.
     pub test_accuracy: f64,
@@ -63,12 +64,14 @@ pub struct Report {
     pub seconds: f64,
     /// The device at the end.
     pub device: String,
-    /// How many faults were met.
+    /// How many faults were met, over all parts of a resumed run.
     pub faults: usize,
     /// The last weights.
     pub checkpoint: PathBuf,
     /// The weights that tested best.
     pub best_checkpoint: PathBuf,
+    /// Their step; none if nothing was tested, or no test gave a finite loss.
+    pub best_step: Option<u64>,
     /// Their share of right answers.
     pub best_test_accuracy: f64,
     /// Whether Ctrl-C ended it early.
@@ -81,7 +84,7 @@ pub struct Report {
     pub peak_memory: u64,
     /// Steps left out for inf or NaN.
     pub skipped_steps: u64,
-    /// How often a sample was left out because it can't be read, in training and in tests.
+    /// Samples, in training and in tests, that were left out because they can't be read.
     pub skipped_samples: u64,
     /// The step that the run went on from.
     pub resumed_from: Option<u64>,
@@ -95,7 +98,8 @@ pub struct Report {
 
 /// Something that happened in a run.
 #[derive(Clone, Debug, PartialEq)]
-pub enum News {
+#[non_exhaustive]
+pub enum TrainEvent {
     /// The run begins, or goes on.
     Started {
         /// The numbers in the model.
@@ -156,17 +160,24 @@ pub enum News {
         /// Which.
         step: u64,
     },
-    /// A sample was left out.
+    /// A sample can't be read and is left out: told once for each sample.
     SkippedSample {
         /// Which, and why.
         what: String,
     },
-    /// Checkpoints of a course that is left behind were moved aside.
+    /// Checkpoints of steps that are done again were moved aside.
     SetAside {
         /// The step that the run goes on from.
         after: u64,
         /// Where they are now.
         folder: PathBuf,
+    },
+    /// There is no room for a checkpoint; the run waits until there is.
+    DiskFull {
+        /// Where it should go.
+        path: PathBuf,
+        /// How long it has waited.
+        waited_seconds: u64,
     },
     /// A checkpoint was written.
     Checkpoint {

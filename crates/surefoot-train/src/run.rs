@@ -5,9 +5,9 @@
 //! device is lost with everything on it, the run goes back to that copy and does the steps since
 //! again, with the same samples in the same order, so that none is missing and none counts twice.
 
-mod course;
 mod epoch;
-mod keep;
+mod run_state;
+mod save;
 #[cfg(test)]
 mod tests;
 
@@ -18,15 +18,15 @@ use std::time::{Duration, Instant};
 use surefoot::journal::{Event, EventKind};
 use surefoot::{Fault, FaultKind, Footing};
 
-use self::course::{Course, Stretch};
-use crate::checkpoint::{CheckpointError, Fitted, Order, Shelf};
+use self::run_state::{RunState, StepsEnd};
+use crate::checkpoint::{CheckpointError, CheckpointFolder, Fitted, Order};
 use crate::config::{Config, Length};
 use crate::data::DataSet;
 use crate::fit::Trials;
 use crate::loader::{Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
 use crate::parameters::{self, Shape};
-use crate::report::{FaultReport, News, Report};
+use crate::report::{FaultReport, Report, TrainEvent};
 use crate::stage::{Feed, Stage};
 use crate::state::State;
 use crate::step::{STATE_LOST, StepOrder, StepSettings, step};
@@ -48,7 +48,7 @@ pub enum TrainError {
         fault: Box<Fault>,
         /// The step it stopped at.
         step: u64,
-        /// Where the last good state was saved.
+        /// The checkpoint to go on from: the last good state, or the best one if the run diverged.
         saved: Option<PathBuf>,
     },
     /// A checkpoint could not be written or read.
@@ -70,16 +70,18 @@ pub struct Run<'a> {
     pub footing: &'a Footing,
     /// What to do.
     pub config: &'a Config,
-    /// The configuration's text and the keys that flags overrode, to be kept in checkpoints.
-    pub origin: (String, Vec<(String, String)>),
+    /// The keys of the configuration that flags set, to be kept in checkpoints.
+    pub flags: Vec<(String, String)>,
     /// The samples.
     pub data: &'a DataSet,
     /// Where checkpoints go.
-    pub shelf: Shelf,
+    pub checkpoints: CheckpointFolder,
     /// Hears of faults: give its listener to the footing's journal.
     pub watch: Watch,
     /// Set to end the run at the next step, with a checkpoint.
     pub stop: &'a AtomicBool,
+    /// Faults that ended earlier processes of this run, for the report: what a supervisor met.
+    pub earlier_faults: Vec<FaultReport>,
 }
 
 impl Run<'_> {
@@ -88,44 +90,48 @@ impl Run<'_> {
         &self,
         model: M,
         resume: Option<&Path>,
-        mut tell: impl FnMut(&News),
+        mut tell: impl FnMut(&TrainEvent),
     ) -> Result<Report, TrainError> {
-        let tell: &mut dyn FnMut(&News) = &mut tell;
+        let tell: &mut dyn FnMut(&TrainEvent) = &mut tell;
         let device = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
         let model = model.valid().to_device(&device.burn().clone().without_autodiff());
         let shapes = parameters::shapes(&model);
         let recipe = self.recipe(true);
         let (asked, unified) = (self.config.loading, device.info.unified_memory);
         let loading = Loading::choose(asked, &recipe, self.effective_batch(), unified);
-        let mut course = self.begin(model, device.name(), &shapes, resume, loading, tell)?;
-        let resumed_from = resume.map(|_| course.state.step);
+        let mut run = self.begin(model, device.name(), &shapes, resume, loading, tell)?;
+        let resumed_from = resume.map(|_| run.state.step);
         surefoot_ops::keep_freed_memory();
         let (per_epoch, total) = self.lengths();
-        tell(&News::Started {
-            parameters: course.state.model.num_params(),
+        tell(&TrainEvent::Started {
+            parameters: run.state.model.num_params(),
             samples: (self.data.train.len(), self.data.test.len()),
             steps: total,
-            from: course.state.step,
+            from: run.state.step,
             loading,
-            folder: self.shelf.folder().to_owned(),
+            folder: self.checkpoints.folder().to_owned(),
         });
-        self.fit(&mut course, &recipe, tell)?;
-        self.hold(&mut course, true);
+        for fault in &self.earlier_faults {
+            let step = run.state.step + 1;
+            run.faults.push(FaultReport { step, ..fault.clone() });
+        }
+        self.fit(&mut run, &recipe, tell)?;
+        self.hold(&mut run, true);
         let mut interrupted = false;
         while !interrupted {
-            let done = course.state.step;
-            if course.is_untested(per_epoch, total) {
-                self.finish_epoch(&mut course, &shapes, (done - 1) / per_epoch, tell)?;
+            let done = run.state.step;
+            if run.is_untested(per_epoch, total) {
+                self.finish_epoch(&mut run, &shapes, (done - 1) / per_epoch, tell)?;
                 continue;
             }
             if done >= total {
                 break;
             }
             let lengths = (done / per_epoch, per_epoch, total);
-            let stretch = self.stretch(&mut course, &shapes, &recipe, lengths, tell)?;
-            interrupted = matches!(stretch, Stretch::Stopped);
+            let end = self.steps_of_epoch(&mut run, &shapes, &recipe, lengths, tell)?;
+            interrupted = matches!(end, StepsEnd::Stopped);
         }
-        self.report(course, &shapes, resumed_from, interrupted, tell)
+        self.report(run, &shapes, resumed_from, interrupted, tell)
     }
 
     fn effective_batch(&self) -> usize {
@@ -174,29 +180,29 @@ impl Run<'_> {
     /// run went on from a checkpoint with the same budget on the same device.
     fn fit<M: Trainable>(
         &self,
-        course: &mut Course<M>,
+        run: &mut RunState<M>,
         recipe: &Recipe,
-        tell: &mut dyn FnMut(&News),
+        tell: &mut dyn FnMut(&TrainEvent),
     ) -> Result<(), TrainError> {
-        let device = course.state.device.to_string();
+        let device = run.state.device.to_string();
         let Some(budget) = self.config.memory else {
-            course.fitted = None;
+            run.fitted = None;
             return Ok(());
         };
-        let before = course.fitted.take().filter(|before| {
+        let before = run.fitted.take().filter(|before| {
             (before.budget, &before.device) == (budget, &device)
                 && before.micro_batch <= self.config.batch_size
         });
         let micro_batch = match before {
             Some(before) => before.micro_batch,
             None => {
-                let fit = self.trials(&course.state, recipe).run(|_| {});
+                let fit = self.trials(&run.state, recipe).run(|_| {});
                 fit.map_err(|fault| self.stopped(fault, 0, None))?.largest
             }
         };
-        course.micro_batch = micro_batch;
-        course.fitted = Some(Fitted { device, budget, micro_batch });
-        tell(&News::Fitted { micro_batch, budget });
+        run.micro_batch = micro_batch;
+        run.fitted = Some(Fitted { device, budget, micro_batch });
+        tell(&TrainEvent::Fitted { micro_batch, budget });
         Ok(())
     }
 
@@ -210,138 +216,137 @@ impl Run<'_> {
     }
 
     /// Steps to the end of an epoch or of the run.
-    fn stretch<M: Trainable>(
+    fn steps_of_epoch<M: Trainable>(
         &self,
-        course: &mut Course<M>,
+        run: &mut RunState<M>,
         shapes: &[Shape],
         recipe: &Recipe,
         (epoch, per_epoch, total): (u64, u64, u64),
-        tell: &mut dyn FnMut(&News),
-    ) -> Result<Stretch, TrainError> {
+        tell: &mut dyn FnMut(&TrainEvent),
+    ) -> Result<StepsEnd, TrainError> {
         let mut plan =
             plan(self.data.train.len(), self.effective_batch(), Some(self.config.seed), epoch);
-        let done = (course.state.step % per_epoch) as usize;
+        let done = (run.state.step % per_epoch) as usize;
         plan.drain(..done);
-        plan.truncate((total - course.state.step) as usize);
-        course.epoch_started = (Instant::now(), course.state.step);
-        let loader = Loader::start(recipe.clone(), epoch, plan, course.loading);
-        let stage = Stage::new(loader, course.loading.staging);
+        plan.truncate((total - run.state.step) as usize);
+        run.epoch_started = (Instant::now(), run.state.step);
+        let loader = Loader::start(recipe.clone(), epoch, plan, run.loading);
+        let stage = Stage::new(loader, run.loading.staging);
         while let Some(loaded) = stage.next() {
             if self.stop.load(Ordering::Relaxed) {
-                return Ok(Stretch::Stopped);
+                return Ok(StepsEnd::Stopped);
             }
             let batch = match loaded {
                 Ok(batch) => batch,
-                Err(fault) => return Err(self.save_and_stop(course, shapes, fault)),
+                Err(fault) => return Err(self.save_and_stop(run, shapes, fault)),
             };
-            for what in &batch.skipped {
-                course.running.skipped_samples += 1;
-                tell(&News::SkippedSample { what: what.clone() });
-            }
+            run.note_unreadable(&batch.skipped, tell);
             let started = Instant::now();
             let feed = Feed { batch: &batch, stage: Some(&stage) };
-            if let Stretch::Rewound = self.one_step(course, shapes, feed, total, tell)? {
-                return Ok(Stretch::Rewound);
+            if let StepsEnd::Rewound = self.one_step(run, shapes, feed, total, tell)? {
+                return Ok(StepsEnd::Rewound);
             }
-            self.pace(course, &stage, started.elapsed(), tell);
-            self.hold(course, false);
-            let step = course.state.step;
+            self.pace(run, &stage, started.elapsed(), tell);
+            self.hold(run, false);
+            let step = run.state.step;
             let due = self.config.checkpoint.every.is_some_and(|every| step.is_multiple_of(every));
             // The end of an epoch is saved once it is tested.
             if due && !step.is_multiple_of(per_epoch) && step < total {
-                match self.save(course, shapes, tell) {
-                    Err(TrainError::Fault { fault, .. }) if course.held.is_some() => {
-                        return self.rewind(course, *fault, tell);
+                match self.save(run, shapes, tell) {
+                    Err(TrainError::Fault { fault, .. }) if run.held.is_some() => {
+                        return self.rewind(run, *fault, tell);
                     }
                     other => other?,
                 };
             }
         }
-        Ok(Stretch::Whole)
+        Ok(StepsEnd::Whole)
     }
 
     fn one_step<M: Trainable>(
         &self,
-        course: &mut Course<M>,
+        run: &mut RunState<M>,
         shapes: &[Shape],
         feed: Feed<'_>,
         total: u64,
-        tell: &mut dyn FnMut(&News),
-    ) -> Result<Stretch, TrainError> {
+        tell: &mut dyn FnMut(&TrainEvent),
+    ) -> Result<StepsEnd, TrainError> {
         let batch = feed.batch;
         if batch.samples() == 0 {
-            course.state.step += 1;
-            return Ok(Stretch::Whole);
+            run.state.step += 1;
+            return Ok(StepsEnd::Whole);
         }
         let optimizer = &self.config.optimizer;
-        let settings = self.settings(course.micro_batch);
+        let settings = self.settings(run.micro_batch);
         let order = StepOrder {
-            lr: optimizer.schedule.rate(optimizer.lr, course.state.step, optimizer.warmup, total),
-            checkpointing: course.checkpointing,
-            name_bad: course.bad_in_a_row + 1 >= BAD_STEPS,
+            lr: optimizer.schedule.rate(optimizer.lr, run.state.step, optimizer.warmup, total),
+            checkpointing: run.checkpointing,
+            name_bad: run.bad_in_a_row + 1 >= BAD_STEPS,
         };
-        let done = step(self.footing, &settings, order, &course.state, shapes, feed);
-        self.pass_on_faults(course, tell);
+        let done = step(self.footing, &settings, order, &run.state, shapes, feed);
+        self.pass_on_faults(run, tell);
         let done = match done {
             Ok(done) => done,
             Err(fault) if fault.root_cause() == STATE_LOST => {
-                return self.rewind(course, fault, tell);
+                return self.rewind(run, fault, tell);
             }
-            Err(fault) => return Err(self.save_and_stop(course, shapes, fault)),
+            Err(fault) => return Err(self.save_and_stop(run, shapes, fault)),
         };
-        course.checkpointing = done.checkpointing;
-        course.state = done.state;
+        run.checkpointing = done.checkpointing;
+        run.state = done.state;
         if done.finite {
-            course.bad_in_a_row = 0;
-            course.running.loss += done.loss;
-            course.running.correct += done.correct;
-            course.running.items += batch.items() as u64;
+            run.bad_in_a_row = 0;
+            run.running.loss += done.loss;
+            run.running.correct += done.correct;
+            run.running.items += batch.items() as u64;
         } else {
-            course.bad_in_a_row += 1;
-            course.running.skipped_steps += 1;
-            tell(&News::SkippedStep { step: course.state.step });
+            run.bad_in_a_row += 1;
+            run.running.skipped_steps += 1;
+            tell(&TrainEvent::SkippedStep { step: run.state.step });
             if let Some(bad) = done.bad {
                 let message = format!(
                     "{} steps in a row had inf or NaN; the first bad tensor is {bad}",
-                    course.bad_in_a_row
+                    run.bad_in_a_row
                 );
                 let fault = Fault::new(FaultKind::Numeric, crate::step::OPERATION, message)
-                    .on(course.state.device.to_string())
+                    .on(run.state.device.to_string())
                     .advise("lower `optimizer.lr`, set `clip_norm: 1`, or use `precision: fp32`");
-                return Err(self.save_and_stop(course, shapes, fault));
+                // These weights led here: going on from them would lead here again.
+                let step = run.state.step;
+                return Err(self.stopped(fault, step, self.best_checkpoint(run)));
             }
         }
-        let items = course.running.items.max(1) as f64;
-        tell(&News::Step {
-            step: course.state.step,
+        let items = run.running.items.max(1) as f64;
+        tell(&TrainEvent::Step {
+            step: run.state.step,
             of: total,
-            loss: course.running.loss / items,
-            accuracy: course.running.correct / items,
-            samples_per_second: self.speed(course),
+            loss: run.running.loss / items,
+            accuracy: run.running.correct / items,
+            samples_per_second: self.speed(run),
         });
-        Ok(Stretch::Whole)
+        Ok(StepsEnd::Whole)
     }
 
     /// Chooses how to load once the first steps have shown how long one takes.
     fn pace<M>(
         &self,
-        course: &mut Course<M>,
+        run: &mut RunState<M>,
         stage: &Stage,
         took: Duration,
-        tell: &mut dyn FnMut(&News),
+        tell: &mut dyn FnMut(&TrainEvent),
     ) {
-        if course.paces.len() == MEASURED_STEPS {
+        if run.paces.len() == MEASURED_STEPS {
             return;
         }
-        course.paces.push(took);
-        if course.paces.len() < MEASURED_STEPS {
+        run.paces.push(took);
+        if run.paces.len() < MEASURED_STEPS {
             return;
         }
-        let mut paces = course.paces[FIRST_STEPS..].to_vec();
+        let mut paces = run.paces[FIRST_STEPS..].to_vec();
         paces.sort_unstable();
         let step_seconds = paces[paces.len() / 2].as_secs_f64();
-        course.loading = course.loading.at_pace(self.config.loading, step_seconds);
-        let Loading { workers, prefetch, staging, load_seconds } = course.loading;
+        run.loading = run.loading.at_pace(self.config.loading, step_seconds);
+        let Loading { workers, prefetch, staging, load_seconds } = run.loading;
         stage.set_prefetch(prefetch);
         self.footing.journal().record(
             Event::new(EventKind::Note, "load")
@@ -351,30 +356,30 @@ impl Run<'_> {
                 .context("load_seconds", load_seconds)
                 .context("step_seconds", step_seconds),
         );
-        tell(&News::Loading { loading: course.loading, step_seconds });
+        tell(&TrainEvent::Loading { loading: run.loading, step_seconds });
     }
 
-    fn speed<M>(&self, course: &Course<M>) -> f64 {
-        let (since, step) = course.epoch_started;
+    fn speed<M>(&self, run: &RunState<M>) -> f64 {
+        let (since, step) = run.epoch_started;
         let of_a_step = self.effective_batch().min(self.order().samples);
-        let samples = (course.state.step - step) as f64 * of_a_step as f64;
+        let samples = (run.state.step - step) as f64 * of_a_step as f64;
         samples / since.elapsed().as_secs_f64().max(1e-9)
     }
 
-    fn pass_on_faults<M>(&self, course: &mut Course<M>, tell: &mut dyn FnMut(&News)) {
+    fn pass_on_faults<M>(&self, run: &mut RunState<M>, tell: &mut dyn FnMut(&TrainEvent)) {
         for notice in self.watch.drain() {
             match notice {
                 Notice::Fault { kind, device, message } => {
-                    let step = course.state.step + 1;
+                    let step = run.state.step + 1;
                     let fault = FaultReport { step, kind, device, message, recovery: None };
-                    tell(&News::Fault(fault.clone()));
-                    course.faults.push(fault);
+                    tell(&TrainEvent::Fault(fault.clone()));
+                    run.faults.push(fault);
                 }
                 Notice::Rung { rung, device, parts } => {
-                    if let Some(fault) = course.faults.last_mut() {
+                    if let Some(fault) = run.faults.last_mut() {
                         fault.recovery.get_or_insert_with(|| rung.clone());
                     }
-                    tell(&News::Recovery { rung, device, parts });
+                    tell(&TrainEvent::Recovery { rung, device, parts });
                 }
             }
         }

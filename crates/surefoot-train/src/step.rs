@@ -51,9 +51,9 @@ pub struct StepOrder {
 pub struct Done<M> {
     /// The state after it.
     pub state: State<M>,
-    /// The loss, summed over what was foretold.
+    /// The loss, summed over all predictions.
     pub loss: f64,
-    /// What was foretold right.
+    /// The number of right predictions.
     pub correct: f64,
     /// Whether all numbers were finite; if not, the weights are as before.
     pub finite: bool,
@@ -292,7 +292,7 @@ fn needs_witness(device: DeviceName) -> bool {
 mod tests {
     use super::*;
     use crate::batch::{Batch, HostBatch};
-    use crate::data::{Form, Sample};
+    use crate::data::{Form, Label, Sample, Target};
     use crate::model::Score;
     use burn::module::Module;
     use burn::nn::{BatchNorm, BatchNormConfig, Initializer, Linear, LinearConfig};
@@ -315,7 +315,7 @@ mod tests {
     impl Trainable for Normed {
         fn score(&self, batch: &Batch, _cast: Autocast) -> Score {
             let x = self.norm.forward(self.sums.forward(batch.dense()));
-            Score::of_classes(self.layer.forward(x), batch.targets.clone())
+            Score::of(self.layer.forward(x), batch)
         }
     }
 
@@ -329,10 +329,11 @@ mod tests {
             norm: BatchNormConfig::new(2).init(&device),
             layer: LinearConfig::new(2, 2).init(&device),
         };
-        let form = Form::Dense { channels: 2, height: 1, width: 1, classes: 2 };
+        let form = Form::Dense { channels: 2, height: 1, width: 1, target: Target::Classes(2) };
         let mut batch = HostBatch::new(form, 4);
         for (at, x) in [1.0, 2.0, 3.0, 6.0].into_iter().enumerate() {
-            batch.push(Sample::Dense { values: vec![x, 10.0 * x], label: at % 2 }).unwrap();
+            let label = Label::Class(at % 2);
+            batch.push(Sample::Dense { values: vec![x, 10.0 * x], label }).unwrap();
         }
         let shapes = parameters::shapes(&model);
         let rule = Rule::Sgd { momentum: 0.0, weight_decay: 0.0 };

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use surefoot::FaultKind;
 use surefoot::device::DeviceName;
 use surefoot::recover::{Policy, Rung};
-use surefoot_train::{News, TrainError};
+use surefoot_train::{TrainError, TrainEvent};
 
 /// Two devices add floats up in different orders.
 const TOLERANCE: f64 = 1e-3;
@@ -24,9 +24,9 @@ fn gpu() -> Option<(DeviceName, MutexGuard<'static, ()>)> {
     Some((device.name(), DEVICE.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
-fn steps(news: &[News]) -> Vec<u64> {
-    let step = |news: &News| match news {
-        News::Step { step, .. } => Some(*step),
+fn steps(news: &[TrainEvent]) -> Vec<u64> {
+    let step = |news: &TrainEvent| match news {
+        TrainEvent::Step { step, .. } => Some(*step),
         _ => None,
     };
     news.iter().filter_map(step).collect()

@@ -10,7 +10,7 @@ use surefoot::recover::Policy;
 use surefoot::{Fault, FaultKind, Footing};
 use surefoot_train::batch::HostBatch;
 use surefoot_train::config::{Config, ConfigError, ModelConfig};
-use surefoot_train::data::{self, DataError, Form, Sample};
+use surefoot_train::data::{self, DataError, Form, Label, Sample, Target};
 use surefoot_train::loader::Recipe;
 use surefoot_train::model::Builtin;
 use surefoot_train::optimizer::Rule;
@@ -185,7 +185,7 @@ fn noise(form: Form, samples: usize) -> Result<HostBatch, Fault> {
             })
             .collect();
         batch
-            .push(Sample::Dense { values, label: at % 10 })
+            .push(Sample::Dense { values, label: Label::Class(at % 10) })
             .map_err(|why| Fault::new(FaultKind::DataLoading, "noise", why))?;
     }
     Ok(batch)
@@ -204,14 +204,14 @@ fn made(model: ModelConfig, form: Form, samples: usize) -> Result<Own, Fault> {
 }
 
 pub(super) fn mlp(device: &OpenDevice, precision: Dtype) -> Result<TrainingStep, Fault> {
-    let form = Form::Dense { channels: 1, height: 28, width: 28, classes: 10 };
+    let form = Form::Dense { channels: 1, height: 28, width: 28, target: Target::Classes(10) };
     let own = made(ModelConfig::Mlp { hidden: vec![512, 256] }, form, 256)?;
     let what = |_| "784-512-256-10, 256 samples, AdamW".to_owned();
     TrainingStep::new(&own, what, device, precision)
 }
 
 pub(super) fn cnn(device: &OpenDevice, precision: Dtype) -> Result<TrainingStep, Fault> {
-    let form = Form::Dense { channels: 3, height: 32, width: 32, classes: 10 };
+    let form = Form::Dense { channels: 3, height: 32, width: 32, target: Target::Classes(10) };
     let own = made(ModelConfig::Cnn { width: 16, stages: 3 }, form, 16)?;
     let what = |_| "residual, 16 to 64 channels, 16 images of 32×32×3, AdamW".to_owned();
     TrainingStep::new(&own, what, device, precision)

@@ -189,7 +189,7 @@ impl Serve {
         let address = self.address(&keys)?;
         if self.footing.isolate {
             let grace = Duration::from_secs(u64::from(self.limits.timeout)) + LONGEST_END;
-            return supervise_with(terminal, global.open_journal()?, &[], grace);
+            return supervise_with(terminal, global.open_journal()?, &|_| Vec::new(), grace);
         }
         model_run::with_one_arena()?;
         // Taken before the model is loaded: a port that is in use is found out at once.

@@ -1,5 +1,9 @@
 //! `surefoot train`: trains what a configuration describes, and keeps at it when things fail.
 
+mod command;
+mod eval;
+mod failure;
+mod find_batch;
 mod options;
 mod page;
 mod record;
@@ -11,30 +15,27 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
-use surefoot::device::memory::Bytes;
 use surefoot::device::supervisor;
 use surefoot::journal::{Event, Journal};
 use surefoot::recover::Policy;
-use surefoot::{FaultKind, Footing};
+use surefoot::{Fault, FaultKind, Footing};
 use surefoot_report::live::Server;
 use surefoot_train::checkpoint::{
-    self, CheckpointError, Shelf, fresh_folder, has_run, latest_folder,
+    self, CheckpointFolder, Manifest, fresh_folder, has_run, latest_folder,
 };
-use surefoot_train::config::Config;
-use surefoot_train::data::{self, DataError, DataSet};
-use surefoot_train::evaluate::evaluate;
-use surefoot_train::loader::{Loading, Recipe};
+use surefoot_train::config::{self, Config};
+use surefoot_train::data::{self, DataSet};
 use surefoot_train::model::Builtin;
-use surefoot_train::state::State;
-use surefoot_train::step::StepSettings;
-use surefoot_train::{ConfigError, Run, TrainError, Watch, fit, parameters};
+use surefoot_train::report::FaultReport;
+use surefoot_train::{Run, Watch};
 
 use crate::args::{Global, flush};
 use crate::child::supervise_with;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use crate::watch;
+use command::ResumeCommand;
+use failure::{bad_checkpoint, bad_config, bad_data, bad_resume, bad_run, contradiction};
 use options::Options;
 use page::Page;
 use record::Record;
@@ -59,6 +60,7 @@ Examples:
   surefoot train configs/digits.yaml                  the digits that are built in
   surefoot train configs/digits.yaml --epochs 3 --set optimizer.lr=0.01
   surefoot train configs/digits.yaml --resume         go on where the last run stopped
+  surefoot train --resume=runs/digits/step-00000345.safetensors --epochs 30
   surefoot train --eval runs/digits/step-00000345.safetensors
   surefoot train configs/digits.yaml --find-batch     the largest and the fastest batch here
   surefoot train configs/digits.yaml --watch          see it live in a browser
@@ -67,12 +69,16 @@ Examples:
                                                       see recovery work")]
 pub(crate) struct Train {
     /// The configuration: data, model and how to train; see configs/
-    #[arg(value_name = "CONFIG", required_unless_present = "eval")]
+    #[arg(value_name = "CONFIG", required_unless_present_any = ["eval", "resume"])]
     config: Option<PathBuf>,
-    /// Go on from a checkpoint: this one (later ones are moved aside), or the latest of the last run
+    /// Go on from a checkpoint, with the configuration that it holds: this one (later ones are
+    /// moved aside), or the latest of the last run
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, require_equals = true, default_missing_value = LATEST)]
     resume: Option<PathBuf>,
-    /// Test a checkpoint instead of training; it knows its own configuration
+    /// Let what the command line or the configuration says win over the checkpoint to go on from
+    #[arg(long = "override", requires = "resume")]
+    overriding: bool,
+    /// Test a checkpoint instead of training; it knows its own configuration and classes
     #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["resume", "find_batch"])]
     eval: Option<PathBuf>,
     /// Find the largest batch that fits and the fastest one, instead of training
@@ -86,47 +92,47 @@ pub(crate) struct Train {
     /// Continue in this folder if there is a checkpoint in it: what --isolate gives its child
     #[arg(long, hide = true, value_name = "DIR")]
     supervised_folder: Option<PathBuf>,
+    /// The faults that ended earlier children, as JSON: what --isolate gives its child
+    #[arg(long, hide = true, value_name = "JSON")]
+    earlier_faults: Option<String>,
 }
 
-/// A configuration with its text and the keys that were overridden.
-struct Origin {
+/// What is to be done: a configuration with the keys that flags set, and where it begins.
+struct Job {
     config: Config,
-    text: String,
     flags: Vec<(String, String)>,
-}
-
-#[derive(Serialize)]
-struct Tested<'a> {
-    test_accuracy: f64,
-    test_loss: f64,
-    samples: usize,
-    skipped_samples: usize,
-    steps: u64,
-    device: String,
-    checkpoint: &'a Path,
+    data: DataSet,
+    checkpoints: CheckpointFolder,
+    resume: Option<PathBuf>,
 }
 
 impl Train {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
         if let Some(path) = &self.eval {
-            return self.evaluate(path, global, terminal);
+            return eval::eval(&self, path, global, terminal);
         }
-        let origin = self.read_config()?;
-        let folder = self.folder(&origin.config);
+        let flags = self.options.flags()?;
+        let config = match &self.config {
+            Some(path) => Some(Config::read(path, &flags).map_err(bad_config)?),
+            None => None,
+        };
+        let folder = self.folder(config.as_ref())?;
         if self.options.isolate {
-            let more: [OsString; 2] = ["--supervised-folder".into(), folder.into()];
-            return supervise_with(terminal, global.open_journal()?, &more, LONGEST_SAVE);
+            return self.supervise(folder, global, terminal);
         }
-        let data = data::open(&origin.config.data, origin.config.seed).map_err(bad_data)?;
-        let heard = Watch::default();
-        let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
-        let live = watch::start(self.watch, format!("Training {}", name.display()), terminal)?;
-        let journal = journal(global, &heard, live.as_ref())?;
-        let footing = self.footing(&origin.config, journal.clone())?;
         if self.find_batch {
-            return find_batch(&origin.config, &footing, &data, global, terminal);
+            let config = config.ok_or_else(|| Failure::usage("--find-batch needs a CONFIG"))?;
+            let data = data::open(&config.data, config.seed).map_err(bad_data)?;
+            let footing = self.footing(&config, global.open_journal()?)?;
+            return find_batch::find_batch(&config, &footing, &data, global, terminal);
         }
-        let exit = self.train(origin, &folder, &footing, &data, heard, global, terminal);
+        let job = self.job(config, flags, &folder, terminal)?;
+        let heard = Watch::default();
+        let name = self.name(job.checkpoints.folder());
+        let live = watch::start(self.watch, format!("Training {name}"), terminal)?;
+        let journal = journal(global, &heard, live.as_ref())?;
+        let footing = self.footing(&job.config, journal.clone())?;
+        let exit = self.train(job, &name, &footing, heard, global, terminal);
         flush(&journal, terminal);
         if let Some(live) = live {
             live.end();
@@ -134,12 +140,108 @@ impl Train {
         exit
     }
 
-    fn read_config(&self) -> Result<Origin, Failure> {
-        let path = self.config.as_deref().unwrap_or(Path::new(""));
-        let flags = self.options.flags()?;
-        let config = Config::read(path, &flags).map_err(bad_config)?;
-        let text = std::fs::read_to_string(path).unwrap_or_default();
-        Ok(Origin { config, text, flags })
+    /// Runs this in a child process, which is told of the faults that ended those before it.
+    fn supervise(
+        &self,
+        folder: PathBuf,
+        global: &Global,
+        terminal: &Terminal,
+    ) -> Result<Exit, Failure> {
+        let more = |deaths: &[Fault]| {
+            let folder = folder.clone().into_os_string();
+            let mut more: Vec<OsString> = vec!["--supervised-folder".into(), folder];
+            let reports: Vec<FaultReport> = deaths.iter().map(restarted_after).collect();
+            if let (false, Ok(json)) = (reports.is_empty(), serde_json::to_string(&reports)) {
+                more.extend(["--earlier-faults".into(), json.into()]);
+            }
+            more
+        };
+        supervise_with(terminal, global.open_journal()?, &more, LONGEST_SAVE)
+    }
+
+    /// What the run is called: by its configuration, or by its folder.
+    fn name(&self, folder: &Path) -> String {
+        let name = self.config.as_deref().and_then(Path::file_stem);
+        name.or(folder.file_name()).unwrap_or_default().display().to_string()
+    }
+
+    /// Resolves configuration, data and checkpoints. A folder for a new run is made only once its
+    /// data is known to be usable.
+    fn job(
+        &self,
+        config: Option<Config>,
+        flags: Vec<(String, String)>,
+        folder: &Path,
+        terminal: &Terminal,
+    ) -> Result<Job, Failure> {
+        if let (Some(config), None, None) = (&config, &self.resume, &self.supervised_folder) {
+            let data = opened(config, terminal)?;
+            let wanted = self.wanted_folder(Some(config));
+            let checkpoints =
+                CheckpointFolder::fresh(&wanted, config.checkpoint.keep).map_err(bad_checkpoint)?;
+            return Ok(Job { config: config.clone(), flags, data, checkpoints, resume: None });
+        }
+        let keep = config.as_ref().map_or(2, |config| config.checkpoint.keep);
+        let checkpoints = CheckpointFolder::new(folder, keep).map_err(bad_checkpoint)?;
+        match (self.checkpoint(&checkpoints, terminal)?, config) {
+            (Some(path), _) => self.resumed(path, flags, checkpoints, terminal),
+            (None, Some(config)) => {
+                let data = opened(&config, terminal)?;
+                Ok(Job { config, flags, data, checkpoints, resume: None })
+            }
+            (None, None) => Err(nothing_to_go_on_from(folder)),
+        }
+    }
+
+    /// Goes on from a checkpoint with its configuration; what contradicts that is refused unless
+    /// it is meant.
+    fn resumed(
+        &self,
+        path: PathBuf,
+        flags: Vec<(String, String)>,
+        checkpoints: CheckpointFolder,
+        terminal: &Terminal,
+    ) -> Result<Job, Failure> {
+        let manifest = checkpoint::read_manifest(&path).map_err(bad_checkpoint)?;
+        let file = match &self.config {
+            Some(file) => Some(std::fs::read_to_string(file).map_err(|error| {
+                Failure::usage(format!("{} can't be read", file.display())).caused_by(&error)
+            })?),
+            None => None,
+        };
+        let Manifest { config: stored, flags: stored_flags, data: known, .. } = &manifest;
+        let resumed =
+            config::resume(stored, stored_flags, file.as_deref(), &flags, self.overriding)
+                .map_err(bad_resume)?;
+        terminal.note(&format!("the configuration is that of {}", path.display()));
+        for difference in &resumed.differs_from_file {
+            if let Some(value) = &difference.stored {
+                terminal.note(&format!("  {} is {value}, as it was then", difference.key));
+            }
+        }
+        for difference in &resumed.changed {
+            terminal.note(&format!("  changed: {difference}"));
+        }
+        let config = resumed.config;
+        let learned = data::open(&config.data, config.seed).map_err(bad_data)?;
+        let differences = known.differences(&learned.description);
+        let data = match differences.is_empty() {
+            true => learned,
+            false if self.overriding => {
+                data::open_as(&config.data, config.seed, known).map_err(bad_data)?
+            }
+            false => {
+                let place = config.data.path.as_deref().unwrap_or(Path::new("the data"));
+                let why = format!(
+                    "{} is not what the run was trained on: {}",
+                    place.display(),
+                    differences.join("; ")
+                );
+                return Err(contradiction(&why));
+            }
+        };
+        tell_notes(&data, terminal);
+        Ok(Job { config, flags: resumed.flags, data, checkpoints, resume: Some(path) })
     }
 
     fn footing(&self, config: &Config, journal: Journal) -> Result<Footing, Failure> {
@@ -160,15 +262,19 @@ impl Train {
     }
 
     /// Where this run's checkpoints go, or where those that it goes on from are.
-    fn folder(&self, config: &Config) -> PathBuf {
+    fn folder(&self, config: Option<&Config>) -> Result<PathBuf, Failure> {
         if let Some(folder) = &self.supervised_folder {
-            return folder.clone();
+            return Ok(folder.clone());
         }
         let wanted = self.wanted_folder(config);
-        match &self.resume {
+        Ok(match &self.resume {
             Some(path) if path.as_os_str() == LATEST => match self.options.named_folder() {
                 // A folder that was named is the one that is meant.
                 Some(named) if has_run(named) => named.to_owned(),
+                None if config.is_none() => {
+                    return Err(Failure::usage("--resume alone doesn't say which run is meant")
+                        .hint("name its configuration, its folder (--folder DIR) or a checkpoint: --resume=FILE"));
+                }
                 _ => latest_folder(&wanted).unwrap_or(wanted),
             },
             Some(path) => match path.parent() {
@@ -178,19 +284,23 @@ impl Train {
                 None => wanted,
             },
             None => fresh_folder(&wanted),
-        }
+        })
     }
 
-    fn wanted_folder(&self, config: &Config) -> PathBuf {
+    fn wanted_folder(&self, config: Option<&Config>) -> PathBuf {
         let named = self.options.named_folder().map(Path::to_owned);
-        named.or_else(|| config.checkpoint.folder.clone()).unwrap_or_else(|| {
+        named.or_else(|| config?.checkpoint.folder.clone()).unwrap_or_else(|| {
             let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
             Path::new("runs").join(name)
         })
     }
 
     /// The checkpoint to go on from, if one is.
-    fn checkpoint(&self, shelf: &Shelf, terminal: &Terminal) -> Result<Option<PathBuf>, Failure> {
+    fn checkpoint(
+        &self,
+        checkpoints: &CheckpointFolder,
+        terminal: &Terminal,
+    ) -> Result<Option<PathBuf>, Failure> {
         let named = self.resume.clone().filter(|path| path.as_os_str() != LATEST);
         let restarted = self.supervised_folder.is_some() && supervisor::inherited().attempt > 0;
         if named.is_some() && !restarted {
@@ -199,63 +309,54 @@ impl Train {
         if self.resume.is_none() && !restarted {
             return Ok(None);
         }
-        let (latest, unreadable) = shelf.latest();
+        let (latest, unreadable) = checkpoints.latest();
         for error in unreadable {
             terminal.note(&format!("passed over: {error}"));
         }
         match latest {
             None if restarted => Ok(named),
-            None => Err(Failure::usage("there is nothing to go on from")
-                .because(format!("{} has no checkpoint", shelf.folder().display()))
-                .hint("train without --resume, or name a checkpoint: --resume=FILE")),
+            None => Err(nothing_to_go_on_from(checkpoints.folder())),
             found => Ok(found),
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn train(
         &self,
-        origin: Origin,
-        folder: &Path,
+        job: Job,
+        name: &str,
         footing: &Footing,
-        data: &DataSet,
         watch: Watch,
         global: &Global,
         terminal: &Terminal,
     ) -> Result<Exit, Failure> {
-        let Origin { config, text, flags } = origin;
+        let Job { config, flags, data, checkpoints, resume } = job;
         let device = footing.device().map_err(Failure::from)?;
         let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
-        let keep = config.checkpoint.keep;
-        let shelf = match (&self.resume, &self.supervised_folder) {
-            (None, None) => Shelf::fresh(&self.wanted_folder(&config), keep),
-            _ => Shelf::new(folder, keep),
-        };
-        let shelf = shelf.map_err(bad_checkpoint)?;
-        let folder = shelf.folder().to_owned();
-        let resume = self.checkpoint(&shelf, terminal)?;
+        let folder = checkpoints.folder().to_owned();
         listen_for_ctrl_c()?;
-        let mut show = Show::new(terminal, global, footing, &STOP);
+        let mut show = Show::new(terminal, global, footing, data.form().is_regression(), &STOP);
         let mut record = Record::new(footing, config.memory);
         let mut page = Page::new();
+        let command = ResumeCommand::new(&self.options, self.supervised_folder.is_some());
+        let earlier = self.earlier_faults.as_deref().map(serde_json::from_str);
         let run = Run {
             footing,
             config: &config,
-            origin: (text, flags),
-            data,
-            shelf,
+            flags,
+            data: &data,
+            checkpoints,
             watch,
             stop: &STOP,
+            earlier_faults: earlier.transpose().unwrap_or_default().unwrap_or_default(),
         };
-        let ended = run.train(model, resume.as_deref(), |news| {
-            record.tell(news);
-            page.tell(news);
-            show.tell(news);
+        let ended = run.train(model, resume.as_deref(), |event| {
+            record.tell(event);
+            page.tell(event);
+            show.tell(event);
         });
         show.end();
-        let report = ended.map_err(|error| bad_run(error, self.config.as_deref()))?;
-        let name = self.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
-        let page = match page.write(&folder, name.display().to_string(), &report) {
+        let report = ended.map_err(|error| bad_run(error, &config, &command))?;
+        let page = match page.write(&folder, name.to_owned(), &report) {
             Ok(path) => Some(path),
             Err(error) => {
                 terminal.note(&format!("the page of the run could not be written: {error}"));
@@ -263,110 +364,53 @@ impl Train {
             }
         };
         show.report(&report, &config, page.as_deref())?;
-        Ok(if report.interrupted { Exit::Interrupted } else { Exit::Done })
-    }
-
-    fn evaluate(&self, path: &Path, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
-        let story = checkpoint::read_story(path).map_err(bad_checkpoint)?;
-        let mut flags = story.flags.clone();
-        flags.extend(self.options.flags()?);
-        let config = Config::parse(&story.config, &flags).map_err(bad_config)?;
-        let data = data::open(&config.data, config.seed).map_err(bad_data)?;
-        let journal = journal(global, &Watch::default(), None)?;
-        let footing = self.footing(&config, journal.clone())?;
-        let device = footing.device().map_err(Failure::from)?;
-        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
-        let shapes = parameters::shapes(&model);
-        let (held, story) = checkpoint::read(path, &shapes).map_err(bad_checkpoint)?;
-        let state = State::from_held(held, model, device.name(), device.burn());
-        let recipe = Recipe {
-            source: data.test.clone(),
-            transform: data.transform.clone(),
-            on_bad_sample: config.data.on_bad_sample,
-            seed: None,
-        };
-        let unified = device.info.unified_memory;
-        let loading = Loading::choose(config.loading, &recipe, config.batch_size, unified);
-        let result = evaluate(&footing, &state, &recipe, config.batch_size, loading)
-            .map_err(Failure::from)?;
-        flush(&journal, terminal);
-        for what in &result.skipped {
-            terminal.note(&format!("left out: {what}"));
+        if report.interrupted {
+            terminal.note(&format!("go on with: {}", command.from(&report.checkpoint)));
+            return Ok(Exit::Interrupted);
         }
-        let tested = Tested {
-            test_accuracy: result.accuracy,
-            test_loss: result.loss,
-            samples: data.test.len() - result.skipped.len(),
-            skipped_samples: result.skipped.len(),
-            steps: story.step,
-            device: device.name().to_string(),
-            checkpoint: path,
-        };
-        if global.json {
-            terminal.json(&tested)?;
-        } else {
-            terminal.result(&format!(
-                "test accuracy {:.2} %, test loss {:.4}: {} samples, after {} steps, on {}\n",
-                100.0 * tested.test_accuracy,
-                tested.test_loss,
-                tested.samples,
-                tested.steps,
-                tested.device
-            ))?;
+        match report.epochs.is_empty() || report.test_loss.is_finite() {
+            true => Ok(Exit::Done),
+            false => Err(not_finite(report.test_loss)),
         }
-        Ok(Exit::Done)
     }
 }
 
-/// The most samples that `--find-batch` tries at once.
-const MOST: usize = 1 << 16;
+/// Opens the data of a new run.
+fn opened(config: &Config, terminal: &Terminal) -> Result<DataSet, Failure> {
+    let data = data::open(&config.data, config.seed).map_err(bad_data)?;
+    tell_notes(&data, terminal);
+    Ok(data)
+}
 
-fn find_batch(
-    config: &Config,
-    footing: &Footing,
-    data: &DataSet,
-    global: &Global,
-    terminal: &Terminal,
-) -> Result<Exit, Failure> {
-    let device = footing.device().map_err(Failure::from)?;
-    let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
-    let trials = fit::Trials {
-        footing,
-        state: &State::new(model, device.name()),
-        recipe: &Recipe {
-            source: data.train.clone(),
-            transform: data.transform.clone(),
-            on_bad_sample: config.data.on_bad_sample,
-            seed: Some(config.seed),
-        },
-        settings: StepSettings {
-            rule: config.optimizer.rule,
-            clip_norm: config.clip_norm,
-            micro_batch: MOST,
-        },
-        memory: config.memory,
-        most: MOST,
-        timed: true,
-    };
-    let fit = trials.run(|tried| {
-        terminal.note(&format!(
-            "{:>6} samples  {:>10.2} ms  {:>10.0} samples/s  {:>10} at most",
-            tried.batch,
-            1e3 * tried.seconds,
-            tried.samples_per_second,
-            Bytes(tried.memory)
-        ));
-    });
-    let fit = fit.map_err(Failure::from)?;
-    if global.json {
-        terminal.json(&fit)?;
-    } else {
-        terminal.result(&format!(
-            "largest batch   {}: {}\nfastest batch   {}\n",
-            fit.largest, fit.limit, fit.fastest
-        ))?;
+fn tell_notes(data: &DataSet, terminal: &Terminal) {
+    for note in &data.notes {
+        terminal.note(note);
     }
-    Ok(Exit::Done)
+}
+
+fn nothing_to_go_on_from(folder: &Path) -> Failure {
+    Failure::usage("there is nothing to go on from")
+        .because(format!("{} has no checkpoint that can be read", folder.display()))
+        .hint("train without --resume, or name a checkpoint: --resume=FILE")
+}
+
+/// A model whose test loss is no number is no result.
+fn not_finite(loss: f64) -> Failure {
+    let fault = Fault::new(FaultKind::Numeric, "evaluate", format!("the test loss is {loss}"))
+        .advise("lower `optimizer.lr`, set `clip_norm: 1`, or look for extreme values in the data");
+    Failure::from(fault)
+}
+
+/// How a fault that ended a child is told in the report of the run.
+fn restarted_after(fault: &Fault) -> FaultReport {
+    FaultReport {
+        // The child knows the step that it goes on from.
+        step: 0,
+        kind: fault.kind.to_string(),
+        device: fault.device.clone().unwrap_or_default(),
+        message: fault.root_cause().to_owned(),
+        recovery: Some("restart".to_owned()),
+    }
 }
 
 fn journal(global: &Global, watch: &Watch, live: Option<&Server>) -> Result<Journal, Failure> {
@@ -397,54 +441,4 @@ fn listen_for_ctrl_c() -> Result<(), Failure> {
         });
     }
     Ok(())
-}
-
-fn bad_config(error: ConfigError) -> Failure {
-    let failure = Failure::usage("the configuration is wrong").because(error.to_string());
-    match error.hint {
-        Some(hint) => failure.hint(hint),
-        None => failure,
-    }
-}
-
-fn bad_data(error: DataError) -> Failure {
-    let usual = "`data.path` says where it is; --set data.path=PATH gives another place";
-    let hint = error.hint.clone().unwrap_or_else(|| usual.to_owned());
-    Failure::usage("the data can't be used").because(error.to_string()).hint(hint)
-}
-
-fn bad_checkpoint(error: CheckpointError) -> Failure {
-    match error {
-        CheckpointError::InUse { .. } => Failure::usage("the folder can't be used")
-            .because(error.to_string())
-            .hint("wait until it ends, stop it, or train elsewhere: --folder DIR"),
-        _ => Failure::usage("the checkpoint can't be used").because(error.to_string()),
-    }
-}
-
-fn bad_run(error: TrainError, config: Option<&Path>) -> Failure {
-    match error {
-        TrainError::Fault { fault, step, saved } => {
-            let stop = format!("the run stopped after {step} steps");
-            let promise = match fault.kind {
-                // The weights that the checkpoint has may be what went wrong.
-                FaultKind::Numeric => "the last checkpoint, to go on with a lower learning rate",
-                _ => "nothing is lost",
-            };
-            let mut failure = Failure::from(*fault);
-            failure.because.insert(0, stop);
-            match (saved, config) {
-                (Some(saved), Some(config)) => failure.hint(format!(
-                    "{promise}: surefoot train {} --resume={}",
-                    config.display(),
-                    saved.display()
-                )),
-                _ => failure,
-            }
-        }
-        TrainError::Checkpoint(error) => bad_checkpoint(error),
-        other => Failure::usage("the run can't go on from there")
-            .because(other.to_string())
-            .hint("train with the same data, seed and batch size, or without --resume"),
-    }
 }

@@ -1,32 +1,36 @@
-//! Checkpoints: one safetensors file each, with the run's story as JSON in its metadata.
+//! Checkpoints: one safetensors file each, with the run's manifest as JSON in its metadata.
 //!
 //! A checkpoint is written to a temporary file beside its place, synced, and renamed, and the
 //! folder is synced after that. So at any moment each file in the folder that has a checkpoint's
-//! name is whole. One file holds all there is, so weights and story can't come apart.
+//! name is whole. One file holds all that is needed to go on with the run, to test the model and
+//! to use it: weights, optimizer state, the resolved configuration, and what the data means.
 //!
 //! Tensors: `model.PATH`, `first.PATH` and `second.PATH` (the optimizer's moments). Metadata:
-//! `surefoot`, a JSON object, see [`Story`].
+//! `surefoot`, a JSON object, see [`Manifest`], and `blake3`, a digest of the whole file.
 
 mod file;
+mod folder;
 mod lock;
-mod shelf;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::report::EpochReport;
+use crate::config::Entries;
+use crate::data::{DataDescription, Form, Target};
+use crate::report::{EpochReport, FaultReport};
 use crate::scale::LossScale;
 
-pub use file::{read, read_story, write};
-pub use shelf::{Shelf, fresh_folder, has_run, latest_folder};
+pub use file::{read, read_manifest, write};
+pub use folder::{CheckpointFolder, fresh_folder, has_run, latest_folder};
 
 /// The version of what is in the metadata.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// Everything about a run at one step that isn't a tensor.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Story {
+pub struct Manifest {
     /// The version of this object.
     pub version: u32,
     /// Steps done.
@@ -37,8 +41,7 @@ pub struct Story {
     pub scale: LossScale,
     /// What the order of the data depends on; a resumed run must have the same.
     pub order: Order,
-    /// Steps with inf or NaN since the last good one; 0 in files of earlier versions.
-    #[serde(default)]
+    /// Steps with inf or NaN since the last good one.
     pub bad_in_a_row: u32,
     /// The epoch that is under way.
     pub running: Running,
@@ -46,15 +49,20 @@ pub struct Story {
     pub epochs: Vec<EpochReport>,
     /// The best checkpoint so far.
     pub best: Option<Best>,
-    /// What a budget led to; none without one, and in files of earlier versions.
-    #[serde(default)]
+    /// What a budget led to; none without one.
     pub fitted: Option<Fitted>,
     /// Seconds of training so far.
     pub seconds: f64,
-    /// The configuration as it was read, so that a checkpoint explains itself.
-    pub config: String,
-    /// Keys that flags overrode.
+    /// The resolved configuration, defaults included.
+    pub config: Entries,
+    /// The keys of it that flags set, not the configuration file.
     pub flags: Vec<(String, String)>,
+    /// What the data means: classes, columns, vocabulary, normalisation.
+    pub data: DataDescription,
+    /// Faults that the run met so far.
+    pub faults: Vec<FaultReport>,
+    /// Samples that could not be read so far, by name.
+    pub unreadable: BTreeSet<String>,
 }
 
 /// How many samples are run at once to stay within a budget. A resumed run takes it over: in other
@@ -96,7 +104,6 @@ pub struct Running {
     pub(crate) correct: f64,
     pub(crate) items: u64,
     pub(crate) skipped_steps: u64,
-    pub(crate) skipped_samples: u64,
 }
 
 mod bits {
@@ -131,19 +138,26 @@ pub struct Best {
 }
 
 impl Best {
-    /// Whether a test with these results is better: by its accuracy, then by its loss. A loss that
-    /// is no number is the worst.
-    pub fn is_beaten_by(&self, accuracy: f64, loss: f64) -> bool {
-        let rank = |accuracy: f64, loss: f64| {
-            let number = |number: f64| if number.is_nan() { f64::NEG_INFINITY } else { number };
-            (number(accuracy), number(-loss))
-        };
-        rank(accuracy, loss) > rank(self.test_accuracy, self.test_loss)
+    /// The better of this and another test. Classifiers are compared by their accuracy, then by
+    /// their loss; models for text and numbers by their loss. A test whose loss is not finite is
+    /// never the best.
+    #[must_use]
+    pub fn or_better(best: Option<Self>, other: Self, form: Form) -> Option<Self> {
+        if !other.test_loss.is_finite() {
+            return best;
+        }
+        let by_accuracy = matches!(form, Form::Dense { target: Target::Classes(_), .. });
+        let rank = |one: &Self| (if by_accuracy { one.test_accuracy } else { 0.0 }, -one.test_loss);
+        match best {
+            Some(best) if rank(&best) >= rank(&other) => Some(best),
+            _ => Some(other),
+        }
     }
 }
 
 /// A checkpoint that can't be written or read.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum CheckpointError {
     /// The disk said no.
     #[error("{}: {source}", path.display())]
@@ -161,6 +175,12 @@ pub enum CheckpointError {
         /// The other run's process, if it could be told.
         process: Option<u32>,
     },
+    /// Its content is not what was written.
+    #[error("{}: it is damaged: its digest is not that of its content", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
     /// It is no checkpoint of this program.
     #[error("{}: {why}", path.display())]
     Wrong {
@@ -169,6 +189,14 @@ pub enum CheckpointError {
         /// What is wrong with it.
         why: String,
     },
+}
+
+impl CheckpointError {
+    /// Whether it could be written if there were room on the disk.
+    pub fn is_full_disk(&self) -> bool {
+        use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
 }
 
 fn named(process: Option<u32>) -> String {

@@ -3,8 +3,10 @@
 //! Every key has a default but `data.kind`, `model.kind` and the length of the run. A key that
 //! isn't known, or a value that can't be, is an error with its line.
 
+mod entries;
 mod error;
 mod read;
+mod resume;
 mod section;
 #[cfg(test)]
 mod tests;
@@ -19,7 +21,9 @@ use surefoot::recover::Policy;
 use crate::data::Augment;
 use crate::optimizer::{Rule, Schedule};
 
+pub use entries::Entries;
 pub use error::ConfigError;
+pub use resume::{Difference, ResumeError, Resumed, resume};
 
 /// A whole run.
 #[derive(Clone, Debug)]
@@ -30,7 +34,7 @@ pub struct Config {
     pub precision: Precision,
     /// A budget in bytes.
     pub memory: Option<u64>,
-    /// What all chance comes from.
+    /// The random seed.
     pub seed: u64,
     /// The samples.
     pub data: DataConfig,
@@ -93,8 +97,12 @@ pub struct DataConfig {
     pub size: usize,
     /// 1 for grey, 3 for colour, for images from a folder.
     pub channels: usize,
-    /// A table's column with the class.
+    /// A table's column with what is predicted.
     pub label: Option<String>,
+    /// A table's columns that are left out.
+    pub ignore: Vec<String>,
+    /// Whether a table's classes or numbers are predicted.
+    pub task: Task,
     /// A `tokenizer.json` for a text; character by character if none.
     pub tokenizer: Option<PathBuf>,
     /// Tokens of a piece of text.
@@ -131,6 +139,28 @@ impl DataKind {
     /// Its name in a configuration.
     pub fn as_str(self) -> &'static str {
         Self::WORDS.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
+    }
+}
+
+/// What is predicted from a table.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Task {
+    /// Classes, or numbers if the labels are many different numbers.
+    #[default]
+    Auto,
+    /// Classes.
+    Classify,
+    /// Numbers.
+    Regress,
+}
+
+impl Task {
+    const WORDS: [(&'static str, Self); 3] =
+        [("auto", Self::Auto), ("classify", Self::Classify), ("regress", Self::Regress)];
+
+    /// Its name in a configuration.
+    pub fn as_str(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, task)| *task == self).map_or("", |(word, _)| word)
     }
 }
 

@@ -5,7 +5,7 @@ use surefoot::device::memory::Bytes;
 use super::section::Section;
 use super::{
     CheckpointConfig, Config, ConfigError, DataConfig, DataKind, Length, LoadingConfig,
-    ModelConfig, OnBadSample, OnFault, OptimizerConfig, yaml,
+    ModelConfig, OnBadSample, OnFault, OptimizerConfig, Task, yaml,
 };
 use crate::data::Augment;
 use crate::optimizer::{Rule, Schedule};
@@ -23,6 +23,11 @@ impl Config {
         for (path, value) in flags {
             yaml::set(&mut root, path, value)?;
         }
+        Self::from_root(root)
+    }
+
+    /// Reads what was parsed.
+    pub(super) fn from_root(root: yaml::Node) -> Result<Self, ConfigError> {
         let mut root = Section::new("", root)?;
         let positive = |number: usize| number > 0;
         let config = Self {
@@ -142,6 +147,8 @@ fn data(mut section: Section) -> Result<DataConfig, ConfigError> {
             .number("channels", |n: usize| n == 1 || n == 3, "1 (grey) or 3 (colour)")?
             .unwrap_or(3),
         label: section.parsed("label")?,
+        ignore: section.texts("ignore")?.unwrap_or_default(),
+        task: section.choice("task", &Task::WORDS)?.unwrap_or_default(),
         tokenizer: section.parsed("tokenizer")?,
         length: section
             .number("length", |n: usize| (2..=65_536).contains(&n), "from 2 to 65536")?

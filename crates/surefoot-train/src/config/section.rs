@@ -131,6 +131,26 @@ impl Section {
         })
     }
 
+    /// A list of texts, or a single one.
+    pub(super) fn texts(&mut self, key: &'static str) -> Result<Option<Vec<String>>, ConfigError> {
+        let name = self.full_name(key);
+        let Some((line, node)) = self.take(key) else { return Ok(None) };
+        let items = match node.value {
+            Value::List(items) => items,
+            _ => vec![node],
+        };
+        let text = |item: Node| match item.value {
+            Value::Text(text) => Some(text),
+            _ => None,
+        };
+        items
+            .into_iter()
+            .map(text)
+            .collect::<Option<Vec<_>>>()
+            .map(Some)
+            .ok_or_else(|| ConfigError::at(line, format!("'{name}' must be a list of names")))
+    }
+
     /// A key that must be there.
     pub(super) fn missing(&self, key: &str, example: &str) -> ConfigError {
         let name = self.full_name(key);

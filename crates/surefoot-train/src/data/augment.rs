@@ -3,8 +3,8 @@
 
 use surefoot::device::supervisor;
 
-use super::{Form, Sample, Source, read_caught};
-use crate::chance::Chance;
+use super::{Form, Label, Normalisation, Sample, Source, read_caught};
+use crate::random::SeededRandom;
 
 /// Changes that make more of few images.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,68 +22,94 @@ const ENOUGH: usize = 5000;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Transform {
     form: Form,
-    mean: Vec<f32>,
-    scale: Vec<f32>,
+    normalisation: Normalisation,
+    target: Option<Normalisation>,
     augment: Augment,
 }
 
 impl Transform {
-    /// Learns each channel's mean and deviation from the samples, if `normalise`. Samples that
-    /// can't be read are passed over: they are told when they are needed.
+    /// A transform whose means and deviations are known: those of a checkpoint.
+    pub fn known(
+        form: Form,
+        normalisation: Normalisation,
+        target: Option<Normalisation>,
+        augment: Augment,
+    ) -> Self {
+        Self { form, normalisation, target, augment }
+    }
+
+    /// Learns each channel's mean and deviation from the samples, if `normalise`, and those of
+    /// numbers that are to be predicted in any case. Samples that can't be read are passed over:
+    /// they are reported when they are needed.
     pub fn learn(source: &dyn Source, normalise: bool, augment: Augment) -> Self {
         let form = source.form();
         let channels = match form {
             Form::Dense { channels, .. } => channels,
             Form::Text { .. } => 0,
         };
-        let (mut mean, mut scale) = (vec![0.0; channels], vec![1.0; channels]);
-        if normalise && channels > 0 {
+        let mut inputs = vec![Moments::default(); channels];
+        let mut targets = Moments::default();
+        let regression = form.is_regression();
+        if channels > 0 && (normalise || regression) {
             let every = source.len().div_ceil(ENOUGH).max(1);
-            let (mut sum, mut squares) = (vec![0.0f64; channels], vec![0.0f64; channels]);
-            let mut count = 0usize;
             let per_channel = form.size() / channels;
             for at in (0..source.len()).step_by(every) {
                 // Thousands of images from a slow disk take longer than a supervisor waits.
                 supervisor::still_alive();
-                let Ok(Sample::Dense { values, .. }) = read_caught(source, at) else { continue };
+                let Ok(Sample::Dense { values, label }) = read_caught(source, at) else { continue };
                 if values.len() != form.size() {
                     continue;
                 }
-                for (channel, values) in values.chunks_exact(per_channel).enumerate() {
-                    sum[channel] += values.iter().map(|v| f64::from(*v)).sum::<f64>();
-                    squares[channel] += values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+                for (moments, values) in inputs.iter_mut().zip(values.chunks_exact(per_channel)) {
+                    moments.add(values);
                 }
-                count += per_channel;
-            }
-            for channel in 0..channels {
-                let m = sum[channel] / count.max(1) as f64;
-                let variance = (squares[channel] / count.max(1) as f64 - m * m).max(0.0);
-                mean[channel] = m as f32;
-                // A channel that never changes says nothing; dividing by 0 would make it NaN.
-                scale[channel] =
-                    if variance > 1e-12 { (1.0 / variance.sqrt()) as f32 } else { 1.0 };
+                if let Label::Number(number) = label {
+                    targets.add(&[number]);
+                }
             }
         }
-        Self { form, mean, scale, augment }
+        let normalisation = match normalise {
+            true => normalisation_of(&inputs),
+            false => Normalisation::identity(channels),
+        };
+        let target = regression.then(|| normalisation_of(&[targets]));
+        Self { form, normalisation, target, augment }
     }
 
-    /// Normalises, and augments if there is a chance to draw from.
-    pub fn apply(&self, values: &mut Vec<f32>, chance: Option<Chance>) {
+    /// What is applied to the inputs.
+    pub fn normalisation(&self) -> &Normalisation {
+        &self.normalisation
+    }
+
+    /// What is applied to the numbers that are predicted, in regression.
+    pub fn target(&self) -> Option<&Normalisation> {
+        self.target.as_ref()
+    }
+
+    /// The label as the model learns it.
+    pub fn apply_to_label(&self, label: Label) -> Label {
+        match (label, &self.target) {
+            (Label::Number(number), Some(target)) => Label::Number(target.apply(0, number)),
+            _ => label,
+        }
+    }
+
+    /// Normalises, and augments if there is a random generator.
+    pub fn apply(&self, values: &mut Vec<f32>, random: Option<SeededRandom>) {
         let Form::Dense { channels, height, width, .. } = self.form else { return };
         let plane = height * width;
         for channel in 0..channels {
-            let (mean, scale) = (self.mean[channel], self.scale[channel]);
             for value in &mut values[channel * plane..(channel + 1) * plane] {
-                *value = (*value - mean) * scale;
+                *value = self.normalisation.apply(channel, *value);
             }
         }
-        let Some(mut chance) = chance else { return };
-        if self.augment.flip && chance.below(2) == 1 {
+        let Some(mut random) = random else { return };
+        if self.augment.flip && random.below(2) == 1 {
             values.chunks_exact_mut(width).for_each(<[f32]>::reverse);
         }
         if self.augment.crop > 0 {
             let reach = self.augment.crop;
-            let mut offset = || chance.below(2 * reach + 1) as isize - reach as isize;
+            let mut offset = || random.below(2 * reach + 1) as isize - reach as isize;
             let (down, right) = (offset(), offset());
             *values = shifted(values, channels, height, width, down, right);
         }
@@ -93,6 +119,35 @@ impl Transform {
     pub fn is_random(&self) -> bool {
         self.augment != Augment::default()
     }
+}
+
+/// Sums over the values of a channel.
+#[derive(Clone, Copy, Debug, Default)]
+struct Moments {
+    sum: f64,
+    squares: f64,
+    count: usize,
+}
+
+impl Moments {
+    fn add(&mut self, values: &[f32]) {
+        self.sum += values.iter().map(|v| f64::from(*v)).sum::<f64>();
+        self.squares += values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>();
+        self.count += values.len();
+    }
+}
+
+fn normalisation_of(channels: &[Moments]) -> Normalisation {
+    let of = |moments: &Moments| {
+        let count = moments.count.max(1) as f64;
+        let mean = moments.sum / count;
+        let variance = (moments.squares / count - mean * mean).max(0.0);
+        // A channel that never changes says nothing; dividing by 0 would make it NaN.
+        let scale = if variance > 1e-12 { (1.0 / variance.sqrt()) as f32 } else { 1.0 };
+        (mean as f32, scale)
+    };
+    let (mean, scale) = channels.iter().map(of).unzip();
+    Normalisation { mean, scale }
 }
 
 /// The image moved; what comes in from outside is 0, which is the mean once normalised.
@@ -125,6 +180,7 @@ fn shifted(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::data::Target;
     use crate::data::digits::digits;
 
     #[test]
@@ -134,7 +190,7 @@ mod tests {
         let (mut sum, mut squares, mut count) = (0.0, 0.0, 0.0);
         for at in 0..source.len() {
             let Ok(Sample::Dense { mut values, .. }) = source.read(at) else { panic!() };
-            transform.apply(&mut values, Some(Chance::of(&[1])));
+            transform.apply(&mut values, Some(SeededRandom::of(&[1])));
             sum += values.iter().map(|v| f64::from(*v)).sum::<f64>();
             squares += values.iter().map(|v| f64::from(v * v)).sum::<f64>();
             count += values.len() as f64;
@@ -151,14 +207,14 @@ mod tests {
         }
 
         fn form(&self) -> Form {
-            Form::Dense { channels: 1, height: 1, width: 2, classes: 2 }
+            Form::Dense { channels: 1, height: 1, width: 2, target: Target::Classes(2) }
         }
 
         fn read(&self, at: usize) -> Result<Sample, String> {
             match at {
-                0 => Ok(Sample::Dense { values: vec![1.0, 3.0], label: 0 }),
+                0 => Ok(Sample::Dense { values: vec![1.0, 3.0], label: Label::Class(0) }),
                 1 => panic!("no decoder is perfect"),
-                _ => Ok(Sample::Dense { values: vec![9.0; 8], label: 0 }),
+                _ => Ok(Sample::Dense { values: vec![9.0; 8], label: Label::Class(0) }),
             }
         }
 
@@ -170,7 +226,8 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_passed_over() {
         let transform = Transform::learn(&Bad, true, Augment::default());
-        assert_eq!((transform.mean[0], transform.scale[0]), (2.0, 1.0));
+        let learned = transform.normalisation();
+        assert_eq!((learned.mean[0], learned.scale[0]), (2.0, 1.0));
     }
 
     #[test]
@@ -185,14 +242,15 @@ mod tests {
         let source = digits().unwrap();
         let transform = Transform::learn(&source, true, Augment { flip: true, crop: 2 });
         let Ok(Sample::Dense { values, .. }) = source.read(5) else { panic!() };
-        let run = |chance: Option<Chance>| {
+        let run = |random: Option<SeededRandom>| {
             let mut values = values.clone();
-            transform.apply(&mut values, chance);
+            transform.apply(&mut values, random);
             values
         };
         assert_eq!(run(None), run(None));
-        assert_eq!(run(Some(Chance::of(&[3]))), run(Some(Chance::of(&[3]))));
-        let different = (0..20).filter(|seed| run(Some(Chance::of(&[*seed]))) != run(None)).count();
+        assert_eq!(run(Some(SeededRandom::of(&[3]))), run(Some(SeededRandom::of(&[3]))));
+        let different =
+            (0..20).filter(|seed| run(Some(SeededRandom::of(&[*seed]))) != run(None)).count();
         assert!(different > 10, "{different}");
     }
 }

@@ -2,10 +2,14 @@
 
 use std::path::Path;
 
-use super::{DataError, Form, Pixels, gzip};
+use super::{DataError, Form, Pixels, Target, gzip};
 
 const IMAGE: usize = 3 * 32 * 32;
 const CLASSES: u8 = 10;
+
+/// What the classes are called.
+pub(super) const NAMES: [&str; 10] =
+    ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"];
 
 /// The images of these files, one after the other.
 pub(super) fn cifar10(folder: &Path, files: &[&str]) -> Result<Pixels, DataError> {
@@ -33,14 +37,19 @@ pub(super) fn cifar10(folder: &Path, files: &[&str]) -> Result<Pixels, DataError
             pixels.extend(&record[1..]);
         }
     }
-    let form = Form::Dense { channels: 3, height: 32, width: 32, classes: usize::from(CLASSES) };
+    let form = Form::Dense {
+        channels: 3,
+        height: 32,
+        width: 32,
+        target: Target::Classes(usize::from(CLASSES)),
+    };
     Ok(Pixels::new(folder.display().to_string(), form, pixels, labels, 255.0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Sample, Source};
+    use crate::data::{Label, Sample, Source};
 
     #[test]
     fn records_are_read_and_bad_ones_are_named() {
@@ -51,7 +60,7 @@ mod tests {
         let set = cifar10(folder.path(), &["a.bin", "a.bin"]).unwrap();
         assert_eq!(set.len(), 2);
         let Sample::Dense { values, label } = set.read(1).unwrap() else { panic!() };
-        assert!(label == 3 && values == vec![1.0; IMAGE]);
+        assert!(label == Label::Class(3) && values == vec![1.0; IMAGE]);
         bytes[0] = 10;
         std::fs::write(folder.path().join("b.bin"), &bytes).unwrap();
         let error = cifar10(folder.path(), &["b.bin"]).unwrap_err().to_string();

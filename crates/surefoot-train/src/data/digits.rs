@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::{DataError, Form, Pixels, gzip};
+use super::{DataError, Form, Pixels, Target, gzip};
 
 const PACKED: &[u8] = include_bytes!("../../data/digits.csv.gz");
 const PIXELS: usize = 64;
@@ -30,14 +30,14 @@ pub(super) fn digits() -> Result<Pixels, DataError> {
         pixels.extend(numbers[..PIXELS].iter().map(|&pixel| pixel.min(DARKEST)));
         labels.push(numbers[PIXELS]);
     }
-    let form = Form::Dense { channels: 1, height: 8, width: 8, classes: 10 };
+    let form = Form::Dense { channels: 1, height: 8, width: 8, target: Target::Classes(10) };
     Ok(Pixels::new("the built-in digits", form, pixels, labels, f32::from(DARKEST)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Sample, Source};
+    use crate::data::{Label, Sample, Source};
 
     #[test]
     fn all_1797_digits_are_there_and_every_class_is() {
@@ -47,7 +47,8 @@ mod tests {
         for at in 0..digits.len() {
             let Sample::Dense { values, label } = digits.read(at).unwrap() else { panic!() };
             assert!(values.len() == 64 && values.iter().all(|v| (0.0..=1.0).contains(v)));
-            seen[label] += 1;
+            let Label::Class(class) = label else { panic!() };
+            seen[class] += 1;
         }
         assert!(seen.iter().all(|&count| count > 150), "{seen:?}");
     }

@@ -1,82 +1,144 @@
-//! A folder of images per class: PNG and JPEG, read when they are needed.
+//! A folder of images per class: PNG, JPEG and WebP at any depth, read when they are needed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use zune_jpeg::JpegDecoder;
-use zune_png::PngDecoder;
-use zune_png::zune_core::bytestream::ZCursor;
-use zune_png::zune_core::colorspace::ColorSpace;
-use zune_png::zune_core::options::DecoderOptions;
+use walkdir::WalkDir;
 
-use super::{DataError, Form, Sample, Source};
+use super::image::decode;
+use super::{DataError, Form, Label, Sample, Source, Target};
 
-/// An image with more pixels on a side is refused before it is unpacked.
-const LARGEST_SIDE: usize = 1 << 14;
+/// At most so many files that are no images are named.
+const NAMED: usize = 5;
 
 /// Images in folders that are named for their class.
 #[derive(Debug)]
 pub struct Folder {
     classes: Vec<String>,
     images: Vec<(PathBuf, usize)>,
+    ignored: Vec<PathBuf>,
     side: usize,
     channels: usize,
 }
 
 impl Folder {
-    /// Lists the images under `folder`; each is brought to `side`×`side` pixels in grey (1
-    /// channel) or colour (3).
-    pub fn list(folder: &Path, side: usize, channels: usize) -> Result<Self, DataError> {
-        let mut classes: Vec<(String, PathBuf)> = entries(folder)?
-            .into_iter()
-            .filter(|path| path.is_dir())
-            .map(|path| (file_name(&path), path))
-            .collect();
-        classes.sort();
-        let mut images = Vec::new();
-        for (class, (_, folder)) in classes.iter().enumerate() {
-            let mut files: Vec<PathBuf> =
-                entries(folder)?.into_iter().filter(|path| is_image(path)).collect();
-            files.sort();
-            if files.is_empty() {
-                return Err(DataError::new(folder, "this class has no .png, .jpg or .jpeg file"));
+    /// Lists the images under `folder`, also in folders inside the folder of a class; each is
+    /// brought to `side`×`side` pixels in grey (1 channel) or colour (3). With `known` classes,
+    /// the folders must be among them and get their numbers.
+    pub fn list(
+        folder: &Path,
+        side: usize,
+        channels: usize,
+        known: Option<&[String]>,
+    ) -> Result<Self, DataError> {
+        let mut found = class_folders(folder)?;
+        found.sort();
+        let classes = match known {
+            Some(known) => known.to_vec(),
+            None => found.iter().map(|(name, _)| name.clone()).collect(),
+        };
+        let (mut images, mut ignored) = (Vec::new(), Vec::new());
+        for (name, folder) in &found {
+            let Some(class) = classes.iter().position(|class| class == name) else {
+                return Err(unknown_class(folder, name, &classes));
+            };
+            let before = images.len();
+            for file in files(folder)? {
+                match is_image(&file) {
+                    true => images.push((file, class)),
+                    false => ignored.push(file),
+                }
             }
-            images.extend(files.into_iter().map(|file| (file, class)));
+            if images.len() == before {
+                return Err(DataError::new(
+                    folder,
+                    "this class has no .png, .jpg, .jpeg or .webp file",
+                ));
+            }
         }
-        if classes.len() < 2 {
+        if classes.len() < 2 || found.is_empty() {
             return Err(DataError::new(
                 folder,
-                format!("it has {} folders; at least 2 classes are needed", classes.len()),
+                format!("it has {} folders; at least 2 classes are needed", found.len()),
             )
             .hint("put the images of each class into a folder that is named for the class"));
         }
-        let classes = classes.into_iter().map(|(name, _)| name).collect();
-        Ok(Self { classes, images, side, channels })
+        Ok(Self { classes, images, ignored, side, channels })
     }
 
     /// The classes' names, in the order of their numbers.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
+
+    /// What is in the folders but is no image that can be read, in words; none if all is.
+    pub fn ignored(&self) -> Option<String> {
+        let names: Vec<String> =
+            self.ignored.iter().take(NAMED).map(|path| path.display().to_string()).collect();
+        let more = match self.ignored.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        (!names.is_empty()).then(|| {
+            let files = if self.ignored.len() == 1 { "file is" } else { "files are" };
+            format!(
+                "{} {files} no .png, .jpg, .jpeg or .webp and not used: {}{more}",
+                self.ignored.len(),
+                names.join(", ")
+            )
+        })
+    }
 }
 
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+pub(super) fn unknown_class(place: &Path, name: &str, known: &[String]) -> DataError {
+    DataError::new(place, format!("'{name}' is no class of the model"))
+        .hint(format!("its classes are {}", known.join(", ")))
+}
+
+/// The folders in `folder` that have a name, which is that of their class.
+fn class_folders(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataError> {
     let failed = |error: std::io::Error| DataError::new(folder, error.to_string());
-    let entries = fs::read_dir(folder).map_err(failed)?;
-    let paths: Result<Vec<PathBuf>, _> =
-        entries.map(|entry| entry.map(|entry| entry.path())).collect();
-    let mut paths = paths.map_err(failed)?;
-    paths.retain(|path| !file_name(path).starts_with('.'));
-    Ok(paths)
+    let mut folders = Vec::new();
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.is_dir() && !name.starts_with('.') {
+            folders.push((name, path));
+        }
+    }
+    Ok(folders)
 }
 
-fn file_name(path: &Path) -> String {
-    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+/// All files below a folder that are not hidden, in order. Sockets and pipes are listed too: they
+/// have no image's name, or are told as what they are when they are read.
+pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let hidden = |entry: &walkdir::DirEntry| {
+        entry.depth() > 0 && entry.file_name().to_string_lossy().starts_with('.')
+    };
+    let mut files = Vec::new();
+    let walk = WalkDir::new(folder).follow_links(true).sort_by_file_name();
+    for entry in walk.into_iter().filter_entry(|entry| !hidden(entry)) {
+        let entry = entry.map_err(|error| DataError::new(folder, error.to_string()))?;
+        if !entry.file_type().is_dir() {
+            files.push(entry.into_path());
+        }
+    }
+    Ok(files)
 }
 
-fn is_image(path: &Path) -> bool {
+pub(super) fn is_image(path: &Path) -> bool {
     let extension = path.extension().map(|end| end.to_string_lossy().to_ascii_lowercase());
-    extension.is_some_and(|end| matches!(end.as_str(), "png" | "jpg" | "jpeg"))
+    extension.is_some_and(|end| matches!(end.as_str(), "png" | "jpg" | "jpeg" | "webp"))
+}
+
+/// The numbers of an image file. A pipe or a device is refused: reading it could take for ever.
+pub(super) fn read_image(path: &Path, side: usize, channels: usize) -> Result<Vec<f32>, String> {
+    let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
+    if !metadata.is_file() {
+        return Err("it is no regular file".to_owned());
+    }
+    let bytes = fs::read(path).map_err(|error| error.to_string())?;
+    Ok(decode(bytes)?.fit(side, channels))
 }
 
 impl Source for Folder {
@@ -89,15 +151,14 @@ impl Source for Folder {
             channels: self.channels,
             height: self.side,
             width: self.side,
-            classes: self.classes.len(),
+            target: Target::Classes(self.classes.len()),
         }
     }
 
     fn read(&self, at: usize) -> Result<Sample, String> {
         let (path, label) = &self.images[at];
-        let bytes = fs::read(path).map_err(|error| error.to_string())?;
-        let image = decode(bytes)?;
-        Ok(Sample::Dense { values: image.fit(self.side, self.channels), label: *label })
+        let values = read_image(path, self.side, self.channels)?;
+        Ok(Sample::Dense { values, label: Label::Class(*label) })
     }
 
     fn name(&self, at: usize) -> String {
@@ -105,94 +166,10 @@ impl Source for Folder {
     }
 }
 
-/// An image as it was unpacked: pixels of 1 to 4 components.
-struct Image {
-    width: usize,
-    height: usize,
-    components: usize,
-    bytes: Vec<u8>,
-}
-
-/// What the bytes are is told by the bytes, not by the file's name.
-fn decode(bytes: Vec<u8>) -> Result<Image, String> {
-    let options = DecoderOptions::default()
-        .set_max_width(LARGEST_SIDE)
-        .set_max_height(LARGEST_SIDE)
-        .png_set_strip_to_8bit(true)
-        .jpeg_set_out_colorspace(ColorSpace::RGB);
-    let (size, components, bytes) = if bytes.starts_with(b"\x89PNG") {
-        let mut decoder = PngDecoder::new_with_options(ZCursor::new(bytes), options);
-        let bytes =
-            decoder.decode_raw().map_err(|error| format!("it is no whole PNG: {error:?}"))?;
-        let components = decoder.colorspace().map_or(0, |space| space.num_components());
-        (decoder.dimensions(), components, bytes)
-    } else if bytes.starts_with(b"\xff\xd8") {
-        let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-        let bytes = decoder.decode().map_err(|error| format!("it is no whole JPEG: {error:?}"))?;
-        (decoder.dimensions(), 3, bytes)
-    } else {
-        return Err("it is neither PNG nor JPEG".to_owned());
-    };
-    let (width, height) = size.unwrap_or_default();
-    if components == 0 || bytes.len() != width * height * components || bytes.is_empty() {
-        return Err("it was unpacked to another size than its head says".to_owned());
-    }
-    Ok(Image { width, height, components, bytes })
-}
-
-impl Image {
-    /// This image in `side`×`side` pixels, channel by channel, from 0 to 1. Each new pixel is
-    /// the mean of the old ones that it covers, so that no detail is picked by accident.
-    fn fit(&self, side: usize, channels: usize) -> Vec<f32> {
-        let mut values = Vec::with_capacity(channels * side * side);
-        for channel in 0..channels {
-            for row in 0..side {
-                let rows = covered(row, side, self.height);
-                for column in 0..side {
-                    let columns = covered(column, side, self.width);
-                    let mut sum = 0.0;
-                    for y in rows.clone() {
-                        for x in columns.clone() {
-                            sum += self.value(y * self.width + x, channel, channels);
-                        }
-                    }
-                    values.push(sum / (rows.len() * columns.len()) as f32);
-                }
-            }
-        }
-        values
-    }
-
-    fn value(&self, pixel: usize, channel: usize, channels: usize) -> f32 {
-        let at = pixel * self.components;
-        let byte = |component: usize| f32::from(self.bytes[at + component]) / 255.0;
-        match (self.components, channels) {
-            (1 | 2, _) => byte(0),
-            (_, 1) => 0.299 * byte(0) + 0.587 * byte(1) + 0.114 * byte(2),
-            _ => byte(channel),
-        }
-    }
-}
-
-/// The old pixels that the new pixel `at` of `side` covers; at least one.
-fn covered(at: usize, side: usize, old: usize) -> std::ops::Range<usize> {
-    let start = at * old / side;
-    start..((at + 1) * old / side).max(start + 1)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    /// A PNG of 2×1 grey pixels, black and white.
-    const TINY: &[u8] = &[
-        0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0x00, 0x00, 0x00, 0x0d, 0x49, 0x48, 0x44,
-        0x52, 0x00, 0x00, 0x00, 0x02, 0x00, 0x00, 0x00, 0x01, 0x08, 0x00, 0x00, 0x00, 0x00, 0xd1,
-        0x49, 0x20, 0x56, 0x00, 0x00, 0x00, 0x0b, 0x49, 0x44, 0x41, 0x54, 0x78, 0x9c, 0x63, 0x60,
-        0xf8, 0x0f, 0x00, 0x01, 0x02, 0x01, 0x00, 0x42, 0xbe, 0xbc, 0x68, 0x00, 0x00, 0x00, 0x00,
-        0x49, 0x45, 0x4e, 0x44, 0xae, 0x42, 0x60, 0x82,
-    ];
+    use crate::data::image::tests::{TINY, tiny_webp};
 
     fn classes(names: &[&str]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -207,11 +184,51 @@ mod tests {
     fn images_are_found_by_class_and_brought_to_size() {
         let folder = classes(&["dog", "cat"]);
         fs::write(folder.path().join("dog/notes.txt"), "x").unwrap();
-        let images = Folder::list(folder.path(), 2, 3).unwrap();
+        let images = Folder::list(folder.path(), 2, 3, None).unwrap();
         assert_eq!(images.classes(), ["cat", "dog"]);
         assert_eq!(images.len(), 2);
         let values = [0.0, 1.0, 0.0, 1.0].repeat(3);
-        assert_eq!(images.read(1).unwrap(), Sample::Dense { values, label: 1 });
+        assert_eq!(images.read(1).unwrap(), Sample::Dense { values, label: Label::Class(1) });
+        let ignored = images.ignored().unwrap();
+        assert!(ignored.starts_with("1 file is no") && ignored.contains("notes.txt"), "{ignored}");
+    }
+
+    #[test]
+    fn images_in_nested_folders_and_webp_are_read() {
+        let folder = classes(&["dog", "cat"]);
+        fs::create_dir_all(folder.path().join("dog/young/small")).unwrap();
+        fs::write(folder.path().join("dog/young/small/b.webp"), tiny_webp()).unwrap();
+        let images = Folder::list(folder.path(), 2, 1, None).unwrap();
+        assert_eq!(images.len(), 3);
+        assert!(images.name(2).ends_with("small/b.webp"), "{}", images.name(2));
+        let values = vec![0.0, 1.0, 0.0, 1.0];
+        assert_eq!(images.read(2).unwrap(), Sample::Dense { values, label: Label::Class(1) });
+        assert_eq!(images.ignored(), None);
+    }
+
+    #[test]
+    fn known_classes_keep_their_numbers_and_others_are_named() {
+        let folder = classes(&["dog", "bird"]);
+        let known = ["ant", "bird", "cat", "dog"].map(str::to_owned);
+        let images = Folder::list(folder.path(), 2, 1, Some(&known)).unwrap();
+        let labels = |at: usize| match images.read(at) {
+            Ok(Sample::Dense { label, .. }) => label,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([labels(0), labels(1)], [Label::Class(1), Label::Class(3)]);
+        let error = Folder::list(folder.path(), 2, 1, Some(&known[..3])).unwrap_err();
+        assert!(error.why.contains("'dog'") && error.hint.unwrap().contains("ant, bird, cat"));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_among_the_images_is_a_bad_sample_and_does_not_hang() {
+        let folder = classes(&["a", "b"]);
+        let pipe = folder.path().join("a/pipe.png");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+        assert!(made.success());
+        let images = Folder::list(folder.path(), 2, 1, None).unwrap();
+        assert_eq!(images.read(1).unwrap_err(), "it is no regular file");
     }
 
     #[test]
@@ -219,22 +236,11 @@ mod tests {
         let folder = classes(&["a", "b"]);
         fs::write(folder.path().join("a/broken.png"), &TINY[..40]).unwrap();
         fs::write(folder.path().join("a/text.jpg"), "hello").unwrap();
-        let images = Folder::list(folder.path(), 4, 1).unwrap();
+        let images = Folder::list(folder.path(), 4, 1, None).unwrap();
         assert!(images.read(0).is_ok());
         assert!(images.read(1).unwrap_err().contains("PNG"));
         assert!(images.name(1).ends_with("broken.png"));
         assert!(images.read(2).unwrap_err().contains("neither"));
-        assert!(Folder::list(&folder.path().join("a"), 4, 1).unwrap_err().hint.is_some());
-    }
-
-    proptest! {
-        #[test]
-        fn every_new_pixel_covers_old_ones_and_none_is_left_out(side in 1usize..50, old in 1usize..200) {
-            for at in 0..side {
-                let range = covered(at, side, old);
-                prop_assert!(!range.is_empty() && range.end <= old);
-            }
-            prop_assert_eq!(covered(side - 1, side, old).end, old);
-        }
+        assert!(Folder::list(&folder.path().join("a"), 4, 1, None).unwrap_err().hint.is_some());
     }
 }

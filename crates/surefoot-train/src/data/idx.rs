@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use super::{DataError, Form, Pixels, first_of, gzip};
+use super::{DataError, Form, Pixels, Target, first_of, gzip};
 
-/// The images and labels of one set: `train` or `t10k`.
-pub(super) fn mnist(folder: &Path, set: &str) -> Result<Pixels, DataError> {
+/// The images and labels of one set: `train` or `t10k`. There are at least `classes` classes.
+pub(super) fn mnist(folder: &Path, set: &str, classes: usize) -> Result<Pixels, DataError> {
     let find = |what: &str| {
         let dashed = format!("{set}-{what}");
         let dotted = dashed.replace("-idx", ".idx");
@@ -23,8 +23,14 @@ pub(super) fn mnist(folder: &Path, set: &str) -> Result<Pixels, DataError> {
             format!("it has {label_count} labels for {count} images"),
         ));
     }
-    let classes = label_bytes.iter().max().map_or(1, |&label| usize::from(label) + 1).max(2);
-    let form = Form::Dense { channels: 1, height: *height, width: *width, classes };
+    let seen = label_bytes.iter().max().map_or(1, |&label| usize::from(label) + 1);
+    let classes = seen.max(classes);
+    let form = Form::Dense {
+        channels: 1,
+        height: *height,
+        width: *width,
+        target: Target::Classes(classes),
+    };
     Ok(Pixels::new(images.display().to_string(), form, pixels, label_bytes, 255.0))
 }
 
@@ -56,7 +62,7 @@ fn idx(path: &Path, bytes: Vec<u8>) -> Result<(Vec<usize>, Vec<u8>), DataError> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{Sample, Source};
+    use crate::data::{Label, Sample, Source};
     use proptest::prelude::*;
 
     pub(crate) fn idx_bytes(sizes: &[u32], data: &[u8]) -> Vec<u8> {
@@ -74,15 +80,15 @@ mod tests {
         };
         write("train-images-idx3-ubyte", idx_bytes(&[2, 2, 2], &[0, 255, 0, 0, 1, 2, 3, 4]));
         write("train-labels-idx1-ubyte", idx_bytes(&[2], &[7, 1]));
-        let set = mnist(folder.path(), "train").unwrap();
+        let set = mnist(folder.path(), "train", 2).unwrap();
         assert_eq!(
             set.read(0).unwrap(),
-            Sample::Dense { values: vec![0.0, 1.0, 0.0, 0.0], label: 7 }
+            Sample::Dense { values: vec![0.0, 1.0, 0.0, 0.0], label: Label::Class(7) }
         );
         write("train-labels-idx1-ubyte", idx_bytes(&[3], &[7, 1]));
-        let error = mnist(folder.path(), "train").unwrap_err().to_string();
+        let error = mnist(folder.path(), "train", 2).unwrap_err().to_string();
         assert!(error.contains("train-labels") && error.contains("2 bytes"), "{error}");
-        let missing = mnist(folder.path(), "t10k").unwrap_err().to_string();
+        let missing = mnist(folder.path(), "t10k", 2).unwrap_err().to_string();
         assert!(missing.contains("t10k-images-idx3-ubyte.gz"), "{missing}");
     }
 

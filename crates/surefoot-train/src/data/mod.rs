@@ -5,31 +5,38 @@
 
 mod augment;
 mod cifar;
+mod description;
 mod digits;
 mod folder;
 mod gzip;
 mod idx;
+mod image;
 mod open;
 mod pixels;
 mod subset;
 mod table;
 mod text;
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 pub use augment::{Augment, Transform};
+pub use description::{DataDescription, Normalisation};
 pub use folder::Folder;
-pub use open::{DataSet, open};
+pub use open::{DataSet, open, open_as};
 pub use pixels::Pixels;
 pub use subset::{Subset, split};
-pub use table::Table;
-pub use text::Text;
+pub use table::{Table, TableOptions};
+pub use text::{Text, Vocabulary};
 
 /// What a source's samples look like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Form {
-    /// Numbers in channels, rows and columns, each sample with one class.
+    /// Numbers in channels, rows and columns, each sample with one class or number to predict.
     Dense {
         /// Channels: 1 for grey, 3 for colour, the number of features for a table.
         channels: usize,
@@ -37,16 +44,36 @@ pub enum Form {
         height: usize,
         /// Columns.
         width: usize,
-        /// How many classes there are.
-        classes: usize,
+        /// What is predicted.
+        target: Target,
     },
-    /// Tokens of a text, each to be foretold from those before it.
+    /// Tokens of a text, each to be predicted from those before it.
     Text {
         /// How many different tokens there are.
         vocabulary: usize,
         /// Tokens in a sample.
         length: usize,
     },
+}
+
+/// What is predicted for a sample of numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// One of so many classes.
+    Classes(usize),
+    /// A number (regression).
+    Number,
+}
+
+impl Target {
+    /// The number of outputs that a model needs for it.
+    pub fn outputs(self) -> usize {
+        match self {
+            Self::Classes(count) => count,
+            Self::Number => 1,
+        }
+    }
 }
 
 impl Form {
@@ -58,27 +85,74 @@ impl Form {
         }
     }
 
-    /// Foretold things in one sample: one class, or each token.
+    /// Predictions for one sample: one class or number, or each token.
     pub fn items(&self) -> usize {
         match *self {
             Self::Dense { .. } => 1,
             Self::Text { length, .. } => length,
         }
     }
+
+    /// The number of outputs of a model for it: classes, tokens, or one number.
+    pub fn outputs(&self) -> usize {
+        match *self {
+            Self::Dense { target, .. } => target.outputs(),
+            Self::Text { vocabulary, .. } => vocabulary,
+        }
+    }
+
+    /// Whether numbers are predicted, not classes or tokens.
+    pub fn is_regression(&self) -> bool {
+        matches!(self, Self::Dense { target: Target::Number, .. })
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Dense { channels, height: 1, width: 1, target } => {
+                write!(f, "{channels} numbers for {target}")
+            }
+            Self::Dense { channels, height, width, target } => {
+                write!(f, "{channels}×{height}×{width} pixels for {target}")
+            }
+            Self::Text { vocabulary, length } => {
+                write!(f, "pieces of {length} tokens out of {vocabulary}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Classes(count) => write!(f, "{count} classes"),
+            Self::Number => f.write_str("a number"),
+        }
+    }
+}
+
+/// What is right for a sample.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Label {
+    /// Its class.
+    Class(usize),
+    /// Its number, in regression.
+    Number(f32),
 }
 
 /// One sample.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Sample {
-    /// Numbers and their class.
+    /// Numbers and what is right for them.
     Dense {
         /// The numbers, channel by channel, row by row.
         values: Vec<f32>,
-        /// The class.
-        label: usize,
+        /// The class or number to predict.
+        label: Label,
     },
     /// One token more than the form's length: each but the last is read, each but the first
-    /// foretold.
+    /// predicted.
     Tokens(Vec<u32>),
 }
 

@@ -1,6 +1,6 @@
 //! Images in memory, a byte a pixel.
 
-use super::{Form, Sample, Source};
+use super::{Form, Label, Sample, Source};
 
 /// Images of one size with their classes.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Source for Pixels {
         let size = self.form.size();
         let pixels = &self.pixels[at * size..(at + 1) * size];
         let values = pixels.iter().map(|&pixel| f32::from(pixel) / self.brightest).collect();
-        Ok(Sample::Dense { values, label: usize::from(self.labels[at]) })
+        Ok(Sample::Dense { values, label: Label::Class(usize::from(self.labels[at])) })
     }
 
     fn name(&self, at: usize) -> String {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Form, Sample, Source};
-use crate::chance::Chance;
+use crate::random::SeededRandom;
 
 /// The samples of a source that are listed, in that order.
 pub struct Subset {
@@ -33,7 +33,7 @@ impl Source for Subset {
 /// Both keep at least one sample if there are two.
 pub fn split(source: Arc<dyn Source>, share: f64, seed: u64) -> (Subset, Subset) {
     let count = source.len();
-    let order = Chance::of(&[seed, 0x5911]).permutation(count);
+    let order = SeededRandom::of(&[seed, 0x5911]).permutation(count);
     let test = ((count as f64 * share).round() as usize).clamp(1, count.saturating_sub(1).max(1));
     let (mut test, mut train) =
         (order[..test.min(count)].to_vec(), order[test.min(count)..].to_vec());

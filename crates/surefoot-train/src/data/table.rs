@@ -1,97 +1,215 @@
-//! Tables: a CSV file with numbers and a class in each line.
+//! Tables: a CSV file with numbers and a class, or a number to predict, in each line.
+//!
+//! A line that can't be used is one bad sample, named with its line. What is wrong with a whole
+//! column (text where numbers are needed, a column that the model needs and that isn't there) is
+//! an error of the file.
 
-use std::collections::BTreeMap;
+mod columns;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::{DataError, Form, Sample, Source, gzip};
+use super::folder::unknown_class;
+use super::{DataDescription, DataError, Form, Label, Sample, Source, Target, gzip};
+use crate::config::Task;
+use columns::Columns;
 
-/// Numbers with their classes, in memory.
+/// A column with more different whole numbers than this, and than a tenth of its lines, is
+/// taken for numbers to predict, not for classes.
+const MOST_CLASSES_OF_NUMBERS: usize = 20;
+
+/// Numbers with their labels, in memory.
 #[derive(Debug)]
 pub struct Table {
     name: String,
-    features: usize,
+    columns: Vec<String>,
+    label: String,
     classes: Vec<String>,
+    regression: bool,
     rows: Vec<Row>,
+    notes: Vec<String>,
 }
 
-/// A line's numbers and class, or what is wrong with it.
-type Parsed = Result<(Vec<f32>, String), String>;
+/// How a table is read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TableOptions<'a> {
+    /// The column to predict: its heading, or a number from 1; the last if none.
+    pub label: Option<&'a str>,
+    /// Columns that are left out, by heading or number.
+    pub ignore: &'a [String],
+    /// Whether classes or numbers are predicted.
+    pub task: Task,
+    /// What is known from training: columns and classes are matched by name.
+    pub known: Option<&'a DataDescription>,
+    /// Whether the column to predict may be missing, as in data to predict from.
+    pub unlabelled: bool,
+}
 
 #[derive(Debug)]
 struct Row {
-    line: usize,
-    content: Result<(Vec<f32>, usize), String>,
+    line: u64,
+    content: Result<(Vec<f32>, Label), String>,
 }
 
+/// A line's numbers and the text of its label, or what is wrong with it.
+type Parsed = Result<(Vec<f32>, String), String>;
+
 impl Table {
-    /// Reads a file whose `label` column (its heading, or a number from 1; the last if none)
-    /// holds the class. A first line that isn't all numbers is the heading.
-    pub fn read(path: &Path, label: Option<&str>) -> Result<Self, DataError> {
-        let bytes = gzip::read(path)?;
-        let text =
-            String::from_utf8(bytes).map_err(|_| DataError::new(path, "it is no UTF-8 text"))?;
-        Self::parse(path, &text, label)
+    /// Reads a file, packed with gzip or not. A first line that isn't all numbers is the heading.
+    pub fn read(path: &Path, options: TableOptions<'_>) -> Result<Self, DataError> {
+        Self::parse(path, &gzip::read(path)?, options)
     }
 
-    fn parse(path: &Path, text: &str, label: Option<&str>) -> Result<Self, DataError> {
-        let mut lines = text
-            .lines()
-            .enumerate()
-            .filter(|(_, line)| !line.trim().is_empty())
-            .map(|(at, line)| (at + 1, fields(line)))
-            .peekable();
-        let Some((_, first)) = lines.peek().cloned() else {
-            return Err(DataError::new(path, "it is empty"));
+    /// Reads the bytes of a file; `path` is what they are called in errors.
+    pub fn parse(path: &Path, bytes: &[u8], options: TableOptions<'_>) -> Result<Self, DataError> {
+        let mut lines = records(path, bytes)?;
+        let columns = Columns::find(path, &mut lines, options)?;
+        columns.check_text(path, &lines)?;
+        let parsed: Vec<(u64, Parsed)> =
+            lines.iter().map(|(line, fields)| (*line, columns.row(fields))).collect();
+        let mut notes = columns.notes.clone();
+        let regression = is_regression(&parsed, options, &columns, &mut notes);
+        let classes = match (regression, options.known) {
+            _ if columns.label.is_none() => {
+                options.known.map(|known| known.classes.clone()).unwrap_or_default()
+            }
+            (true, _) => Vec::new(),
+            (false, Some(known)) => known_classes(path, &parsed, known)?,
+            (false, None) => learned_classes(path, &parsed, &columns)?,
         };
-        if first.len() < 2 {
-            return Err(DataError::new(path, "its first line has no comma")
-                .hint("a line holds numbers and a class, separated by commas"));
-        }
-        let numeric = first.iter().filter(|field| field.parse::<f32>().is_ok()).count();
-        let heading = (numeric + 1 < first.len()).then(|| lines.next()).flatten();
-        let column = label_column(path, &first, heading.is_some(), label)?;
-        let mut names: BTreeMap<String, usize> = BTreeMap::new();
-        let parsed: Vec<(usize, Parsed)> = lines
-            .map(|(line, fields)| {
-                let row = row(&fields, first.len(), column);
-                if let Ok((_, class)) = &row {
-                    names.entry(class.clone()).or_default();
-                }
-                (line, row)
-            })
-            .collect();
-        // Classes are numbered by their names, so that the order of lines doesn't matter.
-        let classes = in_order(names.into_keys().collect());
-        if classes.len() < 2 {
-            return Err(DataError::new(
-                path,
-                format!(
-                    "column {} has {} classes; at least 2 are needed",
-                    column + 1,
-                    classes.len()
-                ),
-            ));
-        }
         let number: BTreeMap<&str, usize> =
             classes.iter().enumerate().map(|(at, name)| (name.as_str(), at)).collect();
+        let label = |text: &str| match (regression, text.parse::<f32>()) {
+            _ if columns.label.is_none() => Ok(Label::Class(0)),
+            (false, _) => Ok(Label::Class(number.get(text).copied().unwrap_or_default())),
+            (true, Ok(value)) if value.is_finite() => Ok(Label::Number(value)),
+            (true, _) => Err(format!("its {} is '{text}', which is no number", columns.label_name)),
+        };
         let rows = parsed
             .into_iter()
             .map(|(line, row)| Row {
                 line,
-                content: row.map(|(values, class)| {
-                    let class = number.get(class.as_str()).copied().unwrap_or_default();
-                    (values, class)
-                }),
+                content: row.and_then(|(values, text)| Ok((values, label(&text)?))),
             })
             .collect();
-        let name = path.display().to_string();
-        Ok(Self { name, features: first.len() - 1, classes, rows })
+        Ok(Self {
+            name: path.display().to_string(),
+            columns: columns.names,
+            label: columns.label_name,
+            classes,
+            regression,
+            rows,
+            notes,
+        })
     }
 
-    /// The classes' names, in the order of their numbers.
+    /// The classes' names, in the order of their numbers; none if numbers are predicted.
     pub fn classes(&self) -> &[String] {
         &self.classes
     }
+
+    /// The names of the columns that are learned from.
+    pub fn columns(&self) -> &[String] {
+        &self.columns
+    }
+
+    /// The name of the column that is predicted.
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+
+    /// What the user should know about how the file was read.
+    pub fn notes(&self) -> &[String] {
+        &self.notes
+    }
+}
+
+/// The fields of each line that isn't empty, with its number.
+fn records(path: &Path, bytes: &[u8]) -> Result<Vec<(u64, Vec<String>)>, DataError> {
+    let mut reader = csv::ReaderBuilder::new()
+        .has_headers(false)
+        .flexible(true)
+        .trim(csv::Trim::All)
+        .from_reader(bytes);
+    let mut lines = Vec::new();
+    for record in reader.records() {
+        let record = record.map_err(|error| DataError::new(path, error.to_string()))?;
+        let line = record.position().map_or(0, csv::Position::line);
+        if record.iter().any(|field| !field.is_empty()) {
+            lines.push((line, record.iter().map(str::to_owned).collect()));
+        }
+    }
+    match lines.first() {
+        None => Err(DataError::new(path, "it is empty")),
+        Some(_) => Ok(lines),
+    }
+}
+
+/// Whether numbers are predicted: as asked, as in training, or by what the labels look like.
+fn is_regression(
+    parsed: &[(u64, Parsed)],
+    options: TableOptions<'_>,
+    columns: &Columns,
+    notes: &mut Vec<String>,
+) -> bool {
+    match (options.known, options.task) {
+        (Some(known), _) => return known.form.is_regression(),
+        (None, Task::Classify) => return false,
+        (None, Task::Regress) => return true,
+        (None, Task::Auto) => {}
+    }
+    let labels: Vec<&str> =
+        parsed.iter().filter_map(|(_, row)| Some(row.as_ref().ok()?.1.as_str())).collect();
+    let numbers: Option<Vec<f64>> = labels.iter().map(|label| label.parse().ok()).collect();
+    let Some(numbers) = numbers.filter(|numbers| !numbers.is_empty()) else { return false };
+    let different = labels.iter().collect::<BTreeSet<_>>().len();
+    let fractions = numbers.iter().any(|number| number.fract() != 0.0);
+    let many = different > MOST_CLASSES_OF_NUMBERS.max(labels.len() / 10);
+    let regression = (fractions && different > 2) || many;
+    if regression {
+        notes.push(format!(
+            "{} has {different} different numbers: they are predicted as numbers (regression); \
+             `data.task: classify` makes them classes",
+            columns.label_name
+        ));
+    }
+    regression
+}
+
+/// Classes are numbered by their names, so that the order of lines doesn't matter.
+fn learned_classes(
+    path: &Path,
+    parsed: &[(u64, Parsed)],
+    columns: &Columns,
+) -> Result<Vec<String>, DataError> {
+    let names: BTreeSet<&str> =
+        parsed.iter().filter_map(|(_, row)| Some(row.as_ref().ok()?.1.as_str())).collect();
+    let classes = in_order(names.into_iter().map(str::to_owned).collect());
+    if classes.len() >= 2 {
+        return Ok(classes);
+    }
+    let why = match parsed.iter().find_map(|(line, row)| Some((line, row.as_ref().err()?))) {
+        Some((line, why)) => format!("; line {line} can't be read: {why}"),
+        None => String::new(),
+    };
+    let (name, count) = (&columns.label_name, classes.len());
+    Err(DataError::new(path, format!("{name} has {count} classes; at least 2 are needed{why}")))
+}
+
+fn known_classes(
+    path: &Path,
+    parsed: &[(u64, Parsed)],
+    known: &DataDescription,
+) -> Result<Vec<String>, DataError> {
+    for (line, row) in parsed {
+        if let Ok((_, class)) = row
+            && !known.classes.contains(class)
+        {
+            let place = format!("{}:{line}", path.display());
+            return Err(unknown_class(Path::new(&place), class, &known.classes));
+        }
+    }
+    Ok(known.classes.clone())
 }
 
 /// Numbers by their size; by their letters as soon as one is no number: numbers among words would
@@ -105,49 +223,17 @@ fn in_order(mut names: Vec<String>) -> Vec<String> {
     pairs.into_iter().map(|(_, name)| name).collect()
 }
 
-fn fields(line: &str) -> Vec<String> {
-    line.split(',').map(|field| field.trim().trim_matches('"').to_owned()).collect()
-}
-
-fn label_column(
-    path: &Path,
-    first: &[String],
-    has_heading: bool,
-    label: Option<&str>,
-) -> Result<usize, DataError> {
-    let Some(label) = label else { return Ok(first.len() - 1) };
-    let by_name = has_heading.then(|| first.iter().position(|field| field == label)).flatten();
-    let by_number = || label.parse::<usize>().ok()?.checked_sub(1).filter(|at| *at < first.len());
-    by_name.or_else(by_number).ok_or_else(|| {
-        DataError::new(path, format!("it has no column '{label}'")).hint(format!(
-            "its columns are {}, or 1 to {}",
-            first.join(", "),
-            first.len()
-        ))
-    })
-}
-
-fn row(fields: &[String], columns: usize, label: usize) -> Parsed {
-    if fields.len() != columns {
-        return Err(format!("it has {} fields where the first line has {columns}", fields.len()));
-    }
-    let mut values = Vec::with_capacity(columns - 1);
-    for (at, field) in fields.iter().enumerate().filter(|(at, _)| *at != label) {
-        match field.parse::<f32>() {
-            Ok(number) if number.is_finite() => values.push(number),
-            _ => return Err(format!("field {} is '{field}', which is no number", at + 1)),
-        }
-    }
-    Ok((values, fields[label].clone()))
-}
-
 impl Source for Table {
     fn len(&self) -> usize {
         self.rows.len()
     }
 
     fn form(&self) -> Form {
-        Form::Dense { channels: self.features, height: 1, width: 1, classes: self.classes.len() }
+        let target = match self.regression {
+            true => Target::Number,
+            false => Target::Classes(self.classes.len()),
+        };
+        Form::Dense { channels: self.columns.len(), height: 1, width: 1, target }
     }
 
     fn read(&self, at: usize) -> Result<Sample, String> {
@@ -161,54 +247,4 @@ impl Source for Table {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn parse(text: &str, label: Option<&str>) -> Result<Table, DataError> {
-        Table::parse(Path::new("t.csv"), text, label)
-    }
-
-    #[test]
-    fn a_heading_is_recognised_and_names_the_label() {
-        let table = parse("kind,a,b\ncat,1,2\ndog,3,4\n", Some("kind")).unwrap();
-        assert_eq!(table.classes(), ["cat", "dog"]);
-        assert_eq!(table.read(1).unwrap(), Sample::Dense { values: vec![3.0, 4.0], label: 1 });
-        let without = parse("1,2,10\n3,4,9\n", None).unwrap();
-        assert_eq!(without.classes(), ["9", "10"]);
-        assert_eq!(without.len(), 2);
-    }
-
-    #[test]
-    fn a_bad_line_is_one_bad_sample_with_its_line() {
-        let table = parse("a,b,c\n1,2,x\n1,oops,y\n1,y\n3,4,z\n", None).unwrap();
-        assert_eq!(table.name(1), "line 3 of t.csv");
-        assert!(table.read(1).unwrap_err().contains("'oops'"));
-        assert!(table.read(2).unwrap_err().contains("2 fields"));
-        assert!(parse("a,b\n1,2\n3,4\n", Some("z")).unwrap_err().hint.is_some());
-    }
-
-    #[test]
-    fn numbers_among_words_are_ordered_as_words() {
-        assert_eq!(
-            parse("1,10\n2,9\n3,1.0\n4,1\n", None).unwrap().classes(),
-            ["1", "1.0", "9", "10"]
-        );
-        let mixed = parse("1,10\n2,9\n3,1a\n", None).unwrap();
-        assert_eq!(mixed.classes(), ["10", "1a", "9"]);
-        // 9 < 10 < 1a < 9 in a circle: enough of them make a sort by pairs panic.
-        let many: String = (0..60)
-            .map(|n| if n % 3 == 0 { format!("0,{n}a\n") } else { format!("0,{}\n", n * 7 % 60) })
-            .collect();
-        assert!(parse(&many, None).unwrap().classes().len() > 40);
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_a_table_or_an_error(text in "[a-c0-9,.\n\"]{0,80}") {
-            if let Ok(table) = parse(&text, None) {
-                (0..table.len()).for_each(|at| drop(table.read(at)));
-            }
-        }
-    }
-}
+mod tests;

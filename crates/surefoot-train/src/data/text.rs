@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
 use tokenizers::Tokenizer;
 
 use super::{DataError, Form, Sample, Source, gzip};
@@ -16,23 +17,106 @@ pub struct Text {
     length: usize,
 }
 
+/// How text becomes tokens. Checkpoints hold all of it: a model is of no use without.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Vocabulary {
+    /// A token for each of these characters, numbered in this order, which is ascending.
+    Characters(String),
+    /// The whole text of a `tokenizer.json`.
+    Tokenizer(String),
+}
+
+impl Vocabulary {
+    /// The characters that occur in a text.
+    pub fn of_characters(text: &str) -> Self {
+        Self::Characters(text.chars().collect::<BTreeSet<_>>().into_iter().collect())
+    }
+
+    /// How many different tokens there are. `file` is what the vocabulary is called in errors.
+    pub fn size(&self, file: &Path) -> Result<usize, DataError> {
+        match self {
+            Self::Characters(known) => Ok(known.chars().count()),
+            Self::Tokenizer(json) => Ok(tokenizer(json, file)?.get_vocab_size(true)),
+        }
+    }
+
+    /// The tokens of a text; `file` is what the text is called in errors.
+    pub fn encode(&self, text: &str, file: &Path) -> Result<Vec<u32>, DataError> {
+        match self {
+            Self::Characters(known) => {
+                let known: Vec<char> = known.chars().collect();
+                let number = |(line, letter): (usize, char)| {
+                    known.binary_search(&letter).map(|at| at as u32).map_err(|_| {
+                        let place = format!("{}:{line}", file.display());
+                        let why = format!(
+                            "{letter:?} is not among the {} characters that the model knows",
+                            known.len()
+                        );
+                        DataError::new(Path::new(&place), why)
+                    })
+                };
+                let lines = (1..).zip(text.split_inclusive('\n'));
+                lines
+                    .flat_map(|(at, line)| line.chars().map(move |letter| (at, letter)))
+                    .map(number)
+                    .collect()
+            }
+            Self::Tokenizer(json) => {
+                let wrong = |error: tokenizers::Error| DataError::new(file, error.to_string());
+                let encoding = tokenizer(json, file)?.encode_fast(text, false).map_err(wrong)?;
+                Ok(encoding.get_ids().to_vec())
+            }
+        }
+    }
+
+    /// The text of a token.
+    pub fn decode(&self, tokens: &[u32]) -> Result<String, DataError> {
+        match self {
+            Self::Characters(known) => {
+                let known: Vec<char> = known.chars().collect();
+                Ok(tokens.iter().filter_map(|token| known.get(*token as usize)).collect())
+            }
+            Self::Tokenizer(json) => {
+                let file = Path::new("the checkpoint's tokenizer");
+                let wrong = |error: tokenizers::Error| DataError::new(file, error.to_string());
+                tokenizer(json, file)?.decode(tokens, false).map_err(wrong)
+            }
+        }
+    }
+}
+
+fn tokenizer(json: &str, file: &Path) -> Result<Tokenizer, DataError> {
+    json.parse().map_err(|error: tokenizers::Error| DataError::new(file, error.to_string()))
+}
+
 impl Text {
     /// Reads a UTF-8 file and takes it apart into pieces of `length` tokens: those to train on
     /// and, from its end, a `share` to test on. A token is a character, or what the tokenizer in
-    /// a `tokenizer.json` makes of the text.
+    /// a `tokenizer.json` makes of the text; with a `known` vocabulary, what that makes of it.
     pub fn read(
         path: &Path,
         tokenizer: Option<&Path>,
         length: usize,
         share: f64,
-    ) -> Result<(Self, Self), DataError> {
+        known: Option<&Vocabulary>,
+    ) -> Result<(Self, Self, Vocabulary), DataError> {
         let text = String::from_utf8(gzip::read(path)?)
             .map_err(|error| DataError::new(path, format!("it is no UTF-8 text: {error}")))?;
-        let (tokens, vocabulary) = match tokenizer {
-            None => characters(&text),
-            Some(file) => pieces(&text, file)?,
+        let vocabulary = match (known, tokenizer) {
+            (Some(known), _) => known.clone(),
+            (None, None) => Vocabulary::of_characters(&text),
+            (None, Some(file)) => {
+                let bytes = super::read_file(file)?;
+                let json = String::from_utf8(bytes)
+                    .map_err(|_| DataError::new(file, "it is no UTF-8 text"))?;
+                Vocabulary::Tokenizer(json)
+            }
         };
-        Self::cut(path, &tokens, vocabulary, length, share)
+        let size = vocabulary.size(tokenizer.unwrap_or(path))?;
+        let tokens = vocabulary.encode(&text, path)?;
+        let (train, test) = Self::cut(path, &tokens, size, length, share)?;
+        Ok((train, test, vocabulary))
     }
 
     fn cut(
@@ -64,21 +148,6 @@ impl Text {
     }
 }
 
-/// Each character's number among those that occur, in their order, and how many those are.
-fn characters(text: &str) -> (Vec<u32>, usize) {
-    let known: Vec<char> = text.chars().collect::<BTreeSet<_>>().into_iter().collect();
-    let number = |letter| known.binary_search(&letter).unwrap_or_default() as u32;
-    (text.chars().map(number).collect(), known.len())
-}
-
-/// What a tokenizer makes of the text.
-fn pieces(text: &str, file: &Path) -> Result<(Vec<u32>, usize), DataError> {
-    let wrong = |error: tokenizers::Error| DataError::new(file, error.to_string());
-    let tokenizer = Tokenizer::from_file(file).map_err(wrong)?;
-    let encoding = tokenizer.encode_fast(text, false).map_err(wrong)?;
-    Ok((encoding.get_ids().to_vec(), tokenizer.get_vocab_size(true)))
-}
-
 impl Source for Text {
     fn len(&self) -> usize {
         (self.tokens.len() - 1) / self.length
@@ -103,10 +172,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_overlap_by_the_one_token_that_is_foretold() {
-        let (tokens, vocabulary) = characters("abcabcabcabc");
-        assert_eq!((tokens.len(), vocabulary), (12, 3));
-        let (train, test) = Text::cut(Path::new("t"), &tokens, vocabulary, 2, 0.25).unwrap();
+    fn pieces_overlap_by_the_one_token_that_is_predicted() {
+        let text = "abcabcabcabc";
+        let vocabulary = Vocabulary::of_characters(text);
+        let tokens = vocabulary.encode(text, Path::new("t")).unwrap();
+        assert_eq!((tokens.len(), vocabulary.size(Path::new("t"))), (12, Ok(3)));
+        let (train, test) = Text::cut(Path::new("t"), &tokens, 3, 2, 0.25).unwrap();
         assert_eq!(train.len(), 4);
         assert_eq!(train.read(1).unwrap(), Sample::Tokens(vec![2, 0, 1]));
         assert_eq!(test.len(), 1);
@@ -124,11 +195,21 @@ mod tests {
                 "pre_tokenizer": {"type": "Whitespace"}}"#,
         )
         .unwrap();
-        let (train, _) = Text::read(&text, Some(&file), 3, 0.25).unwrap();
+        let (train, _, vocabulary) = Text::read(&text, Some(&file), 3, 0.25, None).unwrap();
         assert_eq!(train.form(), Form::Text { vocabulary: 3, length: 3 });
         assert_eq!(train.read(0).unwrap(), Sample::Tokens(vec![0, 1, 0, 1]));
         std::fs::write(&file, "{").unwrap();
-        let error = Text::read(&text, Some(&file), 3, 0.25).unwrap_err();
+        // What is known needs no file.
+        assert!(Text::read(&text, None, 3, 0.25, Some(&vocabulary)).is_ok());
+        let error = Text::read(&text, Some(&file), 3, 0.25, None).unwrap_err();
         assert!(error.place.ends_with("tokenizer.json"), "{error}");
+    }
+
+    #[test]
+    fn a_character_that_is_not_known_is_named_with_its_line() {
+        let vocabulary = Vocabulary::of_characters("ab\n");
+        let error = vocabulary.encode("ab\nabé", Path::new("t.txt")).unwrap_err();
+        assert!(error.place == "t.txt:2" && error.why.contains("'é'"), "{error}");
+        assert_eq!(vocabulary.decode(&[2, 1, 0]).unwrap(), "ba\n");
     }
 }

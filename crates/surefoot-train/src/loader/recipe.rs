@@ -5,9 +5,9 @@ use std::sync::Arc;
 use surefoot::{Fault, FaultKind};
 
 use crate::batch::HostBatch;
-use crate::chance::Chance;
 use crate::config::OnBadSample;
 use crate::data::{Sample, Source, Transform, read_caught};
+use crate::random::SeededRandom;
 
 /// What batches are made of.
 #[derive(Clone)]
@@ -18,7 +18,7 @@ pub struct Recipe {
     pub transform: Arc<Transform>,
     /// What a bad one does.
     pub on_bad_sample: OnBadSample,
-    /// Where the chances of augmentation come from; none to test.
+    /// The seed of random augmentation; none for testing.
     pub seed: Option<u64>,
 }
 
@@ -44,15 +44,16 @@ impl Recipe {
 
     fn sample(&self, at: usize, epoch: u64) -> Result<Sample, String> {
         let mut sample = read_caught(&*self.source, at)?;
-        if let Sample::Dense { values, .. } = &mut sample {
+        if let Sample::Dense { values, label } = &mut sample {
+            *label = self.transform.apply_to_label(*label);
             if values.len() != self.source.form().size() {
                 return Err(format!("it has {} numbers", values.len()));
             }
-            let chance = self
+            let random = self
                 .seed
                 .filter(|_| self.transform.is_random())
-                .map(|seed| Chance::of(&[seed, epoch, at as u64]));
-            self.transform.apply(values, chance);
+                .map(|seed| SeededRandom::of(&[seed, epoch, at as u64]));
+            self.transform.apply(values, random);
         }
         Ok(sample)
     }
@@ -61,7 +62,7 @@ impl Recipe {
 /// The samples of each batch of an epoch, shuffled by the seed, or in order without one.
 pub fn plan(samples: usize, batch: usize, seed: Option<u64>, epoch: u64) -> Vec<Vec<usize>> {
     let order = match seed {
-        Some(seed) => Chance::of(&[seed, 0x0de2, epoch]).permutation(samples),
+        Some(seed) => SeededRandom::of(&[seed, 0x0de2, epoch]).permutation(samples),
         None => (0..samples).collect(),
     };
     order.chunks(batch.max(1)).map(<[usize]>::to_vec).collect()

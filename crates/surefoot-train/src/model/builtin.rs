@@ -25,10 +25,7 @@ pub enum Builtin {
 impl Builtin {
     /// The model of a configuration, for samples of this form.
     pub fn new(config: &ModelConfig, form: Form, seed: u64, device: &Device) -> Self {
-        let (outputs, length) = match form {
-            Form::Dense { classes, .. } => (classes, form.size()),
-            Form::Text { vocabulary, length } => (vocabulary, length),
-        };
+        let (outputs, length) = (form.outputs(), form.size());
         match config {
             ModelConfig::Mlp { hidden } => {
                 Self::Mlp(Mlp::new(form.size(), hidden, outputs, seed, device))

@@ -48,8 +48,8 @@ impl Cnn {
     /// A network for samples of this form, which must be numbers.
     pub fn new(form: Form, width: usize, stages: usize, seed: u64, device: &Device) -> Self {
         let (shape, classes) = match form {
-            Form::Dense { channels, height, width, classes } => {
-                ([channels, height, width], classes)
+            Form::Dense { channels, height, width, target } => {
+                ([channels, height, width], target.outputs())
             }
             Form::Text { vocabulary, length } => ([1, 1, length], vocabulary),
         };
@@ -134,6 +134,6 @@ impl Trainable for Cnn {
         let x = x.reshape([samples, channels, height * width]).mean_dim(2);
         let x = x.reshape([samples, channels]);
         let logits = applied(&self.head, x, None, cast);
-        Score::of_classes(logits, batch.targets.clone())
+        Score::of(logits, batch)
     }
 }

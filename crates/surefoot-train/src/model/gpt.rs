@@ -1,4 +1,4 @@
-//! A decoder for text: tokens are foretold from those before them.
+//! A decoder for text: each token is predicted from those before it.
 
 use burn::module::Module;
 use burn::nn::{
@@ -123,6 +123,6 @@ impl Trainable for Gpt {
             x = block.forward(x, length, cast);
         }
         let logits = applied(&self.head, normed(&self.norm, x), None, cast);
-        Score::of_classes(logits, batch.targets.clone())
+        Score::of(logits, batch)
     }
 }

@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 
-use crate::chance::Chance;
+use crate::random::SeededRandom;
 
 /// How matrices and kernels are drawn.
 #[derive(Clone, Copy, Debug)]
@@ -35,9 +35,9 @@ impl ModuleMapper for Redraw {
             Draw::He => (2.0 / inputs as f64).sqrt(),
             Draw::Normal(deviation) => deviation,
         };
-        let mut chance = Chance::of(&[self.seed, 0x1417, self.number]);
+        let mut random = SeededRandom::of(&[self.seed, 0x1417, self.number]);
         let count = dims.iter().product::<usize>();
-        let values: Vec<f32> = (0..count).map(|_| (chance.normal() * deviation) as f32).collect();
+        let values: Vec<f32> = (0..count).map(|_| (random.normal() * deviation) as f32).collect();
         let device = self.device.clone();
         param.map(|_| Tensor::from_data(TensorData::new(values, dims), &device))
     }

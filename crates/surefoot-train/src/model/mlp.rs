@@ -48,6 +48,6 @@ impl Trainable for Mlp {
                 x = relu(x);
             }
         }
-        Score::of_classes(x, batch.targets.clone())
+        Score::of(x, batch)
     }
 }

@@ -12,7 +12,7 @@ use burn::tensor::{DType, Int, Tensor};
 use surefoot::place::Autocast;
 use surefoot_ops::{cross_entropy, linear};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Targets};
 
 pub use builtin::Builtin;
 pub use cnn::Cnn;
@@ -23,16 +23,17 @@ pub use mlp::Mlp;
 /// How well a model did on a batch: sums, so that parts of a batch add up to the whole.
 #[derive(Clone, Debug)]
 pub struct Score {
-    /// The loss, summed over the things foretold.
+    /// The loss, summed over all predictions.
     pub loss: Tensor<1>,
-    /// How many were foretold right.
+    /// How many predictions are right; in regression, one less the squared error of each, so that
+    /// the mean is the share of the variance that is explained (R²).
     pub correct: Tensor<1>,
 }
 
 /// A Burn module that the loop can train.
 ///
 /// Implement it for a module of your own: run it on the batch and score the result, for
-/// instance with [`Score::of_classes`].
+/// instance with [`Score::of`].
 ///
 /// Layers whose result for one sample depends on the others in the batch (batch normalisation)
 /// make a batch in parts differ from the whole one, and their running statistics are changed once
@@ -46,7 +47,25 @@ pub trait Trainable: Module {
 }
 
 impl Score {
-    /// Cross entropy of `logits` (a row for each thing foretold) and the classes that are right.
+    /// Scores a model's outputs (a row for each prediction) by what is right: cross entropy for
+    /// classes and tokens, squared error for numbers.
+    pub fn of(outputs: Tensor<2>, batch: &Batch) -> Self {
+        match &batch.targets {
+            Targets::Classes(classes) => Self::of_classes(outputs, classes.clone()),
+            Targets::Numbers(numbers) => Self::of_numbers(outputs, numbers.clone()),
+        }
+    }
+
+    /// The squared error of `outputs` (a row for each sample) from the numbers that are right.
+    pub fn of_numbers(outputs: Tensor<2>, numbers: Tensor<2>) -> Self {
+        let [rows, _] = outputs.dims();
+        let error = outputs - numbers;
+        let loss = (error.clone() * error).sum();
+        let correct = loss.clone().inner().neg().add_scalar(rows as f64);
+        Self { loss, correct }
+    }
+
+    /// Cross entropy of `logits` (a row for each prediction) and the classes that are right.
     pub fn of_classes(logits: Tensor<2>, targets: Tensor<2, Int>) -> Self {
         let [rows, _] = logits.dims();
         let targets = targets.reshape([rows, 1]);

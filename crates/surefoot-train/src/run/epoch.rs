@@ -1,124 +1,114 @@
 //! The end of an epoch, and of a run: testing and telling.
 
-use super::course::{Course, Stretch};
+use super::run_state::{RunState, StepsEnd};
 use super::{Run, TrainError};
 use crate::checkpoint::{Best, Running};
 use crate::curves;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::model::Trainable;
 use crate::parameters::Shape;
-use crate::report::{EpochReport, News, Report};
+use crate::report::{EpochReport, Report, TrainEvent};
 use crate::step::STATE_LOST;
 
 impl Run<'_> {
     /// Tests the state; none if it went with its device and the run went back to the copy.
     pub(super) fn test<M: Trainable>(
         &self,
-        course: &mut Course<M>,
+        run: &mut RunState<M>,
         shapes: &[Shape],
-        tell: &mut dyn FnMut(&News),
+        tell: &mut dyn FnMut(&TrainEvent),
     ) -> Result<Option<Evaluation>, TrainError> {
-        let (size, loading) = (course.micro_batch, course.loading);
-        let result = evaluate(self.footing, &course.state, &self.recipe(false), size, loading);
-        self.pass_on_faults(course, tell);
+        let (size, loading) = (run.micro_batch, run.loading);
+        let result = evaluate(self.footing, &run.state, &self.recipe(false), size, loading);
+        self.pass_on_faults(run, tell);
         match result {
             Ok(tested) => Ok(Some(tested)),
             Err(fault) if fault.root_cause() == STATE_LOST => {
-                self.rewind(course, fault, tell).map(|_| None)
+                self.rewind(run, fault, tell).map(|_| None)
             }
-            Err(fault) => Err(self.save_and_stop(course, shapes, fault)),
+            Err(fault) => Err(self.save_and_stop(run, shapes, fault)),
         }
     }
 
     pub(super) fn finish_epoch<M: Trainable>(
         &self,
-        course: &mut Course<M>,
+        run: &mut RunState<M>,
         shapes: &[Shape],
         epoch: u64,
-        tell: &mut dyn FnMut(&News),
-    ) -> Result<Stretch, TrainError> {
-        let samples_per_second = self.speed(course);
-        let Some(tested) = self.test(course, shapes, tell)? else {
-            return Ok(Stretch::Rewound);
+        tell: &mut dyn FnMut(&TrainEvent),
+    ) -> Result<StepsEnd, TrainError> {
+        let samples_per_second = self.speed(run);
+        let Some(tested) = self.test(run, shapes, tell)? else {
+            return Ok(StepsEnd::Rewound);
         };
-        for what in &tested.skipped {
-            course.running.skipped_samples += 1;
-            tell(&News::SkippedSample { what: what.clone() });
-        }
-        let items = course.running.items.max(1) as f64;
+        run.note_unreadable(&tested.skipped, tell);
+        let items = run.running.items.max(1) as f64;
         let device =
-            self.footing.device().map_err(|fault| self.stopped(fault, course.state.step, None))?;
+            self.footing.device().map_err(|fault| self.stopped(fault, run.state.step, None))?;
         let report = EpochReport {
             epoch: epoch + 1,
-            step: course.state.step,
-            train_loss: course.running.loss / items,
-            train_accuracy: course.running.correct / items,
+            step: run.state.step,
+            train_loss: run.running.loss / items,
+            train_accuracy: run.running.correct / items,
             test_loss: tested.loss,
             test_accuracy: tested.accuracy,
             samples_per_second,
             memory: device.memory_in_use(),
-            device: course.state.device.to_string(),
+            device: run.state.device.to_string(),
         };
-        let best = course.best.as_ref();
-        if best.is_none_or(|best| best.is_beaten_by(tested.accuracy, tested.loss)) {
-            course.best = Some(Best {
-                step: course.state.step,
-                test_loss: tested.loss,
-                test_accuracy: tested.accuracy,
-            });
-        }
-        course.epochs.push(report.clone());
-        course.running = Running {
-            skipped_steps: course.running.skipped_steps,
-            skipped_samples: course.running.skipped_samples,
-            ..Running::default()
-        };
-        tell(&News::Epoch(report));
-        match self.save(course, shapes, tell) {
-            Err(TrainError::Fault { fault, .. }) if course.held.is_some() => {
-                self.rewind(course, *fault, tell)
+        let this =
+            Best { step: run.state.step, test_loss: tested.loss, test_accuracy: tested.accuracy };
+        run.best = Best::or_better(run.best.take(), this, self.data.form());
+        run.epochs.push(report.clone());
+        run.running = Running { skipped_steps: run.running.skipped_steps, ..Running::default() };
+        tell(&TrainEvent::Epoch(report));
+        match self.save(run, shapes, tell) {
+            Err(TrainError::Fault { fault, .. }) if run.held.is_some() => {
+                self.rewind(run, *fault, tell)
             }
-            other => other.map(|_| Stretch::Whole),
+            other => other.map(|_| StepsEnd::Whole),
         }
     }
 
     pub(super) fn report<M: Trainable>(
         &self,
-        mut course: Course<M>,
+        mut run: RunState<M>,
         shapes: &[Shape],
         resumed_from: Option<u64>,
         interrupted: bool,
-        tell: &mut dyn FnMut(&News),
+        tell: &mut dyn FnMut(&TrainEvent),
     ) -> Result<Report, TrainError> {
-        let step = course.state.step;
-        let last = match self.shelf.path(step) {
+        let step = run.state.step;
+        let last = match self.checkpoints.path(step) {
             path if path.exists() && !interrupted => path,
-            _ => self.save(&mut course, shapes, tell)?,
+            _ => self.save(&mut run, shapes, tell)?,
         };
         let precision =
             self.footing.precision().map_err(|fault| self.stopped(fault, step, None))?;
-        let curves = curves::write(self.shelf.folder(), &course.epochs).ok().flatten();
-        let tested = course.epochs.last();
-        let best = course.best.as_ref();
+        let curves = curves::write(self.checkpoints.folder(), &run.epochs).ok().flatten();
+        let tested = run.epochs.last();
+        let best = run.best.as_ref();
         Ok(Report {
             test_accuracy: tested.map_or(f64::NAN, |epoch| epoch.test_accuracy),
             test_loss: tested.map_or(f64::NAN, |epoch| epoch.test_loss),
             steps: step,
-            seconds: course.seconds_before + course.started.elapsed().as_secs_f64(),
-            device: course.state.device.to_string(),
-            faults: course.faults.len(),
-            best_checkpoint: best.map_or_else(|| last.clone(), |best| self.shelf.path(best.step)),
+            seconds: run.seconds_before + run.started.elapsed().as_secs_f64(),
+            device: run.state.device.to_string(),
+            faults: run.faults.len(),
+            best_checkpoint: best
+                .map_or_else(|| last.clone(), |best| self.checkpoints.path(best.step)),
+            best_step: best.map(|best| best.step),
             best_test_accuracy: best.map_or(f64::NAN, |best| best.test_accuracy),
             checkpoint: last,
             interrupted,
             precision: precision.compute.to_string(),
-            parameters: course.state.model.num_params(),
+            parameters: run.state.model.num_params(),
             peak_memory: self.footing.device().map_or(0, |device| device.memory_peak()),
-            skipped_steps: course.running.skipped_steps,
-            skipped_samples: course.running.skipped_samples,
+            skipped_steps: run.running.skipped_steps,
+            skipped_samples: run.unreadable.len() as u64,
             resumed_from,
-            fault_log: course.faults,
-            epochs: course.epochs,
+            fault_log: run.faults,
+            epochs: run.epochs,
             curves,
         })
     }

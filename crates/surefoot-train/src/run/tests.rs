@@ -64,7 +64,7 @@ impl Trainable for Bound {
     }
 }
 
-fn train(drill: Drill) -> (Report, Vec<News>) {
+fn train(drill: Drill) -> (Report, Vec<TrainEvent>) {
     let (report, heard) = try_to_train(CONFIG, drill, Policy::default(), |_| {});
     (report.unwrap(), heard)
 }
@@ -73,8 +73,8 @@ fn try_to_train(
     text: &str,
     drill: Drill,
     policy: Policy,
-    tell: impl Fn(&News),
-) -> (Result<Report, TrainError>, Vec<News>) {
+    tell: impl Fn(&TrainEvent),
+) -> (Result<Report, TrainError>, Vec<TrainEvent>) {
     let config = Config::parse(text, &[]).unwrap();
     let data = crate::data::open(&config.data, config.seed).unwrap();
     let watch = Watch::default();
@@ -90,11 +90,12 @@ fn try_to_train(
     let run = Run {
         footing: &footing,
         config: &config,
-        origin: (text.to_owned(), Vec::new()),
+        flags: Vec::new(),
         data: &data,
-        shelf: Shelf::new(folder.path(), 1).unwrap(),
+        checkpoints: CheckpointFolder::new(folder.path(), 1).unwrap(),
         watch,
         stop: &AtomicBool::new(false),
+        earlier_faults: Vec::new(),
     };
     let device = footing.device().unwrap();
     let model = Mlp::new(64, &[16], 10, config.seed, device.burn());
@@ -112,7 +113,7 @@ fn a_state_that_goes_with_its_device_is_made_again_from_the_host_s_copy() {
     let (expected, _) = train(Drill::default());
     for step in [1, 6, 11] {
         let (report, news) = train(Drill::once(FaultKind::DeviceLost, step).on("cpu:1"));
-        assert!(news.iter().any(|news| matches!(news, News::Rewound { .. })), "{step}");
+        assert!(news.iter().any(|news| matches!(news, TrainEvent::Rewound { .. })), "{step}");
         assert_eq!((report.steps, report.device.as_str()), (12, "cpu"), "{step}");
         assert_eq!(report.test_loss.to_bits(), expected.test_loss.to_bits(), "{step}");
         let losses = |report: &Report| report.epochs.last().unwrap().train_loss.to_bits();
@@ -130,7 +131,7 @@ fn a_state_that_is_never_read_back_ends_the_run_and_does_not_repeat_it_forever()
     let Err(TrainError::Fault { fault, step: 0, .. }) = ended else { panic!("{ended:?}") };
     assert!(fault.to_string().contains("went back to step 0 3 times"), "{fault}");
     assert!(fault.advice.iter().any(|advice| advice.contains("--device cpu")), "{fault}");
-    let rewinds = news.iter().filter(|news| matches!(news, News::Rewound { to: 0 })).count();
+    let rewinds = news.iter().filter(|news| matches!(news, TrainEvent::Rewound { to: 0 })).count();
     assert_eq!(rewinds, 3);
 }
 
@@ -138,8 +139,8 @@ fn a_state_that_is_never_read_back_ends_the_run_and_does_not_repeat_it_forever()
 fn a_run_without_another_device_saves_the_host_s_copy() {
     let drill = "device_lost:step=10,device=cpu:1,op=train step".parse().unwrap();
     // From the fault on, nothing can be read from the device.
-    let lose = |news: &News| {
-        if let News::Fault(_) = news {
+    let lose = |news: &TrainEvent| {
+        if let TrainEvent::Fault(_) = news {
             HOLDS_LEFT.set(Some(0));
         }
     };

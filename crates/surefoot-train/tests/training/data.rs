@@ -5,7 +5,7 @@ use std::fs;
 
 use crate::harness::Trial;
 use surefoot::FaultKind;
-use surefoot_train::{News, TrainError};
+use surefoot_train::{TrainError, TrainEvent};
 
 /// Two clouds of points, with a line that is no sample.
 fn table(bad: bool) -> String {
@@ -53,7 +53,7 @@ fn a_bad_sample_ends_the_run_with_its_name_or_is_left_out_and_counted() {
     assert!(text.contains("line 53") && text.contains("not a number"), "{text}");
     let (report, news) = trial().set("data.on_bad_sample", "skip").run().unwrap();
     assert!(report.test_accuracy > 0.9);
-    let told = news.iter().filter(|news| matches!(news, News::SkippedSample { .. })).count();
+    let told = news.iter().filter(|news| matches!(news, TrainEvent::SkippedSample { .. })).count();
     assert_eq!(report.skipped_samples, told as u64);
 }
 
@@ -70,15 +70,57 @@ fn bad_samples_among_those_to_test_on_are_told_too() {
     let told: Vec<&String> = news
         .iter()
         .filter_map(|news| match news {
-            News::SkippedSample { what } => Some(what),
+            TrainEvent::SkippedSample { what } => Some(what),
             _ => None,
         })
         .collect();
-    // Each of them once in each epoch, whichever way the data was split.
-    assert_eq!(told.len(), 8 * 20);
+    // Each of them once, however many epochs there are.
+    assert_eq!(told.len(), 20);
     assert_eq!(report.skipped_samples, told.len() as u64);
     let lines: std::collections::BTreeSet<_> = told.into_iter().collect();
     assert_eq!(lines.len(), 20);
+}
+
+#[test]
+fn a_number_is_predicted_and_what_it_explains_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prices.csv");
+    let mut text = String::from("x,y,price\n");
+    for at in 0..300 {
+        let (x, y) = ((f64::from(at) * 0.7).sin(), (f64::from(at) * 0.3).cos());
+        let _ = writeln!(text, "{x},{y},{}", 1000.0 + 250.0 * x - 100.0 * y);
+    }
+    fs::write(&file, text).unwrap();
+    let trial = Trial { config: CSV, ..Trial::new(folder.path()) }
+        .set("data.path", &file.display().to_string())
+        .set("data.label", "price")
+        .set("epochs", "40");
+    let (report, _) = trial.run().unwrap();
+    // The loss is relative to the variance of the prices, so that it equals 1 − R².
+    assert!(report.test_accuracy > 0.99, "{}", report.test_accuracy);
+    assert!((1.0 - report.test_loss - report.test_accuracy).abs() < 1e-6);
+    let manifest = surefoot_train::checkpoint::read_manifest(&report.checkpoint).unwrap();
+    let target = manifest.data.target.unwrap();
+    assert!((target.mean[0] - 1000.0).abs() < 50.0, "{target:?}");
+}
+
+#[test]
+fn the_best_of_a_text_is_by_its_loss() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("text.txt");
+    fs::write(&file, "the cat sat on the mat. ".repeat(40)).unwrap();
+    let config = "\
+data: {kind: text, length: 24, test: 0.2}
+model: {kind: gpt, layers: 1, heads: 2, width: 16}
+batch_size: 8
+epochs: 6
+optimizer: {lr: 0.02}
+";
+    let trial = Trial { config, ..Trial::new(folder.path()) };
+    let (report, _) = trial.set("data.path", &file.display().to_string()).run().unwrap();
+    let lowest = report.epochs.iter().min_by(|a, b| a.test_loss.total_cmp(&b.test_loss)).unwrap();
+    assert_eq!(report.best_step, Some(lowest.step));
+    assert!(report.best_checkpoint.ends_with(format!("step-{:08}.safetensors", lowest.step)));
 }
 
 #[test]
@@ -111,7 +153,7 @@ fn a_step_with_inf_is_left_out_and_counted() {
         .set("data.test", "0.1");
     let (report, news) = trial.run().unwrap();
     assert_eq!(report.skipped_steps, 8, "one step of each epoch");
-    let told = news.iter().filter(|news| matches!(news, News::SkippedStep { .. })).count();
+    let told = news.iter().filter(|news| matches!(news, TrainEvent::SkippedStep { .. })).count();
     assert_eq!(told, 8);
     assert!(report.test_accuracy > 0.9, "{}", report.test_accuracy);
 }

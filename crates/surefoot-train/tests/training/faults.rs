@@ -5,7 +5,7 @@ use crate::harness::{SPARE, Trial, undisturbed};
 use surefoot::FaultKind;
 use surefoot::device::DeviceName;
 use surefoot::recover::{Policy, Rung};
-use surefoot_train::{News, TrainError};
+use surefoot_train::{TrainError, TrainEvent};
 
 /// Splitting changes the order in which floats are added, and nothing else.
 const TOLERANCE: f64 = 1e-4;
@@ -59,7 +59,7 @@ fn a_lost_device_hands_the_run_to_the_next_and_no_step_is_lost_or_done_twice() {
             let steps: Vec<u64> = news
                 .iter()
                 .filter_map(|news| match news {
-                    News::Step { step, .. } => Some(*step),
+                    TrainEvent::Step { step, .. } => Some(*step),
                     _ => None,
                 })
                 .collect();
@@ -80,7 +80,7 @@ fn out_of_memory_splits_the_step_and_the_curve_stays_the_same() {
     let parts: Vec<u64> = news
         .iter()
         .filter_map(|news| match news {
-            News::Recovery { parts, .. } => Some(*parts),
+            TrainEvent::Recovery { parts, .. } => Some(*parts),
             _ => None,
         })
         .collect();
@@ -99,7 +99,7 @@ fn where_splitting_is_not_enough_activations_are_recomputed() {
     let rungs: Vec<&str> = news
         .iter()
         .filter_map(|news| match news {
-            News::Recovery { rung, .. } => Some(rung.as_str()),
+            TrainEvent::Recovery { rung, .. } => Some(rung.as_str()),
             _ => None,
         })
         .collect();

@@ -7,10 +7,10 @@ use surefoot::Footing;
 use surefoot::device::{Backend, DeviceName, Selector};
 use surefoot::journal::Journal;
 use surefoot::recover::{Drill, Policy};
-use surefoot_train::checkpoint::Shelf;
+use surefoot_train::checkpoint::CheckpointFolder;
 use surefoot_train::data;
 use surefoot_train::model::Builtin;
-use surefoot_train::{Config, News, Report, Run, TrainError, Watch};
+use surefoot_train::{Config, Report, Run, TrainError, TrainEvent, Watch};
 
 /// Twelve steps: an epoch of nine batches and a bit.
 pub(crate) const SHORT: &str = "\
@@ -58,7 +58,7 @@ impl<'a> Trial<'a> {
         self
     }
 
-    pub(crate) fn run(self) -> Result<(Report, Vec<News>), TrainError> {
+    pub(crate) fn run(self) -> Result<(Report, Vec<TrainEvent>), TrainError> {
         let config = Config::parse(self.config, &self.flags).unwrap();
         let data = data::open(&config.data, config.seed).unwrap();
         let watch = Watch::default();
@@ -80,15 +80,16 @@ impl<'a> Trial<'a> {
         let run = Run {
             footing: &footing,
             config: &config,
-            origin: (self.config.to_owned(), self.flags.clone()),
+            flags: self.flags.clone(),
             data: &data,
-            shelf: Shelf::new(self.folder, config.checkpoint.keep).unwrap(),
+            checkpoints: CheckpointFolder::new(self.folder, config.checkpoint.keep).unwrap(),
             watch,
             stop: &stop,
+            earlier_faults: Vec::new(),
         };
         let mut heard = Vec::new();
         let report = run.train(model, self.resume, |news| {
-            if let News::Step { step, .. } = news
+            if let TrainEvent::Step { step, .. } = news
                 && self.stop_after.is_some_and(|after| *step >= after)
             {
                 stop.store(true, std::sync::atomic::Ordering::Relaxed);

@@ -4,10 +4,10 @@ use std::path::Path;
 
 use crate::harness::{SPARE, Trial};
 use surefoot::device::DeviceName;
-use surefoot_train::checkpoint::{Shelf, read, read_story, write};
+use surefoot_train::checkpoint::{CheckpointFolder, read, read_manifest, write};
 use surefoot_train::model::Builtin;
 use surefoot_train::parameters::{Shape, shapes};
-use surefoot_train::{News, TrainError};
+use surefoot_train::{TrainError, TrainEvent};
 
 fn model_shapes() -> Vec<Shape> {
     let device = burn::tensor::Device::flex();
@@ -57,11 +57,11 @@ fn going_on_from_further_back_leaves_no_later_step_to_be_taken_up() {
     let from = folder.path().join("step-00000004.safetensors");
     let trial = Trial { resume: Some(&from), ..every("7") };
     let (report, news) = trial.set("optimizer.lr", "0.5").run().unwrap();
-    let shelf = Shelf::new(folder.path(), 9).unwrap();
-    assert_eq!(shelf.latest().0, Some(report.checkpoint), "{:?}", shelf.steps());
-    assert_eq!(shelf.steps(), [2, 4, 6, 7]);
+    let checkpoints = CheckpointFolder::new(folder.path(), 9).unwrap();
+    assert_eq!(checkpoints.latest().0, Some(report.checkpoint), "{:?}", checkpoints.steps());
+    assert_eq!(checkpoints.steps(), [2, 4, 6, 7]);
     let aside = news.iter().find_map(|news| match news {
-        News::SetAside { after: 4, folder } => Some(folder.clone()),
+        TrainEvent::SetAside { after: 4, folder } => Some(folder.clone()),
         _ => None,
     });
     // The user may want them back.
@@ -76,16 +76,16 @@ fn a_run_within_a_budget_goes_on_with_the_same_parts() {
     let first = trial.set("memory", "64GiB").run().unwrap().0.checkpoint;
     // As if less had been free when the run began.
     let shapes = model_shapes();
-    let (held, mut story) = read(&first, &shapes).unwrap();
-    let fitted = story.fitted.as_mut().unwrap();
+    let (held, mut manifest) = read(&first, &shapes).unwrap();
+    let fitted = manifest.fitted.as_mut().unwrap();
     assert_eq!((fitted.micro_batch, fitted.device.as_str()), (160, "cpu"));
     fitted.micro_batch = 40;
-    write(&first, &held, &shapes, &story).unwrap();
+    write(&first, &held, &shapes, &manifest).unwrap();
     let parts = |memory: &str| {
         let trial = Trial { resume: Some(&first), ..Trial::new(folder.path()) };
         let (_, news) = trial.set("memory", memory).set("steps", "3").run().unwrap();
         news.iter().find_map(|news| match news {
-            News::Fitted { micro_batch, .. } => Some(*micro_batch),
+            TrainEvent::Fitted { micro_batch, .. } => Some(*micro_batch),
             _ => None,
         })
     };
@@ -141,9 +141,13 @@ fn checkpoints_are_written_as_often_as_asked_and_explain_themselves() {
     // Steps 2, 4, 6, 8, 9 (the end of an epoch), 10 and 12, of which the last three are kept.
     let expected = [9, 10, 12].map(|step| format!("step-{step:08}.safetensors"));
     assert_eq!(names, expected);
-    let story = read_story(&report.checkpoint).unwrap();
-    assert!(story.config.contains("digits") && story.flags.len() == 2);
-    assert_eq!(story.step, 12);
+    let manifest = read_manifest(&report.checkpoint).unwrap();
+    assert!(manifest.config["data.kind"] == "digits" && manifest.flags.len() == 2);
+    assert_eq!(manifest.config["checkpoint.keep"], "3", "what flags set");
+    assert_eq!(manifest.config["optimizer.schedule"], "cosine", "and what is the default");
+    assert_eq!(manifest.data.classes.concat(), "0123456789");
+    assert_eq!(manifest.data.normalisation.mean.len(), 1);
+    assert_eq!(manifest.step, 12);
     assert!(report.curves.is_some_and(|path| path.is_file()));
 }
 

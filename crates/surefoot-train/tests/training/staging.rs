@@ -2,7 +2,7 @@
 
 use crate::harness::{SPARE, Trial, undisturbed};
 use surefoot::device::DeviceName;
-use surefoot_train::News;
+use surefoot_train::TrainEvent;
 
 #[test]
 fn staged_batches_train_to_the_same_bits() {
@@ -37,7 +37,7 @@ fn how_batches_are_loaded_is_chosen_by_the_steps_and_told() {
     let folder = tempfile::tempdir().unwrap();
     let (_, news) = Trial::new(folder.path()).set("workers", "2").run().unwrap();
     let chosen = news.iter().find_map(|news| match news {
-        News::Loading { loading, step_seconds } => Some((*loading, *step_seconds)),
+        TrainEvent::Loading { loading, step_seconds } => Some((*loading, *step_seconds)),
         _ => None,
     });
     let (loading, step_seconds) = chosen.unwrap();

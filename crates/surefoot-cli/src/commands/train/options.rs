@@ -26,7 +26,7 @@ pub(super) struct Options {
     /// Samples of a step
     #[arg(long, value_name = "N")]
     batch_size: Option<usize>,
-    /// What all chance comes from
+    /// Random seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Threads that load samples
@@ -103,6 +103,21 @@ impl Options {
         let on_fault = self.on_fault.and_then(|what| what.to_possible_value());
         flag("on_fault", on_fault.map(|what| what.get_name().to_owned()));
         Ok(flags)
+    }
+
+    /// The flags about recovery that no checkpoint holds, as they are written on a command line.
+    pub(super) fn recovery_flags(&self) -> Vec<String> {
+        let mut flags = Vec::new();
+        if self.no_fallback {
+            flags.push("--no-fallback".to_owned());
+        }
+        if self.allow_lower_precision {
+            flags.push("--allow-lower-precision".to_owned());
+        }
+        for rung in &self.forbid {
+            flags.extend(["--forbid".to_owned(), rung.to_string()]);
+        }
+        flags
     }
 
     /// The folder for checkpoints that was given by hand: as it is, since a name need not be UTF-8.

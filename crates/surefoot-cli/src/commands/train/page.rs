@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use surefoot_report::{Epoch, Point, Training};
-use surefoot_train::{News, Report};
+use surefoot_train::{Report, TrainEvent};
 
 /// A curve with more points shows no more.
 const MOST_POINTS: usize = 4096;
@@ -22,9 +22,9 @@ impl Page {
         Self { points: Vec::new(), apart: 1 }
     }
 
-    pub(super) fn tell(&mut self, news: &News) {
+    pub(super) fn tell(&mut self, news: &TrainEvent) {
         match news {
-            News::Step { step, loss, accuracy, samples_per_second, .. }
+            TrainEvent::Step { step, loss, accuracy, samples_per_second, .. }
                 if step.is_multiple_of(self.apart) =>
             {
                 self.points.push(Point {
@@ -39,7 +39,7 @@ impl Page {
                 }
             }
             // What was done after the step that it goes back to is done again.
-            News::Rewound { to } => self.points.retain(|point| point.step <= *to),
+            TrainEvent::Rewound { to } => self.points.retain(|point| point.step <= *to),
             _ => {}
         }
     }
@@ -84,7 +84,8 @@ impl Page {
             report.steps, report.seconds, report.device, report.precision
         );
         let (points, epochs) = (self.points, epochs.collect());
-        let page = Training { title, summary, points, epochs, facts };
+        let best_step = report.best_step;
+        let page = Training { title, summary, points, epochs, facts, best_step };
         let mut file = BufWriter::new(File::create(&path)?);
         page.write(&mut file)?;
         file.flush()?;

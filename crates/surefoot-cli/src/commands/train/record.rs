@@ -1,11 +1,11 @@
-//! The course of a run in the journal: where it began, its progress, its epochs. The journal's
+//! The run of a run in the journal: where it began, its progress, its epochs. The journal's
 //! page draws its curves and its memory from these events.
 
 use std::time::{Duration, Instant};
 
 use surefoot::Footing;
 use surefoot::journal::{Event, EventKind, Level};
-use surefoot_train::News;
+use surefoot_train::TrainEvent;
 
 /// Points closer together than this would tell no more and cost more.
 const APART: Duration = Duration::from_millis(50);
@@ -22,21 +22,23 @@ impl<'a> Record<'a> {
         Self { footing, budget, told: None }
     }
 
-    pub(super) fn tell(&mut self, news: &News) {
+    pub(super) fn tell(&mut self, news: &TrainEvent) {
         if !self.footing.journal().is_on() {
             return;
         }
         match news {
-            News::Started { parameters, samples, steps, from, .. } => self.note("train", |event| {
-                event
-                    .level(Level::Info)
-                    .context("parameters", *parameters)
-                    .context("train_samples", samples.0)
-                    .context("test_samples", samples.1)
-                    .context("steps", *steps)
-                    .context("from", *from)
-            }),
-            News::Step { step, of, loss, accuracy, samples_per_second } => {
+            TrainEvent::Started { parameters, samples, steps, from, .. } => {
+                self.note("train", |event| {
+                    event
+                        .level(Level::Info)
+                        .context("parameters", *parameters)
+                        .context("train_samples", samples.0)
+                        .context("test_samples", samples.1)
+                        .context("steps", *steps)
+                        .context("from", *from)
+                })
+            }
+            TrainEvent::Step { step, of, loss, accuracy, samples_per_second } => {
                 let due = self.told.is_none_or(|told| told.elapsed() >= APART) || step == of;
                 if due {
                     self.told = Some(Instant::now());
@@ -49,7 +51,7 @@ impl<'a> Record<'a> {
                     });
                 }
             }
-            News::Epoch(epoch) => self.note("epoch", |event| {
+            TrainEvent::Epoch(epoch) => self.note("epoch", |event| {
                 event
                     .level(Level::Info)
                     .context("epoch", epoch.epoch)
@@ -60,11 +62,11 @@ impl<'a> Record<'a> {
                     .context("test_accuracy", epoch.test_accuracy)
                     .context("samples_per_second", epoch.samples_per_second)
             }),
-            News::Checkpoint { path, best } => {
+            TrainEvent::Checkpoint { path, best } => {
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 self.note("checkpoint", |event| event.context("file", name).context("best", *best));
             }
-            News::Rewound { to } => self.note("rewound", |event| event.context("to", *to)),
+            TrainEvent::Rewound { to } => self.note("rewound", |event| event.context("to", *to)),
             _ => {}
         }
     }

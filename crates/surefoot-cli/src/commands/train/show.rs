@@ -1,6 +1,5 @@
 //! What a person sees of a run, and what a machine reads.
 
-use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +13,7 @@ use surefoot::device::memory::Bytes;
 use surefoot_train::config::{Config, Length};
 use surefoot_train::loader::Loading;
 use surefoot_train::report::EpochReport;
-use surefoot_train::{News, Report};
+use surefoot_train::{Report, TrainEvent};
 
 use crate::args::Global;
 use crate::exit::Failure;
@@ -41,8 +40,10 @@ pub(super) struct Show<'a> {
     hardware: String,
     steps: u64,
     from: u64,
-    skipped_samples: BTreeSet<String>,
+    skipped_samples: usize,
     since: Instant,
+    /// Whether numbers are predicted, not classes or tokens.
+    regression: bool,
     /// Set when nobody reads the lines of JSON any more.
     unread: &'a AtomicBool,
 }
@@ -52,6 +53,7 @@ impl<'a> Show<'a> {
         terminal: &'a Terminal,
         global: &Global,
         footing: &Footing,
+        regression: bool,
         unread: &'a AtomicBool,
     ) -> Self {
         let hidden = global.quiet || global.json;
@@ -76,8 +78,9 @@ impl<'a> Show<'a> {
             hardware,
             steps: 0,
             from: 0,
-            skipped_samples: BTreeSet::new(),
+            skipped_samples: 0,
             since: Instant::now(),
+            regression,
             unread,
         }
     }
@@ -87,9 +90,9 @@ impl<'a> Show<'a> {
         self.bar.finish_and_clear();
     }
 
-    pub(super) fn tell(&mut self, news: &News) {
+    pub(super) fn tell(&mut self, news: &TrainEvent) {
         match news {
-            News::Started { parameters, samples, steps, from, loading, folder } => {
+            TrainEvent::Started { parameters, samples, steps, from, loading, folder } => {
                 (self.steps, self.from, self.since) = (*steps, *from, Instant::now());
                 self.bar.set_length(*steps);
                 self.note(&format!(
@@ -115,30 +118,31 @@ impl<'a> Show<'a> {
                     "loading": loading, "batches_in_memory": loading.batches_in_memory(),
                 }));
             }
-            News::Loading { loading, step_seconds } => {
+            TrainEvent::Loading { loading, step_seconds } => {
                 self.line(json!({
                     "event": "loading", "loading": loading, "step_seconds": step_seconds,
                     "batches_in_memory": loading.batches_in_memory(),
                 }));
             }
-            News::Fitted { micro_batch, budget } => {
+            TrainEvent::Fitted { micro_batch, budget } => {
                 self.note(&format!("{micro_batch} samples at once stay within {}", Bytes(*budget)));
                 self.line(json!({"event": "fitted", "micro_batch": micro_batch, "budget": budget}));
             }
-            News::Step { step, loss, accuracy, samples_per_second, .. } => {
+            TrainEvent::Step { step, loss, accuracy, samples_per_second, .. } => {
                 self.bar.set_message(format!(
-                    "loss {loss:.4}  accuracy {:.1} %  {} samples/s  {}",
-                    100.0 * accuracy,
+                    "loss {loss:.4}  {} {}  {} samples/s  {}",
+                    metric_name(self.regression),
+                    metric_text(*accuracy, self.regression, 1),
                     count(*samples_per_second as u64),
                     self.left(*step)
                 ));
                 self.bar.set_position(*step);
             }
-            News::Epoch(epoch) => {
+            TrainEvent::Epoch(epoch) => {
                 self.note(&self.epoch(epoch));
                 self.event("epoch", epoch);
             }
-            News::Fault(fault) => {
+            TrainEvent::Fault(fault) => {
                 let first = fault.message.lines().next().unwrap_or_default();
                 self.note(&format!(
                     "step {}: {} on {}: {first}",
@@ -146,7 +150,7 @@ impl<'a> Show<'a> {
                 ));
                 self.event("fault", fault);
             }
-            News::Recovery { rung, device, parts } => {
+            TrainEvent::Recovery { rung, device, parts } => {
                 let parts_text =
                     if *parts > 1 { format!(" in {parts} parts") } else { String::new() };
                 self.note(&format!("  recovering by {rung} on {device}{parts_text}"));
@@ -154,36 +158,48 @@ impl<'a> Show<'a> {
                     json!({"event": "recovery", "rung": rung, "device": device, "parts": parts}),
                 );
             }
-            News::SkippedStep { step } => {
+            TrainEvent::SkippedStep { step } => {
                 self.note(&format!("step {step}: inf or NaN, left out"));
                 self.line(json!({"event": "skipped_step", "step": step}));
             }
-            News::SkippedSample { what } => {
-                // A bad sample comes again in each epoch: once is enough.
-                let is_new = self.skipped_samples.len() <= NAMED_SAMPLES
-                    && self.skipped_samples.insert(what.clone());
-                if is_new && self.skipped_samples.len() <= NAMED_SAMPLES {
-                    self.note(&format!("left out: {what}"));
-                } else if is_new {
-                    self.note("left out: more samples, which --json names");
+            TrainEvent::SkippedSample { what } => {
+                self.skipped_samples += 1;
+                match self.skipped_samples {
+                    n if n <= NAMED_SAMPLES => self.note(&format!("left out: {what}")),
+                    n if n == NAMED_SAMPLES + 1 => {
+                        self.note("left out: more samples, which --json names");
+                    }
+                    _ => {}
                 }
                 self.line(json!({"event": "skipped_sample", "what": what}));
             }
-            News::SetAside { after, folder } => {
+            TrainEvent::SetAside { after, folder } => {
                 let folder_text = folder.display();
                 self.note(&format!("the checkpoints after step {after} are now in {folder_text}"));
                 self.line(json!({"event": "set_aside", "after": after, "folder": folder_text.to_string()}));
             }
-            News::Checkpoint { path, best } => {
+            TrainEvent::DiskFull { path, waited_seconds } => {
+                let path_text = path.display().to_string();
+                self.note(&format!(
+                    "there is no room for {path_text}: waiting until there is ({} so far); Ctrl-C \
+                     ends the run at its last checkpoint",
+                    time(*waited_seconds as f64)
+                ));
+                self.line(json!({
+                    "event": "disk_full", "path": path_text, "waited_seconds": waited_seconds,
+                }));
+            }
+            TrainEvent::Checkpoint { path, best } => {
                 let path = path.display().to_string();
                 self.line(json!({"event": "checkpoint", "path": path, "best": best}));
             }
-            News::Rewound { to } => {
+            TrainEvent::Rewound { to } => {
                 self.note(&format!(
                     "the weights went with their device: doing again from step {to}"
                 ));
                 self.line(json!({"event": "rewound", "to": to}));
             }
+            _ => {}
         }
     }
 
@@ -196,13 +212,14 @@ impl<'a> Show<'a> {
     }
 
     fn epoch(&self, epoch: &EpochReport) -> String {
+        let metric = metric_name(self.regression);
         format!(
-            "epoch {:>3}  loss {:.4}  accuracy {:>6}  test loss {:.4}  test accuracy {:>7}  {} samples/s  {}  {}  {}",
+            "epoch {:>3}  loss {:.4}  {metric} {:>6}  test loss {:.4}  test {metric} {:>7}  {} samples/s  {}  {}  {}",
             epoch.epoch,
             epoch.train_loss,
-            percent(epoch.train_accuracy, 1),
+            metric_text(epoch.train_accuracy, self.regression, 1),
             epoch.test_loss,
-            percent(epoch.test_accuracy, 2),
+            metric_text(epoch.test_accuracy, self.regression, 2),
             count(epoch.samples_per_second as u64),
             Bytes(epoch.memory),
             epoch.device,
@@ -268,10 +285,14 @@ impl<'a> Show<'a> {
         );
         if report.test_accuracy.is_finite() {
             let best = match report.best_test_accuracy > report.test_accuracy {
-                true => format!(" (best {})", percent(report.best_test_accuracy, 2)),
+                true => {
+                    let best = metric_text(report.best_test_accuracy, self.regression, 2);
+                    format!(" (best {best})")
+                }
                 false => String::new(),
             };
-            row("test accuracy", format!("{}{best}", percent(report.test_accuracy, 2)));
+            let tested = metric_text(report.test_accuracy, self.regression, 2);
+            row(&format!("test {}", metric_name(self.regression)), format!("{tested}{best}"));
             row("test loss", format!("{:.4}", report.test_loss));
         }
         row("faults", faults(report));
@@ -279,8 +300,11 @@ impl<'a> Show<'a> {
             row("left out", format!("{} steps with inf or NaN", report.skipped_steps));
         }
         if report.skipped_samples > 0 {
-            let times = report.skipped_samples;
-            row("left out", format!("{times} times a sample that can't be read"));
+            let samples = match report.skipped_samples {
+                1 => "1 sample".to_owned(),
+                many => format!("{} samples", count(many)),
+            };
+            row("left out", format!("{samples} that can't be read"));
         }
         row("checkpoint", report.checkpoint.display().to_string());
         if report.best_checkpoint != report.checkpoint {
@@ -314,8 +338,17 @@ fn faults(report: &Report) -> String {
     format!("{}: {}{more}", report.faults, told.join(", "))
 }
 
-fn percent(share: f64, digits: usize) -> String {
-    format!("{:.digits$} %", 100.0 * share)
+/// What a test is measured by besides its loss.
+pub(super) fn metric_name(regression: bool) -> &'static str {
+    if regression { "R²" } else { "accuracy" }
+}
+
+/// A share of right answers, or of the variance that is explained.
+pub(super) fn metric_text(value: f64, regression: bool, digits: usize) -> String {
+    match regression {
+        true => format!("{value:.3}"),
+        false => format!("{:.digits$} %", 100.0 * value),
+    }
 }
 
 fn time(seconds: f64) -> String {

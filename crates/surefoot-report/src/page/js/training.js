@@ -3,7 +3,7 @@
 const data = readData();
 startShell();
 const last = data.epochs.at(-1);
-const best = data.epochs.reduce((top, epoch) => (epoch.test_accuracy > (top?.test_accuracy ?? -1) ? epoch : top), null);
+const best = data.epochs.find((epoch) => epoch.step === data.best_step);
 $("#main").append(
   el("h1", null, data.title),
   el("p.verdict", { id: "verdict" }, data.summary),

@@ -1,5 +1,6 @@
 //! What changes while a run goes on, and how it begins.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -10,16 +11,18 @@ use crate::checkpoint::{self, Best, Fitted, Running};
 use crate::loader::Loading;
 use crate::model::Trainable;
 use crate::parameters::Shape;
-use crate::report::{EpochReport, FaultReport, News};
+use crate::report::{EpochReport, FaultReport, TrainEvent};
 use crate::state::{Held, State};
 
 /// What changes while a run goes on.
-pub(super) struct Course<M> {
+pub(super) struct RunState<M> {
     pub(super) state: State<M>,
     pub(super) running: Running,
     pub(super) epochs: Vec<EpochReport>,
     pub(super) best: Option<Best>,
     pub(super) faults: Vec<FaultReport>,
+    /// Samples that could not be read, each with the reason.
+    pub(super) unreadable: BTreeSet<String>,
     pub(super) bad_in_a_row: u32,
     pub(super) checkpointing: bool,
     pub(super) held: Option<HostCopy<M>>,
@@ -49,7 +52,7 @@ pub(super) struct HostCopy<M> {
     pub(super) model: M,
 }
 
-impl<M> Course<M> {
+impl<M> RunState<M> {
     /// Whether an epoch is done but not yet tested and told: also after a fault in between.
     pub(super) fn is_untested(&self, per_epoch: u64, total: u64) -> bool {
         let step = self.state.step;
@@ -58,8 +61,23 @@ impl<M> Course<M> {
     }
 }
 
-/// How a stretch of steps ended.
-pub(super) enum Stretch {
+impl<M> RunState<M> {
+    /// Notes samples that could not be read; each is told once.
+    pub(super) fn note_unreadable(
+        &mut self,
+        samples: &[String],
+        tell: &mut dyn FnMut(&TrainEvent),
+    ) {
+        for what in samples {
+            if self.unreadable.insert(what.clone()) {
+                tell(&TrainEvent::SkippedSample { what: what.clone() });
+            }
+        }
+    }
+}
+
+/// How the steps of an epoch ended.
+pub(super) enum StepsEnd {
     Whole,
     Stopped,
     Rewound,
@@ -73,15 +91,16 @@ impl Run<'_> {
         shapes: &[Shape],
         resume: Option<&Path>,
         loading: Loading,
-        tell: &mut dyn FnMut(&News),
-    ) -> Result<Course<M>, TrainError> {
+        tell: &mut dyn FnMut(&TrainEvent),
+    ) -> Result<RunState<M>, TrainError> {
         let now = Instant::now();
-        let mut course = Course {
+        let mut run = RunState {
             state: State::new(model, device),
             running: Running::default(),
             epochs: Vec::new(),
             best: None,
             faults: Vec::new(),
+            unreadable: BTreeSet::new(),
             bad_in_a_row: 0,
             checkpointing: false,
             held: None,
@@ -96,28 +115,30 @@ impl Run<'_> {
             loading,
             paces: Vec::new(),
         };
-        let Some(path) = resume else { return Ok(course) };
-        let (held, story) = checkpoint::read(path, shapes)?;
-        if story.order != self.order() {
+        let Some(path) = resume else { return Ok(run) };
+        let (held, manifest) = checkpoint::read(path, shapes)?;
+        if manifest.order != self.order() {
             let why = format!(
                 "it has {}, this one {}; the samples would come in another order",
-                story.order,
+                manifest.order,
                 self.order()
             );
             return Err(TrainError::OtherRun { path: path.to_owned(), why });
         }
-        if let Some(folder) = self.shelf.set_aside_after(held.step)? {
-            tell(&News::SetAside { after: held.step, folder });
+        if let Some(folder) = self.checkpoints.set_aside_after(held.step)? {
+            tell(&TrainEvent::SetAside { after: held.step, folder });
         }
         let burn = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
-        course.state = State::from_held(held, course.state.model, device, burn.burn());
-        course.bad_in_a_row = story.bad_in_a_row;
-        course.running = story.running;
-        course.epochs = story.epochs;
-        course.best = story.best;
-        course.fitted = story.fitted;
-        course.seconds_before = story.seconds;
-        course.epoch_started.1 = course.state.step;
-        Ok(course)
+        run.state = State::from_held(held, run.state.model, device, burn.burn());
+        run.bad_in_a_row = manifest.bad_in_a_row;
+        run.running = manifest.running;
+        run.faults = manifest.faults;
+        run.unreadable = manifest.unreadable;
+        run.epochs = manifest.epochs;
+        run.best = manifest.best;
+        run.fitted = manifest.fitted;
+        run.seconds_before = manifest.seconds;
+        run.epoch_started.1 = run.state.step;
+        Ok(run)
     }
 }

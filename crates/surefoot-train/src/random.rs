@@ -4,17 +4,17 @@
 
 /// SplitMix64, started from the numbers that name what it is for.
 #[derive(Clone, Debug)]
-pub struct Chance(u64);
+pub struct SeededRandom(u64);
 
-impl Chance {
+impl SeededRandom {
     /// A stream of its own for each list of numbers.
     pub fn of(purpose: &[u64]) -> Self {
-        let mut chance = Self(0x05ee_d0f5);
+        let mut random = Self(0x05ee_d0f5);
         for number in purpose {
-            chance.0 ^= number.wrapping_mul(0xff51_afd7_ed55_8ccd);
-            chance.0 = chance.number();
+            random.0 ^= number.wrapping_mul(0xff51_afd7_ed55_8ccd);
+            random.0 = random.number();
         }
-        chance
+        random
     }
 
     /// Any number.
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn each_purpose_has_its_own_stream() {
-        let draw = |purpose: &[u64]| Chance::of(purpose).number();
+        let draw = |purpose: &[u64]| SeededRandom::of(purpose).number();
         assert_eq!(draw(&[1, 2]), draw(&[1, 2]));
         assert_ne!(draw(&[1, 2]), draw(&[2, 1]));
         assert_ne!(draw(&[1]), draw(&[1, 0]));
@@ -68,8 +68,8 @@ mod tests {
 
     #[test]
     fn normal_numbers_have_mean_0_and_deviation_1() {
-        let mut chance = Chance::of(&[7]);
-        let drawn: Vec<f64> = (0..20_000).map(|_| chance.normal()).collect();
+        let mut random = SeededRandom::of(&[7]);
+        let drawn: Vec<f64> = (0..20_000).map(|_| random.normal()).collect();
         let mean = drawn.iter().sum::<f64>() / 20_000.0;
         let variance = drawn.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 20_000.0;
         assert!(mean.abs() < 0.03 && (variance - 1.0).abs() < 0.05, "{mean} {variance}");
@@ -78,14 +78,14 @@ mod tests {
     proptest! {
         #[test]
         fn a_permutation_holds_each_number_once(seed: u64, count in 0usize..300) {
-            let mut order = Chance::of(&[seed]).permutation(count);
+            let mut order = SeededRandom::of(&[seed]).permutation(count);
             order.sort_unstable();
             prop_assert_eq!(order, (0..count).collect::<Vec<_>>());
         }
 
         #[test]
         fn numbers_stay_below_their_bound(seed: u64, bound in 1usize..1000) {
-            prop_assert!(Chance::of(&[seed]).below(bound) < bound);
+            prop_assert!(SeededRandom::of(&[seed]).below(bound) < bound);
         }
     }
 }

@@ -60,6 +60,7 @@ pub(crate) enum Command {
     Identify(Box<commands::identify::Identify>),
     Journal(commands::journal::Journal),
     Plan(commands::plan::Plan),
+    Predict(commands::predict::Predict),
     Serve(Box<commands::serve::Serve>),
     Train(Box<commands::train::Train>),
     Verify(Box<commands::verify::Verify>),

@@ -58,7 +58,7 @@ fn milliseconds(config: &ModelConfig, form: Form, samples: usize) -> f64 {
         .map(|_| {
             let started = Instant::now();
             let done = step(&footing, &settings, order, &state, &shapes, &batch);
-            state = done.expect("a step works").state;
+            state = done.expect("a step works").value.state;
             1e3 * started.elapsed().as_secs_f64()
         })
         .skip(3)

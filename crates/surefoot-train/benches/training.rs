@@ -100,7 +100,7 @@ fn loop_against_bare(footing: &Footing, recipe: &Recipe, config: &ModelConfig) {
     let mut optimizer = AdamWConfig::new().with_weight_decay(0.01).init();
     let mut guarded = || {
         let done = step(footing, &settings(32), ORDER, &state, &shapes, &batch);
-        state = done.expect("a step works").state;
+        state = done.expect("a step works").value.state;
     };
     let mut plain = || {
         let on_device = batch.on_device(0..32, &device).expect("labels are good");
@@ -132,7 +132,7 @@ fn loader_against_memory(footing: &Footing, recipe: &Recipe, config: &ModelConfi
     let state = State::new(model.valid(), DeviceName::CPU);
     let one = |batch: &HostBatch| {
         let done = step(footing, &settings(32), ORDER, &state, &shapes, batch);
-        std::hint::black_box(done.expect("a step works").loss);
+        std::hint::black_box(done.expect("a step works").value.loss);
     };
     let loading = Loading::choose(LoadingConfig::default(), recipe, 32, true);
     let in_memory: Vec<HostBatch> = plan(COUNT, 32, Some(1), 0)

@@ -5,11 +5,10 @@ use std::sync::atomic::AtomicBool;
 use burn::module::Module;
 use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::gelu;
-use surefoot::journal::Journal;
 use surefoot::place::Autocast;
 use surefoot::{BoxError, Footing};
 use surefoot_train::checkpoint::CheckpointFolder;
-use surefoot_train::{Config, Run, Score, TrainEvent, Trainable, Watch, batch::Batch, data};
+use surefoot_train::{Config, Run, Score, TrainEvent, Trainable, batch::Batch, data};
 
 #[derive(Module, Debug)]
 struct Mine {
@@ -28,9 +27,7 @@ fn main() -> Result<(), BoxError> {
     let text = "{data: {kind: digits}, model: {kind: mlp}, epochs: 10, optimizer: {lr: 0.005}}";
     let config = Config::parse(text, &[])?;
     let data = data::open(&config.data, config.seed)?;
-    let watch = Watch::default();
-    let journal = Journal::builder().listener(watch.listener()).build();
-    let footing = Footing::builder().journal(journal).build()?;
+    let footing = Footing::builder().build()?;
     let device = footing.device()?.burn().clone();
     let run = Run {
         footing: &footing,
@@ -38,7 +35,6 @@ fn main() -> Result<(), BoxError> {
         flags: Vec::new(),
         data: &data,
         checkpoints: CheckpointFolder::fresh("runs/own_module".as_ref(), 2)?,
-        watch,
         stop: &AtomicBool::new(false),
         earlier_faults: Vec::new(),
     };

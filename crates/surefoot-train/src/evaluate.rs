@@ -20,6 +20,8 @@ pub struct Evaluation {
     pub accuracy: f64,
     /// Samples that can't be read and were left out, each with the reason.
     pub skipped: Vec<String>,
+    /// Faults that were recovered from, oldest first.
+    pub faults: Vec<Fault>,
 }
 
 /// Tests a state on all samples of a recipe.
@@ -32,6 +34,7 @@ pub fn evaluate<M: Trainable>(
 ) -> Result<Evaluation, Fault> {
     let plan = plan(recipe.source.len(), batch_size, None, 0);
     let (mut loss, mut correct, mut items, mut skipped) = (0.0, 0.0, 0usize, Vec::new());
+    let mut faults: Vec<Fault> = Vec::new();
     for batch in Loader::start(recipe.clone(), 0, plan, loading) {
         let mut batch = batch?;
         skipped.append(&mut batch.skipped);
@@ -39,20 +42,27 @@ pub fn evaluate<M: Trainable>(
             continue;
         }
         let task = footing.task(OPERATION).starting_on(state.device);
-        let (batch_loss, batch_correct) = task
-            .run_in_parts(batch.samples(), |step| {
-                let state = bring(state, step)?;
-                let mut sums = (0.0, 0.0);
-                for range in step.ranges(batch.samples()) {
-                    let part = batch.on_device(range, step.device())?;
-                    let score = state.model.score(&part, step.autocast());
-                    let seen = Tensor::cat(vec![score.loss, score.correct], 0).try_into_data()?;
-                    let seen = seen.try_cast(DType::F64)?.try_to_vec::<f64>()?;
-                    sums = (sums.0 + seen[0], sums.1 + seen[1]);
-                }
-                Ok::<_, BoxError>(sums)
-            })?
-            .value;
+        let outcome = task.run_in_parts(batch.samples(), |step| {
+            let state = bring(state, step)?;
+            let mut sums = (0.0, 0.0);
+            for range in step.ranges(batch.samples()) {
+                let part = batch.on_device(range, step.device())?;
+                let score = state.model.score(&part, step.autocast());
+                let seen = Tensor::cat(vec![score.loss, score.correct], 0).try_into_data()?;
+                let seen = seen.try_cast(DType::F64)?.try_to_vec::<f64>()?;
+                sums = (sums.0 + seen[0], sums.1 + seen[1]);
+            }
+            Ok::<_, BoxError>(sums)
+        });
+        let mut outcome = match outcome {
+            Ok(outcome) => outcome,
+            Err(mut fault) => {
+                faults.append(&mut fault.earlier);
+                return Err(fault.after(faults));
+            }
+        };
+        faults.append(&mut outcome.faults);
+        let (batch_loss, batch_correct) = outcome.value;
         loss += batch_loss;
         correct += batch_correct;
         items += batch.items();
@@ -61,5 +71,5 @@ pub fn evaluate<M: Trainable>(
         return Err(Fault::new(FaultKind::DataLoading, OPERATION, "no test sample can be read"));
     }
     let items = items as f64;
-    Ok(Evaluation { loss: loss / items, accuracy: correct / items, skipped })
+    Ok(Evaluation { loss: loss / items, accuracy: correct / items, skipped, faults })
 }

@@ -11,6 +11,7 @@ use surefoot::device::memory::Bytes;
 use surefoot::{Fault, FaultKind, Footing};
 
 use crate::batch::HostBatch;
+use crate::estimate::{SHARE, address_space_limit, address_space_peak, available_on};
 use crate::loader::Recipe;
 use crate::model::Trainable;
 use crate::parameters;
@@ -21,8 +22,9 @@ use crate::step::{Done, StepOrder, StepSettings, step};
 const TIME_EACH: Duration = Duration::from_millis(300);
 /// Sizes are not doubled further once a step takes this long.
 const SLOW: Duration = Duration::from_secs(10);
-/// Without a budget, this share of what the device has free may be used.
-const SHARE: f64 = 0.8;
+
+/// The expected growth is exceeded by one part in this many without breaking the limit.
+const GROWTH_MARGIN: u64 = 4;
 
 /// One size that was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -62,6 +64,10 @@ pub struct Trials<'a, M> {
     pub settings: StepSettings,
     /// A budget in bytes.
     pub memory: Option<u64>,
+    /// What one more sample is estimated to take, in bytes.
+    pub sample: u64,
+    /// What the run holds besides a step, in bytes: batches that are loaded.
+    pub besides: u64,
     /// Sizes above this are not tried.
     pub most: usize,
     /// Whether each size is timed, or run once.
@@ -72,20 +78,35 @@ impl<M: Trainable> Trials<'_, M> {
     /// Tries doubling sizes.
     pub fn run(&self, mut tell: impl FnMut(&Tried)) -> Result<Fit, Fault> {
         let device = self.footing.device()?;
-        let limit = match (self.memory, device.memory_available()) {
-            (Some(budget), _) => budget,
-            (None, Some(free)) => device.memory_in_use() + (free as f64 * SHARE) as u64,
-            (None, None) => u64::MAX,
+        let limit = match self.memory {
+            Some(budget) => budget,
+            None => {
+                let usable = available_on(&device, None) as f64 * SHARE;
+                device.memory_in_use().saturating_add(usable as u64)
+            }
         };
         let most = self.most.min(self.recipe.source.len()).max(1);
+        let limit = limit.saturating_sub(self.besides);
         let mut tried: Vec<Tried> = Vec::new();
+        let mut address_space: Vec<(usize, u64)> = Vec::new();
         let mut size = 1;
         let why = loop {
-            if let Some(needed) = expected(&tried, size).filter(|needed| *needed > limit) {
+            let measured: Vec<(usize, u64)> =
+                tried.iter().map(|tried| (tried.batch, tried.memory)).collect();
+            let needed = expected(&measured, size, self.sample);
+            if let Some(needed) = needed.filter(|needed| *needed > limit) {
                 break format!(
                     "{size} samples would need about {}, and {} are there",
                     Bytes(needed),
                     Bytes(limit)
+                );
+            }
+            let reach = expected(&address_space, size, self.sample).zip(address_space_limit());
+            if let Some((needed, most)) = reach.filter(|(needed, most)| needed > most) {
+                break format!(
+                    "{size} samples would need an address space of about {}, and the limit leaves {}",
+                    Bytes(needed),
+                    Bytes(most)
                 );
             }
             let done = match self.time(size) {
@@ -104,6 +125,7 @@ impl<M: Trainable> Trials<'_, M> {
             }
             tell(&done);
             tried.push(done);
+            address_space.extend(address_space_peak().map(|peak| (size, peak)));
             if size == most {
                 break format!("{size} is as much as was to be tried");
             }
@@ -112,9 +134,13 @@ impl<M: Trainable> Trials<'_, M> {
             }
             size = (size * 2).min(most);
         };
+        // Parts of a batch leave gradients that wait for those of the next part.
+        let gradients = 4 * self.state.model.num_params() as u64;
+        let waits = |tried: &Tried| if tried.batch < self.most { gradients } else { 0 };
+        let largest = tried.iter().rfind(|tried| tried.memory + waits(tried) <= limit);
         let fastest =
             tried.iter().max_by(|a, b| a.samples_per_second.total_cmp(&b.samples_per_second));
-        match (tried.last(), fastest) {
+        match (largest, fastest) {
             (Some(largest), Some(fastest)) => {
                 Ok(Fit { largest: largest.batch, fastest: fastest.batch, limit: why, tried })
             }
@@ -161,15 +187,21 @@ impl<M: Trainable> Trials<'_, M> {
     ) -> Result<Done<M>, Fault> {
         let settings = StepSettings { micro_batch: batch.samples(), ..self.settings };
         let order = StepOrder { lr: 1e-6, checkpointing: false, name_bad: false };
-        step(self.footing, &settings, order, state, shapes, batch)
+        Ok(step(self.footing, &settings, order, state, shapes, batch)?.value)
     }
 }
 
-/// The memory that the next size will need if it grows as it did: evenly with the samples.
-fn expected(tried: &[Tried], next: usize) -> Option<u64> {
-    let [.., before, last] = tried else { return None };
-    let each = last.memory.saturating_sub(before.memory) / (last.batch - before.batch) as u64;
-    Some(last.memory + each * (next - last.batch) as u64)
+/// The memory that the next size will need if it grows as it did, evenly with the samples, or by
+/// the estimate for a sample if that is more; with a margin, since a trial that takes more than the
+/// limit has already broken it.
+fn expected(measured: &[(usize, u64)], next: usize, sample: u64) -> Option<u64> {
+    let (batch, memory) = *measured.last()?;
+    let each = match measured {
+        [.., (fewer, less), _] => memory.saturating_sub(*less) / (batch - fewer) as u64,
+        _ => sample,
+    };
+    let growth = each * (next - batch) as u64;
+    Some(memory + growth + growth / GROWTH_MARGIN)
 }
 
 #[cfg(test)]
@@ -178,9 +210,9 @@ mod tests {
 
     #[test]
     fn memory_is_expected_to_grow_with_the_samples() {
-        let tried = |batch, memory| Tried { batch, seconds: 1.0, samples_per_second: 1.0, memory };
-        assert_eq!(expected(&[tried(1, 100)], 2), None);
-        assert_eq!(expected(&[tried(2, 100), tried(4, 120)], 8), Some(160));
-        assert_eq!(expected(&[tried(2, 100), tried(4, 90)], 8), Some(90));
+        assert_eq!(expected(&[], 1, 8), None);
+        assert_eq!(expected(&[(1, 100)], 2, 8), Some(110), "by the estimate");
+        assert_eq!(expected(&[(2, 100), (4, 120)], 8, 8), Some(170), "40 more, and a margin of 10");
+        assert_eq!(expected(&[(2, 100), (4, 90)], 8, 8), Some(90));
     }
 }

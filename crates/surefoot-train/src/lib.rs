@@ -6,15 +6,13 @@
 //!
 //! ```
 //! use std::sync::atomic::AtomicBool;
-//! use surefoot::{Footing, journal::Journal};
-//! use surefoot_train::{Config, Run, Watch, checkpoint::CheckpointFolder, data, model::Mlp};
+//! use surefoot::Footing;
+//! use surefoot_train::{Config, Run, checkpoint::CheckpointFolder, data, model::Mlp};
 //!
 //! let text = "{data: {kind: digits}, model: {kind: mlp}, epochs: 5}";
 //! let config = Config::parse(text, &[])?;
 //! let data = data::open(&config.data, config.seed)?;
-//! let watch = Watch::default();
-//! let journal = Journal::builder().listener(watch.listener()).build();
-//! let footing = Footing::builder().journal(journal).build()?;
+//! let footing = Footing::builder().build()?;
 //! let folder = tempfile::tempdir()?;
 //! let run = Run {
 //!     footing: &footing,
@@ -22,7 +20,6 @@
 //!     flags: Vec::new(),
 //!     data: &data,
 //!     checkpoints: CheckpointFolder::new(folder.path(), 2)?,
-//!     watch,
 //!     stop: &AtomicBool::new(false),
 //!     earlier_faults: Vec::new(),
 //! };
@@ -37,12 +34,14 @@ pub mod checkpoint;
 pub mod config;
 pub mod curves;
 pub mod data;
+pub mod estimate;
 pub mod evaluate;
 pub mod fit;
 pub mod loader;
 pub mod model;
 pub mod optimizer;
 pub mod parameters;
+pub mod predict;
 pub mod random;
 pub mod report;
 mod run;
@@ -50,10 +49,8 @@ pub mod scale;
 pub mod stage;
 pub mod state;
 pub mod step;
-mod watch;
 
 pub use config::{Config, ConfigError};
 pub use model::{Score, Trainable};
 pub use report::{Report, TrainEvent};
 pub use run::{Run, TrainError};
-pub use watch::Watch;

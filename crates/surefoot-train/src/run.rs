@@ -22,6 +22,7 @@ use self::run_state::{RunState, StepsEnd};
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Fitted, Order};
 use crate::config::{Config, Length};
 use crate::data::DataSet;
+use crate::estimate::{Estimate, SHARE, available_on};
 use crate::fit::Trials;
 use crate::loader::{Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
@@ -29,8 +30,7 @@ use crate::parameters::{self, Shape};
 use crate::report::{FaultReport, Report, TrainEvent};
 use crate::stage::{Feed, Stage};
 use crate::state::State;
-use crate::step::{STATE_LOST, StepOrder, StepSettings, step};
-use crate::watch::{Notice, Watch};
+use crate::step::{StepOrder, StepSettings, step};
 
 /// Steps with inf or NaN in a row that end a run, where no loss scale can be to blame.
 const BAD_STEPS: u32 = 8;
@@ -76,8 +76,6 @@ pub struct Run<'a> {
     pub data: &'a DataSet,
     /// Where checkpoints go.
     pub checkpoints: CheckpointFolder,
-    /// Hears of faults: give its listener to the footing's journal.
-    pub watch: Watch,
     /// Set to end the run at the next step, with a checkpoint.
     pub stop: &'a AtomicBool,
     /// Faults that ended earlier processes of this run, for the report: what a supervisor met.
@@ -98,7 +96,12 @@ impl Run<'_> {
         let shapes = parameters::shapes(&model);
         let recipe = self.recipe(true);
         let (asked, unified) = (self.config.loading, device.info.unified_memory);
-        let loading = Loading::choose(asked, &recipe, self.effective_batch(), unified);
+        let estimate = Estimate::of(self.config, self.data.form());
+        let loading = Loading::choose(asked, &recipe, self.effective_batch(), unified).within(
+            asked,
+            estimate.batch,
+            available_on(&device, self.config.memory),
+        );
         let mut run = self.begin(model, device.name(), &shapes, resume, loading, tell)?;
         let resumed_from = resume.map(|_| run.state.step);
         surefoot_ops::keep_freed_memory();
@@ -163,14 +166,24 @@ impl Run<'_> {
         StepSettings { rule, clip_norm, micro_batch }
     }
 
-    fn trials<'t, M>(&'t self, state: &'t State<M>, recipe: &'t Recipe) -> Trials<'t, M> {
+    fn trials<'t, M>(
+        &'t self,
+        state: &'t State<M>,
+        recipe: &'t Recipe,
+        loading: Loading,
+        budget: u64,
+    ) -> Trials<'t, M> {
         let most = self.config.batch_size;
+        let estimate = Estimate::of(self.config, self.data.form());
+        let bytes = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
         Trials {
             footing: self.footing,
             state,
             recipe,
             settings: self.settings(most),
-            memory: self.config.memory,
+            memory: Some(budget),
+            sample: bytes(estimate.sample),
+            besides: bytes(estimate.batch.saturating_mul(loading.batches_in_memory() as u128)),
             most,
             timed: false,
         }
@@ -185,18 +198,22 @@ impl Run<'_> {
         tell: &mut dyn FnMut(&TrainEvent),
     ) -> Result<(), TrainError> {
         let device = run.state.device.to_string();
-        let Some(budget) = self.config.memory else {
+        let Some(budget) = self.budget(run)? else {
             run.fitted = None;
             return Ok(());
         };
         let before = run.fitted.take().filter(|before| {
-            (before.budget, &before.device) == (budget, &device)
-                && before.micro_batch <= self.config.batch_size
+            let same = match self.config.memory {
+                Some(budget) => before.budget == budget,
+                // What is available changes from moment to moment; what fitted in less still does.
+                None => before.budget <= budget,
+            };
+            same && before.device == device && before.micro_batch <= self.config.batch_size
         });
         let micro_batch = match before {
             Some(before) => before.micro_batch,
             None => {
-                let fit = self.trials(&run.state, recipe).run(|_| {});
+                let fit = self.trials(&run.state, recipe, run.loading, budget).run(|_| {});
                 fit.map_err(|fault| self.stopped(fault, 0, None))?.largest
             }
         };
@@ -204,6 +221,22 @@ impl Run<'_> {
         run.fitted = Some(Fitted { device, budget, micro_batch });
         tell(&TrainEvent::Fitted { micro_batch, budget });
         Ok(())
+    }
+
+    /// The budget in bytes: as asked for, or what is available if the step might not fit in it.
+    fn budget<M>(&self, run: &RunState<M>) -> Result<Option<u64>, TrainError> {
+        if let Some(budget) = self.config.memory {
+            return Ok(Some(budget));
+        }
+        let device = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
+        let available = available_on(&device, None);
+        let estimate = Estimate::of(self.config, self.data.form());
+        let batches = run.loading.batches_in_memory();
+        if estimate.surely_fits(self.config.batch_size, batches, available) {
+            return Ok(None);
+        }
+        let usable = (available as f64 * SHARE) as u64;
+        Ok(Some(device.memory_in_use().saturating_add(usable)))
     }
 
     fn order(&self) -> Order {
@@ -283,14 +316,18 @@ impl Run<'_> {
             checkpointing: run.checkpointing,
             name_bad: run.bad_in_a_row + 1 >= BAD_STEPS,
         };
-        let done = step(self.footing, &settings, order, &run.state, shapes, feed);
-        self.pass_on_faults(run, tell);
-        let done = match done {
-            Ok(done) => done,
-            Err(fault) if fault.root_cause() == STATE_LOST => {
-                return self.rewind(run, fault, tell);
+        let done = match step(self.footing, &settings, order, &run.state, shapes, feed) {
+            Ok(outcome) => {
+                run.note_faults(&outcome.faults, tell);
+                outcome.value
             }
-            Err(fault) => return Err(self.save_and_stop(run, shapes, fault)),
+            Err(fault) => {
+                run.note_failure(&fault, tell);
+                if fault.kind == FaultKind::StateLost {
+                    return self.rewind(run, fault, tell);
+                }
+                return Err(self.save_and_stop(run, shapes, fault));
+            }
         };
         run.checkpointing = done.checkpointing;
         run.state = done.state;
@@ -364,24 +401,5 @@ impl Run<'_> {
         let of_a_step = self.effective_batch().min(self.order().samples);
         let samples = (run.state.step - step) as f64 * of_a_step as f64;
         samples / since.elapsed().as_secs_f64().max(1e-9)
-    }
-
-    fn pass_on_faults<M>(&self, run: &mut RunState<M>, tell: &mut dyn FnMut(&TrainEvent)) {
-        for notice in self.watch.drain() {
-            match notice {
-                Notice::Fault { kind, device, message } => {
-                    let step = run.state.step + 1;
-                    let fault = FaultReport { step, kind, device, message, recovery: None };
-                    tell(&TrainEvent::Fault(fault.clone()));
-                    run.faults.push(fault);
-                }
-                Notice::Rung { rung, device, parts } => {
-                    if let Some(fault) = run.faults.last_mut() {
-                        fault.recovery.get_or_insert_with(|| rung.clone());
-                    }
-                    tell(&TrainEvent::Recovery { rung, device, parts });
-                }
-            }
-        }
     }
 }

@@ -8,7 +8,7 @@ use burn::tensor::{DType, Tensor};
 use surefoot::device::DeviceName;
 use surefoot::fault::catch;
 use surefoot::place::Dtype;
-use surefoot::recover::{Confirm, Rung, Step, StepExt};
+use surefoot::recover::{Confirm, Outcome, Rung, Step, StepExt};
 use surefoot::{BoxError, Burn, Fault, FaultKind, Footing};
 
 use crate::model::Trainable;
@@ -20,9 +20,6 @@ use crate::state::State;
 /// The name of the operation in the journal and in drills.
 pub const OPERATION: &str = "train step";
 
-/// What a fault says when the state went with its device.
-pub(crate) const STATE_LOST: &str = "the weights were on a device that is gone";
-
 /// What all steps share.
 #[derive(Clone, Copy, Debug)]
 pub struct StepSettings {
@@ -30,7 +27,7 @@ pub struct StepSettings {
     pub rule: Rule,
     /// Gradients together are never longer than this.
     pub clip_norm: Option<f64>,
-    /// Samples that are run at once, unless memory makes it fewer.
+    /// Samples that are run at once at most; a larger batch is run in parts.
     pub micro_batch: usize,
 }
 
@@ -85,18 +82,17 @@ pub fn step<'a, M: Trainable>(
     state: &State<M>,
     shapes: &[Shape],
     feed: impl Into<Feed<'a>>,
-) -> Result<Done<M>, Fault> {
+) -> Result<Outcome<Done<M>>, Fault> {
     let feed = feed.into();
+    let samples = feed.batch.samples();
     footing
         .task(OPERATION)
         .can(Rung::Checkpoint)
         .can(Rung::Precision)
         .starting_on(state.device)
+        .starting_in(samples.div_ceil(settings.micro_batch.max(1)))
         .checkpointing(order.checkpointing)
-        .run_in_parts(settings.micro_batch.min(feed.batch.samples()), |step| {
-            attempt(step, settings, order, state, shapes, feed)
-        })
-        .map(|outcome| outcome.value)
+        .run_in_parts(samples, |step| attempt(step, settings, order, state, shapes, feed))
 }
 
 fn attempt<M: Trainable>(
@@ -115,26 +111,23 @@ fn attempt<M: Trainable>(
     let share = scale / batch.items().max(1) as f64;
     let mut sums: Option<(Tensor<1>, Tensor<1>)> = None;
     let mut gradients: Vec<Option<Tensor<1>>> = Vec::new();
-    for micro in micro_batches(batch.samples(), settings.micro_batch) {
-        for range in step.ranges(micro.len()) {
-            let range = micro.start + range.start..micro.start + range.end;
-            let whole = range == (0..batch.samples());
-            let part = match staged.take().filter(|_| whole) {
-                Some(staged) => staged,
-                None => batch.on_device(range, step.device())?,
-            };
-            let score = model.score(&part, step.autocast());
-            let mut tape = score.loss.clone().mul_scalar(share).backward();
-            gradients = added(gradients, parameters::gradients(&model, &mut tape));
-            let (loss, correct) = (score.loss.inner(), score.correct.inner());
-            sums = Some(match sums {
-                None => (loss, correct),
-                Some((losses, hits)) => (losses + loss, hits + correct),
-            });
-            if step.parts() > 1 {
-                // A part's memory is only free for the next one once it is done.
-                sums.as_ref().map_or(Ok(()), |(losses, _)| losses.confirm(OPERATION))?;
-            }
+    for range in step.ranges(batch.samples()) {
+        let whole = range == (0..batch.samples());
+        let part = match staged.take().filter(|_| whole) {
+            Some(staged) => staged,
+            None => batch.on_device(range, step.device())?,
+        };
+        let score = model.score(&part, step.autocast());
+        let mut tape = score.loss.clone().mul_scalar(share).backward();
+        gradients = added(gradients, parameters::gradients(&model, &mut tape));
+        let (loss, correct) = (score.loss.inner(), score.correct.inner());
+        sums = Some(match sums {
+            None => (loss, correct),
+            Some((losses, hits)) => (losses + loss, hits + correct),
+        });
+        if step.parts() > 1 {
+            // A part's memory is only free for the next one once it is done.
+            sums.as_ref().map_or(Ok(()), |(losses, _)| losses.confirm(OPERATION))?;
         }
     }
     let Some((losses, hits)) = sums else {
@@ -142,8 +135,7 @@ fn attempt<M: Trainable>(
     };
     let check = gradient_check(&gradients, settings.clip_norm.is_some(), &losses);
     // Where memory is short, the next batch had better wait.
-    let at_once = step.parts() == 1 && settings.micro_batch >= batch.samples();
-    if let Some(stage) = feed.stage.filter(|_| at_once) {
+    if let Some(stage) = feed.stage.filter(|_| step.parts() == 1) {
         stage.look_ahead(step.device_name(), step.device());
     }
     let seen = read(Tensor::cat(vec![losses, hits, check], 0))?;
@@ -192,13 +184,11 @@ pub(crate) fn bring<M: Trainable>(state: &State<M>, step: &Step<'_>) -> Result<S
     });
     match moved {
         Ok(Ok(moved)) => Ok(moved),
-        _ => Err(Box::new(Fault::new(FaultKind::NotDeviceRelated, OPERATION, STATE_LOST))),
+        _ => {
+            let message = "the weights were on a device that is gone";
+            Err(Box::new(Fault::new(FaultKind::StateLost, OPERATION, message)))
+        }
     }
-}
-
-fn micro_batches(samples: usize, size: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
-    let size = size.max(1);
-    (0..samples.div_ceil(size)).map(move |at| at * size..((at + 1) * size).min(samples))
 }
 
 fn added(sum: Vec<Option<Tensor<1>>>, more: Vec<Option<Tensor<1>>>) -> Vec<Option<Tensor<1>>> {
@@ -298,13 +288,6 @@ mod tests {
     use burn::nn::{BatchNorm, BatchNormConfig, Initializer, Linear, LinearConfig};
     use surefoot::place::Autocast;
 
-    #[test]
-    fn micro_batches_cover_every_sample_once() {
-        let ranges: Vec<_> = micro_batches(10, 4).collect();
-        assert_eq!(ranges, [0..4, 4..8, 8..10]);
-        assert_eq!(micro_batches(0, 4).count(), 0);
-    }
-
     #[derive(Module, Debug)]
     struct Normed {
         sums: Linear,
@@ -341,7 +324,7 @@ mod tests {
         let order = StepOrder { lr: 0.0, checkpointing: false, name_bad: false };
         let start = State::new(model.valid(), footing.device().unwrap().name());
         let one = |state: &State<Normed>| {
-            step(&footing, &settings, order, state, &shapes, &batch).unwrap().state
+            step(&footing, &settings, order, state, &shapes, &batch).unwrap().value.state
         };
         let means = |state: &State<Normed>| {
             let mean = state.model.norm.running_mean.value();

@@ -151,7 +151,8 @@ impl Job for TrainingStep {
         let order = StepOrder { lr: 1e-4, checkpointing: false, name_bad: false };
         for _ in 0..repeats.max(1) {
             let done =
-                step(&self.footing, &self.settings, order, &self.state, &self.shapes, &self.batch)?;
+                step(&self.footing, &self.settings, order, &self.state, &self.shapes, &self.batch)?
+                    .value;
             if !done.finite && done.compute == Dtype::F32 {
                 return Err(Fault::new(FaultKind::Numeric, "step", "the loss is not finite"));
             }

@@ -16,18 +16,19 @@ use std::time::Duration;
 
 use clap::Args;
 use surefoot::device::supervisor;
-use surefoot::journal::{Event, Journal};
+use surefoot::journal::Journal;
 use surefoot::recover::Policy;
 use surefoot::{Fault, FaultKind, Footing};
 use surefoot_report::live::Server;
+use surefoot_train::Run;
 use surefoot_train::checkpoint::{
     self, CheckpointFolder, Manifest, fresh_folder, has_run, latest_folder,
 };
 use surefoot_train::config::{self, Config};
 use surefoot_train::data::{self, DataSet};
+use surefoot_train::estimate;
 use surefoot_train::model::Builtin;
 use surefoot_train::report::FaultReport;
-use surefoot_train::{Run, Watch};
 
 use crate::args::{Global, flush};
 use crate::child::supervise_with;
@@ -127,12 +128,11 @@ impl Train {
             return find_batch::find_batch(&config, &footing, &data, global, terminal);
         }
         let job = self.job(config, flags, &folder, terminal)?;
-        let heard = Watch::default();
         let name = self.name(job.checkpoints.folder());
         let live = watch::start(self.watch, format!("Training {name}"), terminal)?;
-        let journal = journal(global, &heard, live.as_ref())?;
+        let journal = journal(global, live.as_ref())?;
         let footing = self.footing(&job.config, journal.clone())?;
-        let exit = self.train(job, &name, &footing, heard, global, terminal);
+        let exit = self.train(job, &name, &footing, global, terminal);
         flush(&journal, terminal);
         if let Some(live) = live {
             live.end();
@@ -325,12 +325,12 @@ impl Train {
         job: Job,
         name: &str,
         footing: &Footing,
-        watch: Watch,
         global: &Global,
         terminal: &Terminal,
     ) -> Result<Exit, Failure> {
         let Job { config, flags, data, checkpoints, resume } = job;
         let device = footing.device().map_err(Failure::from)?;
+        estimate::check_fits(&config, data.form(), &device).map_err(Failure::from)?;
         let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
         let folder = checkpoints.folder().to_owned();
         listen_for_ctrl_c()?;
@@ -345,7 +345,6 @@ impl Train {
             flags,
             data: &data,
             checkpoints,
-            watch,
             stop: &STOP,
             earlier_faults: earlier.transpose().unwrap_or_default().unwrap_or_default(),
         };
@@ -413,15 +412,12 @@ fn restarted_after(fault: &Fault) -> FaultReport {
     }
 }
 
-fn journal(global: &Global, watch: &Watch, live: Option<&Server>) -> Result<Journal, Failure> {
-    let (hear, show) = (watch.listener(), live.map(Server::listener));
-    let listener = move |event: &Event| {
-        hear(event);
-        if let Some(show) = &show {
-            show(event);
-        }
-    };
-    Ok(global.journal_builder()?.listener(listener).build())
+fn journal(global: &Global, live: Option<&Server>) -> Result<Journal, Failure> {
+    let builder = global.journal_builder()?;
+    Ok(match live {
+        Some(live) => builder.listener(live.listener()).build(),
+        None => builder.build(),
+    })
 }
 
 /// The first Ctrl-C, or request to end, ends the run with a checkpoint, the second at once.

@@ -29,11 +29,20 @@ pub struct Task<'f, E: Engine> {
     finite: bool,
     start: Option<DeviceName>,
     checkpointing: bool,
+    parts: usize,
 }
 
 impl<'f, E: Engine> Task<'f, E> {
     pub(crate) fn new(footing: &'f Footing<E>, name: Cow<'static, str>) -> Self {
-        Self { footing, name, rungs: Vec::new(), finite: false, start: None, checkpointing: false }
+        Self {
+            footing,
+            name,
+            rungs: Vec::new(),
+            finite: false,
+            start: None,
+            checkpointing: false,
+            parts: 1,
+        }
     }
 
     /// Says that the work honours `rung`: [`Step::is_checkpointing`], [`Step::compute`] for
@@ -51,6 +60,13 @@ impl<'f, E: Engine> Task<'f, E> {
     #[must_use]
     pub fn starting_on(mut self, device: DeviceName) -> Self {
         self.start = Some(device);
+        self
+    }
+
+    /// Starts in at least so many parts, as an earlier measurement found it needed.
+    #[must_use]
+    pub fn starting_in(mut self, parts: usize) -> Self {
+        self.parts = parts;
         self
     }
 
@@ -141,7 +157,11 @@ impl<'f, E: Engine> Task<'f, E> {
         let mut ready = footing.ready(at).map_err(|fault| fault.during(operation.to_owned()))?;
         let splits = self.rungs.contains(&Rung::Split);
         let known_parts = match splits {
-            true => footing.splits.parts(operation, ready.target.name).max(footing.first_parts),
+            true => footing
+                .splits
+                .parts(operation, ready.target.name)
+                .max(footing.first_parts)
+                .max(self.parts),
             false => 1,
         };
         let mut ladder = Ladder::new(&footing.policy, known_parts.min(samples));

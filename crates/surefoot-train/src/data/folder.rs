@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use walkdir::WalkDir;
 
-use super::image::decode;
+use super::image::decode_to;
 use super::{DataError, Form, Label, Sample, Source, Target};
 
 /// At most so many files that are no images are named.
@@ -111,7 +111,7 @@ fn class_folders(folder: &Path) -> Result<Vec<(String, PathBuf)>, DataError> {
 
 /// All files below a folder that are not hidden, in order. Sockets and pipes are listed too: they
 /// have no image's name, or are told as what they are when they are read.
-pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     let hidden = |entry: &walkdir::DirEntry| {
         entry.depth() > 0 && entry.file_name().to_string_lossy().starts_with('.')
     };
@@ -126,19 +126,28 @@ pub(super) fn files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
     Ok(files)
 }
 
-pub(super) fn is_image(path: &Path) -> bool {
+/// The images below a folder, in order.
+pub(crate) fn image_files(folder: &Path) -> Result<Vec<PathBuf>, DataError> {
+    let images: Vec<PathBuf> = files(folder)?.into_iter().filter(|file| is_image(file)).collect();
+    match images.is_empty() {
+        true => Err(DataError::new(folder, "it has no .png, .jpg, .jpeg or .webp file")),
+        false => Ok(images),
+    }
+}
+
+fn is_image(path: &Path) -> bool {
     let extension = path.extension().map(|end| end.to_string_lossy().to_ascii_lowercase());
     extension.is_some_and(|end| matches!(end.as_str(), "png" | "jpg" | "jpeg" | "webp"))
 }
 
 /// The numbers of an image file. A pipe or a device is refused: reading it could take for ever.
-pub(super) fn read_image(path: &Path, side: usize, channels: usize) -> Result<Vec<f32>, String> {
+pub(crate) fn read_image(path: &Path, side: usize, channels: usize) -> Result<Vec<f32>, String> {
     let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
     if !metadata.is_file() {
         return Err("it is no regular file".to_owned());
     }
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
-    Ok(decode(bytes)?.fit(side, channels))
+    decode_to(bytes, side, channels)
 }
 
 impl Source for Folder {

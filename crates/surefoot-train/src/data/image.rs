@@ -13,15 +13,20 @@ use zune_png::zune_core::options::DecoderOptions;
 const LARGEST_SIDE: usize = 1 << 14;
 
 /// An image as it was unpacked: pixels of 1 to 4 components.
-pub(super) struct Image {
+struct Image {
     width: usize,
     height: usize,
     components: usize,
     bytes: Vec<u8>,
 }
 
+/// The numbers of an image, brought to size: channel by channel, from 0 to 1.
+pub(crate) fn decode_to(bytes: Vec<u8>, side: usize, channels: usize) -> Result<Vec<f32>, String> {
+    Ok(decode(bytes)?.fit(side, channels))
+}
+
 /// What the bytes are is told by the bytes, not by the file's name.
-pub(super) fn decode(bytes: Vec<u8>) -> Result<Image, String> {
+fn decode(bytes: Vec<u8>) -> Result<Image, String> {
     let options = DecoderOptions::default()
         .set_max_width(LARGEST_SIDE)
         .set_max_height(LARGEST_SIDE)
@@ -69,7 +74,7 @@ fn webp(bytes: Vec<u8>) -> Result<Unpacked, String> {
 impl Image {
     /// This image in `side`×`side` pixels, channel by channel, from 0 to 1. Each new pixel is
     /// the mean of the old ones that it covers, so that no detail is picked by accident.
-    pub(super) fn fit(&self, side: usize, channels: usize) -> Vec<f32> {
+    fn fit(&self, side: usize, channels: usize) -> Vec<f32> {
         let mut values = Vec::with_capacity(channels * side * side);
         for channel in 0..channels {
             for row in 0..side {

@@ -26,6 +26,8 @@ use serde::{Deserialize, Serialize};
 pub use augment::{Augment, Transform};
 pub use description::{DataDescription, Normalisation};
 pub use folder::Folder;
+pub(crate) use folder::{image_files, read_image as read_image_file};
+pub(crate) use image::decode_to as decode_image;
 pub use open::{DataSet, open, open_as};
 pub use pixels::Pixels;
 pub use subset::{Subset, split};
@@ -195,7 +197,7 @@ pub struct DataError {
 }
 
 impl DataError {
-    fn new(place: &Path, why: impl Into<String>) -> Self {
+    pub(crate) fn new(place: &Path, why: impl Into<String>) -> Self {
         Self { place: place.display().to_string(), why: why.into(), hint: None }
     }
 

@@ -9,6 +9,10 @@ use crate::config::LoadingConfig;
 
 /// A batch that loads faster than this is loaded where it is needed: a thread would cost more.
 const NOT_WORTH_A_THREAD: Duration = Duration::from_micros(500);
+/// Enough samples to measure how long a batch takes to load: a whole one could take all memory.
+const MEASURED_SAMPLES: usize = 64;
+/// Batches that wait may take this share of the available memory.
+const WAITING_SHARE: f64 = 0.25;
 /// More threads than this are never chosen.
 const MOST_WORKERS: usize = 4;
 
@@ -34,10 +38,11 @@ impl Loading {
         batch: usize,
         unified_memory: bool,
     ) -> Self {
-        let samples: Vec<usize> = (0..batch.min(recipe.source.len())).collect();
+        let batch = batch.min(recipe.source.len()).max(1);
+        let samples: Vec<usize> = (0..batch.min(MEASURED_SAMPLES)).collect();
         let started = Instant::now();
         let _ = recipe.make(&samples, 0);
-        let load = started.elapsed();
+        let load = started.elapsed().mul_f64(batch as f64 / samples.len() as f64);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let workers = asked.workers.unwrap_or(match cores {
             1 => 0,
@@ -61,6 +66,17 @@ impl Loading {
         let used_up = (self.load_seconds / step_seconds.max(1e-9)).ceil().max(1.0) as usize;
         let prefetch = asked.prefetch.unwrap_or(used_up.min(self.workers) + 1);
         Self { prefetch, ..self }
+    }
+
+    /// The choice where batches of `batch` bytes wait in `available` bytes: if they would take too
+    /// much of it, each is loaded where it is needed, unless threads were asked for.
+    #[must_use]
+    pub fn within(self, asked: LoadingConfig, batch: u128, available: u64) -> Self {
+        let waiting = batch.saturating_mul(self.batches_in_memory() as u128) as f64;
+        match asked.workers {
+            None if waiting > WAITING_SHARE * available as f64 => Self { workers: 0, ..self },
+            _ => self,
+        }
     }
 
     /// Batches that are in memory at most: those on their way, the one that is trained on, and
@@ -88,6 +104,15 @@ mod tests {
         assert_eq!(prefetch(4, 1.0, 0.001), 5, "all threads are busy, and more would not help");
         let asked = LoadingConfig { prefetch: Some(9), ..auto };
         assert_eq!(loading(4, 1.0).at_pace(asked, 0.1).prefetch, 9);
+    }
+
+    #[test]
+    fn large_batches_do_not_wait_in_memory() {
+        let auto = LoadingConfig::default();
+        let workers = |batch| loading(4, 0.1).within(auto, batch, 1000).workers;
+        assert_eq!((workers(40), workers(50)), (4, 0), "6 batches may take 250 bytes");
+        let asked = LoadingConfig { workers: Some(4), ..auto };
+        assert_eq!(loading(4, 0.1).within(asked, 50, 1000).workers, 4);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The model that a configuration names.
 
 use burn::module::Module;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use surefoot::place::Autocast;
 
 use super::gpt::Sizes;
-use super::{Cnn, Gpt, Mlp, Score, Trainable};
+use super::{Cnn, Gpt, Mlp, Predictive};
 use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::data::Form;
@@ -42,12 +42,12 @@ impl Builtin {
     }
 }
 
-impl Trainable for Builtin {
-    fn score(&self, batch: &Batch, cast: Autocast) -> Score {
+impl Predictive for Builtin {
+    fn outputs(&self, batch: &Batch, cast: Autocast) -> Tensor<2> {
         match self {
-            Self::Mlp(model) => model.score(batch, cast),
-            Self::Cnn(model) => model.score(batch, cast),
-            Self::Gpt(model) => model.score(batch, cast),
+            Self::Mlp(model) => model.outputs(batch, cast),
+            Self::Cnn(model) => model.outputs(batch, cast),
+            Self::Gpt(model) => model.outputs(batch, cast),
         }
     }
 }

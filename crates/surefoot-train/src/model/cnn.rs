@@ -10,7 +10,7 @@ use burn::tensor::{Device, Tensor};
 use surefoot::place::Autocast;
 use surefoot_ops::{GroupNorm as Normed, conv2d, group_norm};
 
-use super::{Score, Trainable, applied, redraw};
+use super::{Predictive, applied, redraw};
 use crate::batch::Batch;
 use crate::data::Form;
 
@@ -119,8 +119,8 @@ impl Block {
     }
 }
 
-impl Trainable for Cnn {
-    fn score(&self, batch: &Batch, cast: Autocast) -> Score {
+impl Predictive for Cnn {
+    fn outputs(&self, batch: &Batch, cast: Autocast) -> Tensor<2> {
         let x = batch.dense();
         let [samples, _] = x.dims();
         let [channels, height, width] = self.shape;
@@ -133,7 +133,6 @@ impl Trainable for Cnn {
         let [_, channels, height, width] = x.dims();
         let x = x.reshape([samples, channels, height * width]).mean_dim(2);
         let x = x.reshape([samples, channels]);
-        let logits = applied(&self.head, x, None, cast);
-        Score::of(logits, batch)
+        applied(&self.head, x, None, cast)
     }
 }

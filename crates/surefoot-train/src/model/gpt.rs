@@ -9,7 +9,7 @@ use surefoot::place::Autocast;
 use surefoot_ops::{causal_attention, gelu, layer_norm};
 
 use super::init::{Draw, redraw_as};
-use super::{Score, Trainable, applied};
+use super::{Predictive, applied};
 use crate::batch::Batch;
 
 /// Blocks of causal attention and a feed-forward part, with norms before each.
@@ -111,8 +111,8 @@ impl Block {
     }
 }
 
-impl Trainable for Gpt {
-    fn score(&self, batch: &Batch, cast: Autocast) -> Score {
+impl Predictive for Gpt {
+    fn outputs(&self, batch: &Batch, cast: Autocast) -> Tensor<2> {
         let tokens = batch.tokens();
         let [samples, length] = tokens.dims();
         let places = Tensor::<1, Int>::arange(0..length as i64, &tokens.device()).unsqueeze::<2>();
@@ -122,7 +122,6 @@ impl Trainable for Gpt {
         for block in &self.blocks {
             x = block.forward(x, length, cast);
         }
-        let logits = applied(&self.head, normed(&self.norm, x), None, cast);
-        Score::of(logits, batch)
+        applied(&self.head, normed(&self.norm, x), None, cast)
     }
 }

@@ -2,11 +2,11 @@
 
 use burn::module::Module;
 use burn::nn::{Initializer, Linear, LinearConfig};
-use burn::tensor::Device;
 use burn::tensor::activation::relu;
+use burn::tensor::{Device, Tensor};
 use surefoot::place::Autocast;
 
-use super::{Score, Trainable, applied, redraw};
+use super::{Predictive, applied, redraw};
 use crate::batch::Batch;
 
 /// Linear layers with ReLU between them.
@@ -38,8 +38,8 @@ impl Mlp {
     }
 }
 
-impl Trainable for Mlp {
-    fn score(&self, batch: &Batch, cast: Autocast) -> Score {
+impl Predictive for Mlp {
+    fn outputs(&self, batch: &Batch, cast: Autocast) -> Tensor<2> {
         let last = self.layers.len() - 1;
         let mut x = batch.dense();
         for (at, layer) in self.layers.iter().enumerate() {
@@ -48,6 +48,6 @@ impl Trainable for Mlp {
                 x = relu(x);
             }
         }
-        Score::of(x, batch)
+        x
     }
 }

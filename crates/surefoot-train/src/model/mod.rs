@@ -46,6 +46,18 @@ pub trait Trainable: Module {
     fn score(&self, batch: &Batch, cast: Autocast) -> Score;
 }
 
+/// A model whose outputs can be read: a row for each prediction. It is scored by them.
+pub trait Predictive: Module {
+    /// The outputs for a batch: logits of classes or tokens, or numbers.
+    fn outputs(&self, batch: &Batch, cast: Autocast) -> Tensor<2>;
+}
+
+impl<M: Predictive> Trainable for M {
+    fn score(&self, batch: &Batch, cast: Autocast) -> Score {
+        Score::of(self.outputs(batch, cast), batch)
+    }
+}
+
 impl Score {
     /// Scores a model's outputs (a row for each prediction) by what is right: cross entropy for
     /// classes and tokens, squared error for numbers.

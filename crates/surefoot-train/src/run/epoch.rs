@@ -1,5 +1,7 @@
 //! The end of an epoch, and of a run: testing and telling.
 
+use surefoot::FaultKind;
+
 use super::run_state::{RunState, StepsEnd};
 use super::{Run, TrainError};
 use crate::checkpoint::{Best, Running};
@@ -8,7 +10,6 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::model::Trainable;
 use crate::parameters::Shape;
 use crate::report::{EpochReport, Report, TrainEvent};
-use crate::step::STATE_LOST;
 
 impl Run<'_> {
     /// Tests the state; none if it went with its device and the run went back to the copy.
@@ -20,13 +21,18 @@ impl Run<'_> {
     ) -> Result<Option<Evaluation>, TrainError> {
         let (size, loading) = (run.micro_batch, run.loading);
         let result = evaluate(self.footing, &run.state, &self.recipe(false), size, loading);
-        self.pass_on_faults(run, tell);
         match result {
-            Ok(tested) => Ok(Some(tested)),
-            Err(fault) if fault.root_cause() == STATE_LOST => {
-                self.rewind(run, fault, tell).map(|_| None)
+            Ok(tested) => {
+                run.note_faults(&tested.faults, tell);
+                Ok(Some(tested))
             }
-            Err(fault) => Err(self.save_and_stop(run, shapes, fault)),
+            Err(fault) => {
+                run.note_failure(&fault, tell);
+                match fault.kind {
+                    FaultKind::StateLost => self.rewind(run, fault, tell).map(|_| None),
+                    _ => Err(self.save_and_stop(run, shapes, fault)),
+                }
+            }
         }
     }
 

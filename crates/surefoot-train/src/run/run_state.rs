@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use surefoot::Fault;
 use surefoot::device::DeviceName;
 
 use super::{Run, TrainError};
@@ -73,6 +74,36 @@ impl<M> RunState<M> {
                 tell(&TrainEvent::SkippedSample { what: what.clone() });
             }
         }
+    }
+}
+
+impl<M> RunState<M> {
+    /// Notes and tells faults that were recovered from, and how.
+    pub(super) fn note_faults(&mut self, faults: &[Fault], tell: &mut dyn FnMut(&TrainEvent)) {
+        for fault in faults {
+            let report = FaultReport {
+                step: self.state.step + 1,
+                kind: fault.kind.to_string(),
+                device: fault.device.clone().unwrap_or_default(),
+                message: fault.chain.join(": "),
+                recovery: fault.response.as_ref().map(|response| response.rung.to_string()),
+            };
+            tell(&TrainEvent::Fault(report.clone()));
+            self.faults.push(report);
+            if let Some(response) = &fault.response {
+                tell(&TrainEvent::Recovery {
+                    rung: response.rung.to_string(),
+                    device: response.device.clone(),
+                    parts: response.parts as u64,
+                });
+            }
+        }
+    }
+
+    /// Notes and tells a fault that was not recovered from, and those before it.
+    pub(super) fn note_failure(&mut self, fault: &Fault, tell: &mut dyn FnMut(&TrainEvent)) {
+        self.note_faults(&fault.earlier, tell);
+        self.note_faults(std::slice::from_ref(fault), tell);
     }
 }
 

@@ -34,7 +34,9 @@ impl Run<'_> {
     ) -> Result<StepsEnd, TrainError> {
         let step = run.state.step;
         let Some(HostCopy { held, running, epochs, best, model }) = run.held.clone() else {
-            return Err(self.stopped(fault, step, None));
+            // The host's memory is the device's own: the state may still be there.
+            let shapes = parameters::shapes(&run.state.model);
+            return Err(self.save_and_stop(run, &shapes, fault));
         };
         let stopped = |fault| self.stopped(fault, step, self.save_copy(run));
         let device = self.footing.device().map_err(stopped)?;

@@ -7,7 +7,6 @@ use crate::state::tests::HOLDS_LEFT;
 use burn::module::{Devices, Module, ModuleMapper, ModuleVisitor};
 use burn::tensor::Device;
 use surefoot::device::{Backend, DeviceName, Selector};
-use surefoot::journal::Journal;
 use surefoot::place::Autocast;
 use surefoot::recover::{Drill, Policy};
 
@@ -77,11 +76,9 @@ fn try_to_train(
 ) -> (Result<Report, TrainError>, Vec<TrainEvent>) {
     let config = Config::parse(text, &[]).unwrap();
     let data = crate::data::open(&config.data, config.seed).unwrap();
-    let watch = Watch::default();
     let spare = DeviceName { backend: Backend::Cpu, index: 1 };
     let footing = Footing::builder()
         .devices(Selector::Chain(vec![spare, DeviceName::CPU]))
-        .journal(Journal::builder().listener(watch.listener()).build())
         .drill(drill)
         .policy(policy)
         .build()
@@ -93,7 +90,6 @@ fn try_to_train(
         flags: Vec::new(),
         data: &data,
         checkpoints: CheckpointFolder::new(folder.path(), 1).unwrap(),
-        watch,
         stop: &AtomicBool::new(false),
         earlier_faults: Vec::new(),
     };

@@ -5,12 +5,11 @@ use std::sync::atomic::AtomicBool;
 
 use surefoot::Footing;
 use surefoot::device::{Backend, DeviceName, Selector};
-use surefoot::journal::Journal;
 use surefoot::recover::{Drill, Policy};
 use surefoot_train::checkpoint::CheckpointFolder;
 use surefoot_train::data;
 use surefoot_train::model::Builtin;
-use surefoot_train::{Config, Report, Run, TrainError, TrainEvent, Watch};
+use surefoot_train::{Config, Report, Run, TrainError, TrainEvent};
 
 /// Twelve steps: an epoch of nine batches and a bit.
 pub(crate) const SHORT: &str = "\
@@ -61,7 +60,6 @@ impl<'a> Trial<'a> {
     pub(crate) fn run(self) -> Result<(Report, Vec<TrainEvent>), TrainError> {
         let config = Config::parse(self.config, &self.flags).unwrap();
         let data = data::open(&config.data, config.seed).unwrap();
-        let watch = Watch::default();
         let drill: Drill = match self.drill {
             "" => Drill::default(),
             drill => drill.parse().unwrap(),
@@ -71,7 +69,6 @@ impl<'a> Trial<'a> {
             .precision(config.precision)
             .policy(self.policy)
             .drill(drill)
-            .journal(Journal::builder().listener(watch.listener()).build())
             .build()
             .unwrap();
         let device = footing.device().unwrap();
@@ -83,7 +80,6 @@ impl<'a> Trial<'a> {
             flags: self.flags.clone(),
             data: &data,
             checkpoints: CheckpointFolder::new(self.folder, config.checkpoint.keep).unwrap(),
-            watch,
             stop: &stop,
             earlier_faults: Vec::new(),
         };

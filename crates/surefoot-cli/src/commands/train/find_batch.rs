@@ -4,6 +4,7 @@ use surefoot::Footing;
 use surefoot::device::memory::Bytes;
 use surefoot_train::config::Config;
 use surefoot_train::data::DataSet;
+use surefoot_train::estimate::{self, Estimate};
 use surefoot_train::fit;
 use surefoot_train::loader::Recipe;
 use surefoot_train::model::Builtin;
@@ -25,7 +26,9 @@ pub(super) fn find_batch(
     terminal: &Terminal,
 ) -> Result<Exit, Failure> {
     let device = footing.device().map_err(Failure::from)?;
+    estimate::check_fits(config, data.form(), &device).map_err(Failure::from)?;
     let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
+    let estimate = Estimate::of(config, data.form());
     let trials = fit::Trials {
         footing,
         state: &State::new(model, device.name()),
@@ -41,6 +44,8 @@ pub(super) fn find_batch(
             micro_batch: MOST,
         },
         memory: config.memory,
+        sample: u64::try_from(estimate.sample).unwrap_or(u64::MAX),
+        besides: 0,
         most: MOST,
         timed: true,
     };

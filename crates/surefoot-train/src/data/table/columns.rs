@@ -98,6 +98,8 @@ impl Columns {
             return Err(DataError::new(path, "it has no column to learn from"));
         }
         let label_name = label.map(name).unwrap_or_default();
+        // What is in the column doesn't matter to predictions.
+        let label = label.filter(|_| !options.unlabelled);
         let names = features.iter().map(|at| name(*at)).collect();
         Ok(Self { features, names, label, label_name, fields: first.len(), notes })
     }

@@ -1,0 +1,281 @@
+//! What training will need of memory, estimated from the configuration before anything is
+//! allocated.
+//!
+//! Running out of the host's memory aborts the process, so a model that can't fit is refused by
+//! its numbers, and a batch that may not fit is run in parts whose size is found by trying
+//! ([`fit`](crate::fit)). The number of parameters is exact; the memory of activations is an
+//! estimate that only decides whether to try.
+
+use surefoot::device::OpenDevice;
+use surefoot::device::memory::{self, Bytes};
+use surefoot::{Fault, FaultKind};
+
+use crate::config::{Config, ModelConfig};
+use crate::data::Form;
+use crate::optimizer::Rule;
+
+/// The share of what is available that training may take if no budget says so.
+pub(crate) const SHARE: f64 = 0.8;
+/// A step that is estimated to take more than this share of what is available is tried first.
+const SURE: f64 = 0.5;
+/// Bytes of a number.
+const FLOAT: u128 = 4;
+
+/// What a run needs, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Estimate {
+    /// The numbers in the model.
+    pub parameters: u128,
+    /// Weights, their gradients and the optimizer's state: the least that training takes.
+    pub model: u128,
+    /// The same while an update makes the next state beside the last one.
+    pub update: u128,
+    /// Activations and their gradients, for each sample that is run at once.
+    pub sample: u128,
+    /// One batch on the host, as it is loaded.
+    pub batch: u128,
+}
+
+impl Estimate {
+    /// Estimates the needs of a configuration for samples of this form.
+    pub fn of(config: &Config, form: Form) -> Self {
+        let parameters = parameters(&config.model, form);
+        let moments = match config.optimizer.rule {
+            Rule::AdamW { .. } => 2,
+            Rule::Sgd { momentum: 0.0, .. } => 0,
+            Rule::Sgd { .. } => 1,
+        };
+        let samples = (config.batch_size as u128) * (config.accumulate as u128);
+        Self {
+            parameters,
+            model: parameters * FLOAT * (2 + moments),
+            update: parameters * FLOAT * (3 + 2 * moments),
+            sample: activations(&config.model, form) * FLOAT,
+            batch: samples * (form.size() as u128 + form.items() as u128) * FLOAT,
+        }
+    }
+
+    /// All that a step with `samples` samples at once takes, with `batches` batches in memory.
+    pub fn step(&self, samples: usize, batches: usize) -> u128 {
+        self.update + self.sample * samples as u128 + self.batch * batches as u128
+    }
+
+    /// Whether a step is so far from taking `available` bytes that there is no need to try.
+    pub fn surely_fits(&self, samples: usize, batches: usize, available: u64) -> bool {
+        (self.step(samples, batches) as f64) < SURE * available as f64
+    }
+
+    /// Refuses a model that can't be trained in `available` bytes, which are what a `budget` leaves
+    /// if there is one.
+    pub fn check(&self, available: u64, budget: Option<u64>, device: &str) -> Result<(), Fault> {
+        let one = self.model.saturating_add(self.sample).saturating_add(self.batch);
+        if one <= u128::from(available) {
+            return Ok(());
+        }
+        let bytes = |bytes: u128| Bytes(u64::try_from(bytes).unwrap_or(u64::MAX));
+        let there = match budget {
+            Some(budget) => format!("the budget of {} leaves {}", Bytes(budget), Bytes(available)),
+            None => format!("{} are available", Bytes(available)),
+        };
+        let message = format!(
+            "a model of {} parameters takes at least {} to train (weights, gradients and optimizer \
+             {}, one sample {}, a loaded batch {}), and {there}",
+            self.parameters,
+            bytes(one),
+            bytes(self.model),
+            bytes(self.sample),
+            bytes(self.batch),
+        );
+        let advice = match self.batch > self.model.saturating_add(self.sample) {
+            true => "lower `batch_size`",
+            false => "make the model smaller: `model.hidden`, `model.width` or `model.layers`",
+        };
+        let fault = Fault::new(FaultKind::OutOfMemory, "fit", message);
+        Err(fault.on(device.to_owned()).advise(advice))
+    }
+}
+
+/// Refuses a configuration whose model can't be trained on a device, before it is made.
+pub fn check_fits(config: &Config, form: Form, device: &OpenDevice) -> Result<(), Fault> {
+    let available = available_on(device, config.memory);
+    Estimate::of(config, form).check(available, config.memory, &device.name().to_string())
+}
+
+/// What can still be allocated on a device, within a budget if there is one.
+pub fn available_on(device: &OpenDevice, budget: Option<u64>) -> u64 {
+    let free = match device.info.unified_memory {
+        true => available_host_memory(),
+        false => device.memory_available().unwrap_or(u64::MAX),
+    };
+    let left = |budget: u64| budget.saturating_sub(device.memory_in_use());
+    budget.map_or(free, |budget| free.min(left(budget)))
+}
+
+/// What this process could still allocate on the host: what the machine has available, and no
+/// more than its own limit on address space (`ulimit -v`) leaves.
+pub fn available_host_memory() -> u64 {
+    let machine = memory::host_memory().available;
+    address_space_left().map_or(machine, |left| left.min(machine))
+}
+
+/// What a limit on address space leaves, where there is one.
+fn address_space_left() -> Option<u64> {
+    address_space_limit().map(|limit| limit.saturating_sub(status("VmSize:").unwrap_or(0)))
+}
+
+/// The limit on this process's address space, if there is one (`ulimit -v`).
+pub(crate) fn address_space_limit() -> Option<u64> {
+    soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
+}
+
+/// The most address space that this process ever had, where the system keeps that figure. It is more than
+/// its memory: each thread reserves some for its stack and its allocations.
+pub(crate) fn address_space_peak() -> Option<u64> {
+    status("VmPeak:")
+}
+
+/// A figure of `/proc/self/status` in bytes.
+fn status(name: &str) -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let figure = status.lines().find_map(|line| line.strip_prefix(name))?;
+    figure.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// The soft limit on address space, if it is not unlimited.
+fn soft_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// The numbers in a model.
+pub fn parameters(model: &ModelConfig, form: Form) -> u128 {
+    let outputs = form.outputs() as u128;
+    let linear = |inputs: u128, outputs: u128| (inputs + 1) * outputs;
+    match model {
+        ModelConfig::Mlp { hidden } => {
+            let mut inputs = form.size() as u128;
+            let mut sum = 0;
+            for &width in hidden.iter().chain([&form.outputs()]) {
+                sum += linear(inputs, width as u128);
+                inputs = width as u128;
+            }
+            sum
+        }
+        ModelConfig::Cnn { width, stages } => {
+            let channels = match form {
+                Form::Dense { channels, .. } => channels as u128,
+                Form::Text { .. } => 1,
+            };
+            // A convolution without bias, and the scale and shift of its norm.
+            let unit =
+                |inputs: u128, outputs: u128, kernel: u128| inputs * outputs * kernel + 2 * outputs;
+            let mut inputs = *width as u128;
+            let mut sum = unit(channels, inputs, 9);
+            for stage in 0..*stages {
+                let outputs = (*width as u128) << stage;
+                sum += unit(inputs, outputs, 9) + unit(outputs, outputs, 9);
+                if inputs != outputs || stage > 0 {
+                    sum += unit(inputs, outputs, 1);
+                }
+                inputs = outputs;
+            }
+            sum + linear(inputs, outputs)
+        }
+        ModelConfig::Gpt { layers, width, .. } => {
+            let (width, length) = (*width as u128, form.size() as u128);
+            let block = linear(width, 3 * width)
+                + linear(width, width)
+                + linear(width, 4 * width)
+                + linear(4 * width, width)
+                + 4 * width;
+            (outputs + length) * width
+                + *layers as u128 * block
+                + 2 * width
+                + linear(width, outputs)
+        }
+    }
+}
+
+/// Numbers that a forward and backward pass keep for one sample.
+fn activations(model: &ModelConfig, form: Form) -> u128 {
+    /// Each activation is kept for the backward pass and has a gradient.
+    const COPIES: u128 = 3;
+    match model {
+        ModelConfig::Mlp { hidden } => {
+            let widths: u128 = hidden.iter().map(|width| *width as u128).sum();
+            COPIES * (form.size() as u128 + widths + form.outputs() as u128)
+        }
+        ModelConfig::Cnn { width, stages } => {
+            let (height, row) = match form {
+                Form::Dense { height, width, .. } => (height as u128, width as u128),
+                Form::Text { length, .. } => (1, length as u128),
+            };
+            let mut sum = 2 * *width as u128 * height * row;
+            for stage in 0..*stages {
+                let area = height.div_ceil(1 << stage) * row.div_ceil(1 << stage);
+                // Two units and a way around them, each a convolution and a norm.
+                sum += 6 * ((*width as u128) << stage) * area;
+            }
+            COPIES * sum
+        }
+        ModelConfig::Gpt { layers, width, .. } => {
+            let (width, length) = (*width as u128, form.size() as u128);
+            let token = *layers as u128 * 16 * width + form.outputs() as u128;
+            COPIES * length * token
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::Target;
+    use crate::model::Builtin;
+    use burn::module::Module;
+    use burn::tensor::Device;
+
+    fn config(model: &str) -> Config {
+        let kind = if model.contains("gpt") { "text, path: t" } else { "digits" };
+        let text = format!("{{data: {{kind: {kind}}}, model: {{kind: {model}}}, epochs: 1}}");
+        Config::parse(&text, &[]).unwrap()
+    }
+
+    #[test]
+    fn parameters_are_counted_without_making_the_model() {
+        let images = Form::Dense { channels: 3, height: 12, width: 10, target: Target::Classes(7) };
+        let numbers = Form::Dense { channels: 5, height: 1, width: 1, target: Target::Number };
+        let text = Form::Text { vocabulary: 19, length: 6 };
+        for (model, form) in [
+            ("mlp, hidden: [8, 3]", images),
+            ("mlp, hidden: [4]", numbers),
+            ("cnn, width: 8, stages: 1", images),
+            ("cnn, width: 16, stages: 3", images),
+            ("gpt, layers: 3, heads: 2, width: 8", text),
+        ] {
+            let config = config(model);
+            let made = Builtin::new(&config.model, form, 1, &Device::flex()).num_params();
+            assert_eq!(parameters(&config.model, form), made as u128, "{model}");
+        }
+    }
+
+    #[test]
+    fn a_model_that_can_not_fit_is_refused_by_its_numbers() {
+        let form = Form::Dense { channels: 64, height: 1, width: 1, target: Target::Classes(10) };
+        let huge = Estimate::of(&config("mlp, hidden: [1000000000]"), form);
+        assert_eq!(huge.parameters, 75_000_000_010);
+        let fault = huge.check(16 << 30, None, "cpu").unwrap_err();
+        assert_eq!(fault.kind, FaultKind::OutOfMemory);
+        let told = fault.root_cause();
+        assert!(told.contains("75000000010 parameters") && told.contains("1.09 TiB"), "{told}");
+        let small = Estimate::of(&config("mlp, hidden: [32]"), form);
+        assert!(small.check(16 << 20, None, "cpu").is_ok());
+    }
+
+    #[test]
+    fn a_limit_on_address_space_is_read() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max address space         460800000            unlimited            bytes     \n";
+        assert_eq!(soft_limit(limits), Some(460_800_000));
+        assert_eq!(soft_limit(&limits.replace("460800000", "unlimited")), None);
+    }
+}

@@ -52,6 +52,7 @@ fn training() -> Training {
         points: points.collect(),
         epochs: epochs.collect(),
         best_step: Some(600),
+        confusion: None,
         facts: vec![("parameters".to_owned(), "19,706".to_owned())],
     }
 }

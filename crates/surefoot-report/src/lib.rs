@@ -30,4 +30,4 @@ pub use bench::BenchPage;
 pub use evidence::{Challenge, Evidence, Site, Verdict};
 pub use journal::JournalPage;
 pub use load::{LatencyBucket, LoadPhase, LoadTest};
-pub use training::{Epoch, Point, Training};
+pub use training::{ClassRow, Epoch, Point, Training};

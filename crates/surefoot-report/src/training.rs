@@ -19,8 +19,25 @@ pub struct Training {
     pub epochs: Vec<Epoch>,
     /// The step of the checkpoint that tested best.
     pub best_step: Option<u64>,
+    /// The last test of a classifier, a row for each class in order.
+    pub confusion: Option<Vec<ClassRow>>,
     /// Anything else worth a line: a name and its value.
     pub facts: Vec<(String, String)>,
+}
+
+/// How the test samples of one class were predicted.
+#[derive(Clone, Debug, Serialize)]
+pub struct ClassRow {
+    /// What the class is called.
+    pub name: String,
+    /// Test samples of the class.
+    pub samples: u64,
+    /// The share of those predicted as this class that are of it.
+    pub precision: Option<f64>,
+    /// The share of its samples that are predicted as it.
+    pub recall: Option<f64>,
+    /// How many of its samples were predicted as each class.
+    pub predicted: Vec<u64>,
 }
 
 /// Where a run was at one step.

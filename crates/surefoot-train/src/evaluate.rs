@@ -1,8 +1,10 @@
 //! How well a model does on samples that it was not trained on.
 
 use burn::tensor::{DType, Tensor};
+use serde::Serialize;
 use surefoot::{BoxError, Fault, FaultKind, Footing, StepExt};
 
+use crate::data::{Form, Target};
 use crate::loader::{Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
 use crate::state::State;
@@ -22,6 +24,60 @@ pub struct Evaluation {
     pub skipped: Vec<String>,
     /// Faults that were recovered from, oldest first.
     pub faults: Vec<Fault>,
+    /// How often each class was predicted for each; none for text and numbers.
+    pub confusion: Option<Confusion>,
+}
+
+/// How often each class was predicted for each class: rows are the right classes, columns the
+/// predicted ones, both in the order of their numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Confusion {
+    /// The counts.
+    pub counts: Vec<Vec<u64>>,
+}
+
+/// How well one class is told from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ClassFigures {
+    /// Test samples of the class.
+    pub samples: u64,
+    /// The share of those predicted as this class that are of it; none if there are none.
+    pub precision: Option<f64>,
+    /// The share of its samples that are predicted as it; none if there are none.
+    pub recall: Option<f64>,
+}
+
+impl Confusion {
+    fn new(classes: usize) -> Self {
+        Self { counts: vec![vec![0; classes]; classes] }
+    }
+
+    fn add(&mut self, targets: &[i32], guesses: &[i32]) {
+        for (&target, &guess) in targets.iter().zip(guesses) {
+            let cell =
+                self.counts.get_mut(target as usize).and_then(|row| row.get_mut(guess as usize));
+            if let Some(count) = cell {
+                *count += 1;
+            }
+        }
+    }
+
+    /// The figures of each class.
+    pub fn classes(&self) -> Vec<ClassFigures> {
+        let share = |part: u64, of: u64| (of > 0).then(|| part as f64 / of as f64);
+        (0..self.counts.len())
+            .map(|class| {
+                let right = self.counts[class][class];
+                let samples = self.counts[class].iter().sum();
+                let predicted = self.counts.iter().map(|row| row[class]).sum();
+                ClassFigures {
+                    samples,
+                    precision: share(right, predicted),
+                    recall: share(right, samples),
+                }
+            })
+            .collect()
+    }
 }
 
 /// Tests a state on all samples of a recipe.
@@ -35,6 +91,10 @@ pub fn evaluate<M: Trainable>(
     let plan = plan(recipe.source.len(), batch_size, None, 0);
     let (mut loss, mut correct, mut items, mut skipped) = (0.0, 0.0, 0usize, Vec::new());
     let mut faults: Vec<Fault> = Vec::new();
+    let mut confusion = match recipe.source.form() {
+        Form::Dense { target: Target::Classes(classes), .. } => Some(Confusion::new(classes)),
+        _ => None,
+    };
     for batch in Loader::start(recipe.clone(), 0, plan, loading) {
         let mut batch = batch?;
         skipped.append(&mut batch.skipped);
@@ -44,15 +104,19 @@ pub fn evaluate<M: Trainable>(
         let task = footing.task(OPERATION).starting_on(state.device);
         let outcome = task.run_in_parts(batch.samples(), |step| {
             let state = bring(state, step)?;
-            let mut sums = (0.0, 0.0);
+            let (mut sums, mut guesses) = ((0.0, 0.0), Vec::new());
             for range in step.ranges(batch.samples()) {
                 let part = batch.on_device(range, step.device())?;
                 let score = state.model.score(&part, step.autocast());
                 let seen = Tensor::cat(vec![score.loss, score.correct], 0).try_into_data()?;
                 let seen = seen.try_cast(DType::F64)?.try_to_vec::<f64>()?;
                 sums = (sums.0 + seen[0], sums.1 + seen[1]);
+                if let (Some(guessed), true) = (score.guesses, confusion.is_some()) {
+                    let guessed = guessed.try_into_data()?.try_cast(DType::I32)?;
+                    guesses.extend(guessed.try_to_vec::<i32>()?);
+                }
             }
-            Ok::<_, BoxError>(sums)
+            Ok::<_, BoxError>((sums, guesses))
         });
         let mut outcome = match outcome {
             Ok(outcome) => outcome,
@@ -62,7 +126,10 @@ pub fn evaluate<M: Trainable>(
             }
         };
         faults.append(&mut outcome.faults);
-        let (batch_loss, batch_correct) = outcome.value;
+        let ((batch_loss, batch_correct), guesses) = outcome.value;
+        if let Some(confusion) = &mut confusion {
+            confusion.add(batch.targets(), &guesses);
+        }
         loss += batch_loss;
         correct += batch_correct;
         items += batch.items();
@@ -71,5 +138,21 @@ pub fn evaluate<M: Trainable>(
         return Err(Fault::new(FaultKind::DataLoading, OPERATION, "no test sample can be read"));
     }
     let items = items as f64;
-    Ok(Evaluation { loss: loss / items, accuracy: correct / items, skipped, faults })
+    Ok(Evaluation { loss: loss / items, accuracy: correct / items, skipped, faults, confusion })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_of_classes_come_from_the_counts() {
+        let mut confusion = Confusion::new(3);
+        confusion.add(&[0, 0, 0, 1, 1], &[0, 0, 1, 1, 0]);
+        assert_eq!(confusion.counts, [[2, 1, 0], [1, 1, 0], [0, 0, 0]]);
+        let figures = confusion.classes();
+        assert_eq!((figures[0].samples, figures[0].recall), (3, Some(2.0 / 3.0)));
+        assert_eq!(figures[1].precision, Some(0.5));
+        assert_eq!((figures[2].precision, figures[2].recall), (None, None));
+    }
 }

@@ -1,6 +1,9 @@
 //! Random numbers that depend on nothing but what they are for: the seed, the epoch, the
 //! sample. So they are the same on every machine, whatever the number of threads, and a resumed
 //! run needs no generator's state.
+//!
+//! Written by hand, not taken from `rand`: a checkpoint must be resumed bit for bit by later
+//! versions of this program, and `rand` does not promise the same numbers across its versions.
 
 /// SplitMix64, started from the numbers that name what it is for.
 #[derive(Clone, Debug)]

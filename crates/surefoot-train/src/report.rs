@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::checkpoint::number_or_nan;
+use crate::evaluate::Confusion;
 use crate::loader::Loading;
 
 /// One epoch, done.
@@ -76,6 +77,10 @@ pub struct Report {
     pub best_test_accuracy: f64,
     /// Whether Ctrl-C ended it early.
     pub interrupted: bool,
+    /// Whether it ended before its length because tests got no better.
+    pub stopped_early: bool,
+    /// How often each class was predicted for each, in the last test of a classifier.
+    pub confusion: Option<Confusion>,
     /// The precision of heavy operations.
     pub precision: String,
     /// The numbers in the model.

@@ -120,21 +120,23 @@ impl Run<'_> {
         }
         self.fit(&mut run, &recipe, tell)?;
         self.hold(&mut run, true);
-        let mut interrupted = false;
+        let (mut interrupted, mut stopped_early) = (false, false);
         while !interrupted {
             let done = run.state.step;
             if run.is_untested(per_epoch, total) {
                 self.finish_epoch(&mut run, &shapes, (done - 1) / per_epoch, tell)?;
                 continue;
             }
-            if done >= total {
+            stopped_early = run.stopped_improving(self.config.early_stop);
+            if done >= total || stopped_early {
                 break;
             }
             let lengths = (done / per_epoch, per_epoch, total);
             let end = self.steps_of_epoch(&mut run, &shapes, &recipe, lengths, tell)?;
             interrupted = matches!(end, StepsEnd::Stopped);
         }
-        self.report(run, &shapes, resumed_from, interrupted, tell)
+        let report = self.report(run, &shapes, resumed_from, interrupted, tell)?;
+        Ok(Report { stopped_early: stopped_early && report.steps < total, ..report })
     }
 
     fn effective_batch(&self) -> usize {

@@ -355,7 +355,7 @@ impl Train {
         });
         show.end();
         let report = ended.map_err(|error| bad_run(error, &config, &command))?;
-        let page = match page.write(&folder, name.to_owned(), &report) {
+        let page = match page.write(&folder, name.to_owned(), &report, &data.description.classes) {
             Ok(path) => Some(path),
             Err(error) => {
                 terminal.note(&format!("the page of the run could not be written: {error}"));

@@ -34,6 +34,9 @@ impl Config {
             Length::Epochs(epochs) => put("epochs", epochs.to_string()),
             Length::Steps(steps) => put("steps", steps.to_string()),
         }
+        if let Some(epochs) = self.early_stop {
+            put("early_stop", epochs.to_string());
+        }
         if let Some(norm) = self.clip_norm {
             put("clip_norm", norm.to_string());
         }
@@ -155,7 +158,7 @@ mod tests {
         let texts = [
             "{data: {kind: digits}, model: {kind: mlp, hidden: [3, 4]}, epochs: 3}",
             "{data: {kind: csv, path: \"it's: a #1 \\\"table\\\".csv\", label: '3'}, model: {kind: mlp}, \
-             steps: 7, memory: 2GiB, clip_norm: 0.5, workers: 2, staging: on, on_fault: stay, \
+             steps: 7, early_stop: 4, memory: 2GiB, clip_norm: 0.5, workers: 2, staging: on, on_fault: stay, \
              optimizer: {kind: sgd, momentum: 0.1, lr: 1.0e-7}, checkpoint: {folder: here, every: 3}}",
             "{data: {kind: text, path: t, tokenizer: x.json, length: 9}, precision: bf16, \
              device: 'gpu:1,cpu', model: {kind: gpt, heads: 2, width: 6}, epochs: 1, seed: 7}",

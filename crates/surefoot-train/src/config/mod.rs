@@ -44,6 +44,8 @@ pub struct Config {
     pub batch_size: usize,
     /// How long to train.
     pub length: Length,
+    /// Ends the run once so many epochs in a row did not test better than the best.
+    pub early_stop: Option<u64>,
     /// How weights are changed.
     pub optimizer: OptimizerConfig,
     /// Gradients together are never longer than this.

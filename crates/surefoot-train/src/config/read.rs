@@ -41,6 +41,11 @@ impl Config {
                 .number("batch_size", positive, "a whole number above 0")?
                 .unwrap_or(64),
             length: length(&mut root)?,
+            early_stop: root.number(
+                "early_stop",
+                |epochs: u64| epochs > 0,
+                "a number of epochs above 0",
+            )?,
             optimizer: optimizer(root.section("optimizer")?)?,
             clip_norm: root.number("clip_norm", |norm: f64| norm > 0.0, "a number above 0")?,
             accumulate: root.number("accumulate", positive, "a whole number above 0")?.unwrap_or(1),

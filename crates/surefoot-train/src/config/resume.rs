@@ -9,9 +9,10 @@
 use super::{Config, ConfigError, Entries};
 
 /// Keys that a resumed run may change: how long and where it runs, not what it computes.
-const FREE: [&str; 11] = [
+const FREE: [&str; 12] = [
     "epochs",
     "steps",
+    "early_stop",
     "device",
     "memory",
     "workers",

@@ -28,6 +28,8 @@ pub struct Score {
     /// How many predictions are right; in regression, one less the squared error of each, so that
     /// the mean is the share of the variance that is explained (R²).
     pub correct: Tensor<1>,
+    /// The predicted class of each row; none in regression.
+    pub guesses: Option<Tensor<1, Int>>,
 }
 
 /// A Burn module that the loop can train.
@@ -74,7 +76,7 @@ impl Score {
         let error = outputs - numbers;
         let loss = (error.clone() * error).sum();
         let correct = loss.clone().inner().neg().add_scalar(rows as f64);
-        Self { loss, correct }
+        Self { loss, correct, guesses: None }
     }
 
     /// Cross entropy of `logits` (a row for each prediction) and the classes that are right.
@@ -82,9 +84,9 @@ impl Score {
         let [rows, _] = logits.dims();
         let targets = targets.reshape([rows, 1]);
         let guesses = logits.clone().inner().argmax(1);
-        let correct = guesses.equal(targets.clone()).float().sum();
+        let correct = guesses.clone().equal(targets.clone()).float().sum();
         let loss = cross_entropy(logits, targets.reshape([rows]));
-        Self { loss, correct }
+        Self { loss, correct, guesses: Some(guesses.reshape([rows])) }
     }
 }
 

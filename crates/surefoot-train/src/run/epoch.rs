@@ -48,6 +48,7 @@ impl Run<'_> {
             return Ok(StepsEnd::Rewound);
         };
         run.note_unreadable(&tested.skipped, tell);
+        run.confusion = tested.confusion;
         let items = run.running.items.max(1) as f64;
         let device =
             self.footing.device().map_err(|fault| self.stopped(fault, run.state.step, None))?;
@@ -107,6 +108,8 @@ impl Run<'_> {
             best_test_accuracy: best.map_or(f64::NAN, |best| best.test_accuracy),
             checkpoint: last,
             interrupted,
+            stopped_early: false,
+            confusion: run.confusion,
             precision: precision.compute.to_string(),
             parameters: run.state.model.num_params(),
             peak_memory: self.footing.device().map_or(0, |device| device.memory_peak()),

@@ -9,6 +9,7 @@ use surefoot::device::DeviceName;
 
 use super::{Run, TrainError};
 use crate::checkpoint::{self, Best, Fitted, Running};
+use crate::evaluate::Confusion;
 use crate::loader::Loading;
 use crate::model::Trainable;
 use crate::parameters::Shape;
@@ -24,6 +25,8 @@ pub(super) struct RunState<M> {
     pub(super) faults: Vec<FaultReport>,
     /// Samples that could not be read, each with the reason.
     pub(super) unreadable: BTreeSet<String>,
+    /// How often each class was predicted for each, in the last test.
+    pub(super) confusion: Option<Confusion>,
     pub(super) bad_in_a_row: u32,
     pub(super) checkpointing: bool,
     pub(super) held: Option<HostCopy<M>>,
@@ -63,6 +66,13 @@ impl<M> RunState<M> {
 }
 
 impl<M> RunState<M> {
+    /// Whether so many epochs in a row, if a limit is set, did not test better than the best.
+    pub(super) fn stopped_improving(&self, patience: Option<u64>) -> bool {
+        let best = self.best.as_ref().map_or(0, |best| best.step);
+        let since = self.epochs.iter().filter(|epoch| epoch.step > best).count() as u64;
+        patience.is_some_and(|patience| since >= patience)
+    }
+
     /// Notes samples that could not be read; each is told once.
     pub(super) fn note_unreadable(
         &mut self,
@@ -132,6 +142,7 @@ impl Run<'_> {
             best: None,
             faults: Vec::new(),
             unreadable: BTreeSet::new(),
+            confusion: None,
             bad_in_a_row: 0,
             checkpointing: false,
             held: None,

@@ -1,7 +1,7 @@
 //! What is kept of a run: copies on the host, and checkpoints.
 
-use std::path::PathBuf;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use surefoot::Fault;
@@ -10,7 +10,7 @@ use surefoot::fault::{catch, from_panic};
 
 use super::run_state::{HostCopy, RunState, StepsEnd};
 use super::{Run, TrainError};
-use crate::checkpoint::{self, Manifest};
+use crate::checkpoint::{self, CheckpointError, Manifest};
 use crate::model::Trainable;
 use crate::parameters::{self, Shape};
 use crate::report::TrainEvent;
@@ -166,25 +166,9 @@ impl Run<'_> {
         manifest: &Manifest,
         tell: &mut dyn FnMut(&TrainEvent),
     ) -> Result<PathBuf, TrainError> {
-        let started = Instant::now();
-        let mut next_word = Duration::ZERO;
-        loop {
-            let error = match self.checkpoints.put(held, shapes, manifest) {
-                Ok(path) => return Ok(path),
-                Err(error) => error,
-            };
-            if !error.is_full_disk() || self.stop.load(Ordering::Relaxed) {
-                return Err(error.into());
-            }
-            let waited = started.elapsed();
-            if waited >= next_word {
-                let path = self.checkpoints.path(held.step);
-                tell(&TrainEvent::DiskFull { path, waited_seconds: waited.as_secs() });
-                next_word = waited + WORD_EVERY;
-            }
-            supervisor::still_alive();
-            std::thread::sleep(DISK_PAUSE);
-        }
+        let place = self.checkpoints.path(held.step);
+        let write = || self.checkpoints.put(held, shapes, manifest);
+        Ok(once_there_is_room(&place, self.stop, DISK_PAUSE, tell, write)?)
     }
 
     /// The checkpoint that tested best, if there is one.
@@ -210,5 +194,81 @@ impl Run<'_> {
             },
         };
         self.stopped(fault, step, saved)
+    }
+}
+
+/// Writes what should go to `place`, again and again while the disk is full; until `stop` is set.
+fn once_there_is_room<T>(
+    place: &Path,
+    stop: &AtomicBool,
+    pause: Duration,
+    tell: &mut dyn FnMut(&TrainEvent),
+    mut write: impl FnMut() -> Result<T, CheckpointError>,
+) -> Result<T, CheckpointError> {
+    let started = Instant::now();
+    let mut next_word = Duration::ZERO;
+    loop {
+        let error = match write() {
+            Ok(written) => return Ok(written),
+            Err(error) => error,
+        };
+        if !error.is_full_disk() || stop.load(Ordering::Relaxed) {
+            return Err(error);
+        }
+        let waited = started.elapsed();
+        if waited >= next_word {
+            let (path, waited_seconds) = (place.to_owned(), waited.as_secs());
+            tell(&TrainEvent::DiskFull { path, waited_seconds });
+            next_word = waited + WORD_EVERY;
+        }
+        supervisor::still_alive();
+        std::thread::sleep(pause);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Error, ErrorKind};
+
+    fn failing(kind: ErrorKind) -> CheckpointError {
+        CheckpointError::Io { path: "x".into(), source: Error::from(kind) }
+    }
+
+    /// Writes that fail so often, with this kind of error; gives the result and the words told.
+    fn write(
+        failures: u32,
+        kind: ErrorKind,
+        stop: bool,
+    ) -> (Result<u32, CheckpointError>, Vec<TrainEvent>) {
+        let (mut tries, mut told) = (0, Vec::new());
+        let result = once_there_is_room(
+            Path::new("x"),
+            &AtomicBool::new(stop),
+            Duration::from_millis(1),
+            &mut |event| told.push(event.clone()),
+            || {
+                tries += 1;
+                if tries > failures { Ok(tries) } else { Err(failing(kind)) }
+            },
+        );
+        (result, told)
+    }
+
+    #[test]
+    fn a_full_disk_is_waited_for_and_told_once_in_a_while() {
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            let (result, told) = write(3, kind, false);
+            assert_eq!(result.unwrap(), 4);
+            assert_eq!(told, [TrainEvent::DiskFull { path: "x".into(), waited_seconds: 0 }]);
+        }
+    }
+
+    #[test]
+    fn waiting_ends_with_the_run_and_other_errors_are_not_waited_for() {
+        let (stopped, _) = write(3, ErrorKind::StorageFull, true);
+        assert!(stopped.unwrap_err().is_full_disk());
+        let (refused, told) = write(3, ErrorKind::PermissionDenied, false);
+        assert!(!refused.unwrap_err().is_full_disk() && told.is_empty());
     }
 }

@@ -124,6 +124,38 @@ optimizer: {lr: 0.02}
 }
 
 #[test]
+fn a_run_that_gets_no_better_stops_early_and_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("points.csv");
+    fs::write(&file, table(false)).unwrap();
+    let trial = || {
+        let trial = Trial { config: CSV, ..Trial::new(folder.path()) };
+        trial.set("data.path", &file.display().to_string()).set("early_stop", "3")
+    };
+    // A rate so low that no test ever gets better than the first one.
+    let still = trial().set("epochs", "50").set("optimizer.lr", "1e-12").run().unwrap().0;
+    assert!(still.stopped_early && !still.interrupted);
+    assert_eq!(still.epochs.len() as u64, 1 + 3, "the first one is the best");
+    // Going on changes nothing: it had stopped.
+    let again = Trial { resume: Some(&still.checkpoint), ..trial() };
+    let again = again.set("epochs", "50").set("optimizer.lr", "1e-12").run().unwrap().0;
+    assert_eq!((again.steps, again.stopped_early), (still.steps, true));
+    let learned = trial().set("epochs", "2").run().unwrap().0;
+    assert!(!learned.stopped_early && learned.epochs.len() == 2);
+}
+
+#[test]
+fn the_last_test_is_told_class_by_class() {
+    let folder = tempfile::tempdir().unwrap();
+    let report = Trial::new(folder.path()).run().unwrap().0;
+    let confusion = report.confusion.unwrap();
+    let samples: u64 = confusion.counts.iter().flatten().sum();
+    let right: u64 = (0..10).map(|class| confusion.counts[class][class]).sum();
+    assert_eq!(samples, 359, "a fifth of the digits");
+    assert!((right as f64 / 359.0 - report.test_accuracy).abs() < 1e-12);
+}
+
+#[test]
 fn a_text_is_learned_character_by_character() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("text.txt");

@@ -4,8 +4,12 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use surefoot_report::{Epoch, Point, Training};
+use surefoot_report::{ClassRow, Epoch, Point, Training};
+use surefoot_train::evaluate::Confusion;
 use surefoot_train::{Report, TrainEvent};
+
+/// A table of more classes can't be read.
+const MOST_CLASSES: usize = 100;
 
 /// A curve with more points shows no more.
 const MOST_POINTS: usize = 4096;
@@ -50,6 +54,7 @@ impl Page {
         folder: &Path,
         title: String,
         report: &Report,
+        classes: &[String],
     ) -> io::Result<PathBuf> {
         let path = folder.join("report.html");
         let mut facts = vec![("parameters".to_owned(), report.parameters.to_string())];
@@ -85,10 +90,25 @@ impl Page {
         );
         let (points, epochs) = (self.points, epochs.collect());
         let best_step = report.best_step;
-        let page = Training { title, summary, points, epochs, facts, best_step };
+        let confusion = report.confusion.as_ref().filter(|_| classes.len() <= MOST_CLASSES);
+        let confusion = confusion.map(|confusion| confusion_of(confusion, classes));
+        let page = Training { title, summary, points, epochs, facts, best_step, confusion };
         let mut file = BufWriter::new(File::create(&path)?);
         page.write(&mut file)?;
         file.flush()?;
         Ok(path)
     }
+}
+
+/// The last test, class by class.
+fn confusion_of(confusion: &Confusion, classes: &[String]) -> Vec<ClassRow> {
+    let rows = classes.iter().zip(confusion.classes()).zip(&confusion.counts);
+    rows.map(|((name, figures), counts)| ClassRow {
+        name: name.clone(),
+        samples: figures.samples,
+        precision: figures.precision,
+        recall: figures.recall,
+        predicted: counts.clone(),
+    })
+    .collect()
 }

@@ -269,6 +269,7 @@ impl<'a> Show<'a> {
         };
         let ended = match (report.interrupted, config.length) {
             (true, _) => "interrupted".to_owned(),
+            _ if report.stopped_early => "stopped early, as tests got no better".to_owned(),
             (false, Length::Epochs(1)) => "1 epoch".to_owned(),
             (false, Length::Epochs(epochs)) => format!("{epochs} epochs"),
             (false, Length::Steps(_)) => "done".to_owned(),

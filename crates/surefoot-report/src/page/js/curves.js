@@ -22,6 +22,15 @@ function epochTable(epochs) {
     el("tbody", null, epochs.map((epoch) => el("tr", null, [count(epoch.epoch), count(epoch.step), number(epoch.train_loss, 4), share(epoch.train_accuracy), number(epoch.test_loss, 4), share(epoch.test_accuracy), count(epoch.samples_per_second || 0), bytes(epoch.memory ?? epoch.in_use)].map((text) => el("td.num", null, text)), el("td", null, epoch.device || ""))))));
 }
 
+/** Each class of the last test: its figures, and how its samples were predicted. */
+function confusionTable(classes) {
+  const share = (value) => (Number.isFinite(value) ? percent(value, 1) : "–");
+  const names = classes.map((row) => row.name);
+  return el("div.card.wide", null, el("table", null,
+    el("thead", null, el("tr", null, el("th", null, "class"), ["samples", "precision", "recall", ...names.map((name) => `as ${name}`)].map((name) => el("th.num", null, name)))),
+    el("tbody", null, classes.map((row) => el("tr", null, el("td", null, row.name), [count(row.samples), share(row.precision), share(row.recall), ...row.predicted.map((number) => (number ? count(number) : "·"))].map((text) => el("td.num", null, text)))))));
+}
+
 /** What a server did, from its notes: each tells the counts since the last one. */
 function servingCharts(served, first) {
   const line = (name, colour, of) => ({ name, colour, points: served.map((done) => [(done.t - first) / 1e6, of(done)]).filter((point) => Number.isFinite(point[1])) });

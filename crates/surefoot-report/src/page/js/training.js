@@ -14,5 +14,6 @@ $("#main").append(
     data.facts.slice(0, 3).map(([name, value]) => tile(name, value))),
   section("Curves", "", el("div.charts", null, curveCharts(data.points, data.epochs))),
   ...(data.epochs.length ? [section("Epochs", "", epochTable(data.epochs))] : []),
+  ...(data.confusion ? [section("Classes", "test samples of each class, and what they were predicted as", confusionTable(data.confusion))] : []),
   ...(data.facts.length > 3 ? [section("More", "", factTable(data.facts.slice(3)))] : []),
 );

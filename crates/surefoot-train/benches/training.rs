@@ -68,6 +68,7 @@ fn main() {
         source,
         on_bad_sample: OnBadSample::Fail,
         seed: Some(1),
+        class_weights: None,
     };
     let model = ModelConfig::Cnn { width: 16, stages: 3 };
     println!("cnn 16×3, batch 32, 32×32×3 images, AdamW");

@@ -1,6 +1,7 @@
 //! Batches: on the host as the loader makes them, on a device as a model takes them.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use surefoot::Fault;
@@ -17,6 +18,8 @@ pub struct HostBatch {
     targets: Vec<i32>,
     /// Targets that are numbers: in regression.
     numbers: Vec<f32>,
+    /// How much each class counts in the loss; all the same if none.
+    class_weights: Option<Arc<Vec<f32>>>,
     samples: usize,
     /// Samples that could not be read and were left out, each with the reason.
     pub skipped: Vec<String>,
@@ -35,6 +38,7 @@ impl HostBatch {
             tokens: Vec::with_capacity(tokens),
             targets: Vec::with_capacity(samples * form.items()),
             numbers: Vec::new(),
+            class_weights: None,
             samples: 0,
             skipped: Vec::new(),
         }
@@ -78,6 +82,21 @@ impl HostBatch {
         Ok(())
     }
 
+    /// Makes each class count so much in the loss.
+    pub fn weigh_classes(&mut self, weights: Option<Arc<Vec<f32>>>) {
+        self.class_weights = weights;
+    }
+
+    /// What all predictions together count in the loss: their number, unless classes have weights.
+    pub fn weight(&self) -> f64 {
+        match &self.class_weights {
+            None => self.items() as f64,
+            Some(weights) => {
+                self.targets.iter().map(|class| f64::from(weights[*class as usize])).sum()
+            }
+        }
+    }
+
     /// How many samples there are.
     pub fn samples(&self) -> usize {
         self.samples
@@ -114,7 +133,7 @@ impl HostBatch {
         };
         let targets = match self.form.is_regression() {
             true => {
-                let data = TensorData::new(self.numbers[range].to_vec(), [samples, 1]);
+                let data = TensorData::new(self.numbers[range.clone()].to_vec(), [samples, 1]);
                 Targets::Numbers(Tensor::from_data(data, device))
             }
             false => {
@@ -124,7 +143,13 @@ impl HostBatch {
                 Targets::Classes(ints(targets, [samples, items]))
             }
         };
-        Ok(Batch { input, targets })
+        let weights = self.class_weights.as_ref().map(|weights| {
+            let classes = &self.targets[range.start * items..range.end * items];
+            let each: Vec<f32> = classes.iter().map(|class| weights[*class as usize]).collect();
+            let count = each.len();
+            Tensor::from_data(TensorData::new(each, [count]), device)
+        });
+        Ok(Batch { input, targets, weights })
     }
 }
 
@@ -153,6 +178,8 @@ pub struct Batch {
     pub input: Input,
     /// What it should predict.
     pub targets: Targets,
+    /// How much each prediction counts in the loss; all the same if none.
+    pub weights: Option<Tensor<1>>,
 }
 
 impl Batch {

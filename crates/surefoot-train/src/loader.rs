@@ -186,7 +186,7 @@ mod tests {
             false,
             augment,
         ));
-        Recipe { source, transform, on_bad_sample, seed: Some(1) }
+        Recipe { source, transform, on_bad_sample, seed: Some(1), class_weights: None }
     }
 
     fn loading(workers: usize, prefetch: usize) -> Loading {

@@ -160,6 +160,7 @@ impl Run<'_> {
             transform: self.data.transform.clone(),
             on_bad_sample: self.config.data.on_bad_sample,
             seed: training.then_some(self.config.seed),
+            class_weights: self.data.class_weights.clone().filter(|_| training),
         }
     }
 

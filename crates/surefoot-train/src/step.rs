@@ -108,7 +108,7 @@ fn attempt<M: Trainable>(
     let state = bring(state, step)?;
     let model = parameters::armed(state.model.clone(), &step.autodiff_device());
     let scale = state.scale.factor(step.compute());
-    let share = scale / batch.items().max(1) as f64;
+    let share = scale / batch.weight().max(f64::MIN_POSITIVE);
     let mut sums: Option<(Tensor<1>, Tensor<1>)> = None;
     let mut gradients: Vec<Option<Tensor<1>>> = Vec::new();
     for range in step.ranges(batch.samples()) {

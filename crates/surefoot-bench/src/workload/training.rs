@@ -58,6 +58,7 @@ impl Own {
             transform: data.transform.clone(),
             on_bad_sample: config.data.on_bad_sample,
             seed: Some(config.seed),
+            class_weights: data.class_weights.clone(),
         };
         let samples = (config.batch_size * config.accumulate).min(data.train.len());
         let batch = recipe.make(&(0..samples).collect::<Vec<_>>(), 0)?;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::yaml::{self, Node, Value};
-use super::{Config, ConfigError, Length, ModelConfig, OnBadSample, OnFault};
+use super::{ClassWeights, Config, ConfigError, Length, ModelConfig, OnBadSample, OnFault};
 use crate::optimizer::{Rule, Schedule};
 
 /// A resolved configuration: keys such as `optimizer.lr` and their values.
@@ -78,6 +78,15 @@ impl Config {
             put("data.ignore", serde_json::Value::from(data.ignore.clone()).to_string());
         }
         put("data.task", data.task.as_str().to_owned());
+        match &data.class_weights {
+            ClassWeights::Equal => put("data.class_weights", "equal".to_owned()),
+            ClassWeights::Balanced => put("data.class_weights", "balanced".to_owned()),
+            ClassWeights::Given(weights) => {
+                let pair = |(name, weight): &(String, f64)| format!("{}: {weight}", quoted(name));
+                let pairs: Vec<String> = weights.iter().map(pair).collect();
+                put("data.class_weights", format!("{{{}}}", pairs.join(", ")));
+            }
+        }
         if let Some(tokenizer) = &data.tokenizer {
             put("data.tokenizer", path(tokenizer));
         }
@@ -157,7 +166,7 @@ mod tests {
     fn entries_give_back_the_configuration() {
         let texts = [
             "{data: {kind: digits}, model: {kind: mlp, hidden: [3, 4]}, epochs: 3}",
-            "{data: {kind: csv, path: \"it's: a #1 \\\"table\\\".csv\", label: '3'}, model: {kind: mlp}, \
+            "{data: {kind: csv, path: \"it's: a #1 \\\"table\\\".csv\", label: '3', class_weights: {'a, b': 2.5, c: 1}}, model: {kind: mlp}, \
              steps: 7, early_stop: 4, memory: 2GiB, clip_norm: 0.5, workers: 2, staging: on, on_fault: stay, \
              optimizer: {kind: sgd, momentum: 0.1, lr: 1.0e-7}, checkpoint: {folder: here, every: 3}}",
             "{data: {kind: text, path: t, tokenizer: x.json, length: 9}, precision: bf16, \

@@ -105,6 +105,8 @@ pub struct DataConfig {
     pub ignore: Vec<String>,
     /// Whether a table's classes or numbers are predicted.
     pub task: Task,
+    /// How much each class counts in the loss.
+    pub class_weights: ClassWeights,
     /// A `tokenizer.json` for a text; character by character if none.
     pub tokenizer: Option<PathBuf>,
     /// Tokens of a piece of text.
@@ -142,6 +144,18 @@ impl DataKind {
     pub fn as_str(self) -> &'static str {
         Self::WORDS.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
     }
+}
+
+/// How much the samples of each class count in the loss.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum ClassWeights {
+    /// All the same.
+    #[default]
+    Equal,
+    /// Each class as much as any other, however many samples it has.
+    Balanced,
+    /// As given by name; others count 1.
+    Given(Vec<(String, f64)>),
 }
 
 /// What is predicted from a table.

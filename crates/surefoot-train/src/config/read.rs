@@ -4,8 +4,8 @@ use surefoot::device::memory::Bytes;
 
 use super::section::Section;
 use super::{
-    CheckpointConfig, Config, ConfigError, DataConfig, DataKind, Length, LoadingConfig,
-    ModelConfig, OnBadSample, OnFault, OptimizerConfig, Task, yaml,
+    CheckpointConfig, ClassWeights, Config, ConfigError, DataConfig, DataKind, Length,
+    LoadingConfig, ModelConfig, OnBadSample, OnFault, OptimizerConfig, Task, yaml,
 };
 use crate::data::Augment;
 use crate::optimizer::{Rule, Schedule};
@@ -154,6 +154,7 @@ fn data(mut section: Section) -> Result<DataConfig, ConfigError> {
         label: section.parsed("label")?,
         ignore: section.texts("ignore")?.unwrap_or_default(),
         task: section.choice("task", &Task::WORDS)?.unwrap_or_default(),
+        class_weights: class_weights(&mut section)?,
         tokenizer: section.parsed("tokenizer")?,
         length: section
             .number("length", |n: usize| (2..=65_536).contains(&n), "from 2 to 65536")?
@@ -162,6 +163,14 @@ fn data(mut section: Section) -> Result<DataConfig, ConfigError> {
     augment.finish()?;
     section.finish()?;
     Ok(config)
+}
+
+fn class_weights(section: &mut Section) -> Result<ClassWeights, ConfigError> {
+    if let Some(given) = section.numbers("class_weights")? {
+        return Ok(ClassWeights::Given(given));
+    }
+    let words = [("equal", ClassWeights::Equal), ("balanced", ClassWeights::Balanced)];
+    Ok(section.choice("class_weights", &words)?.unwrap_or_default())
 }
 
 #[derive(Clone, Copy)]

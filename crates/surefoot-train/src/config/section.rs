@@ -96,21 +96,23 @@ impl Section {
     }
 
     /// One of several words.
-    pub(super) fn choice<T: Copy>(
+    pub(super) fn choice<T: Clone>(
         &mut self,
         key: &'static str,
         choices: &[(&str, T)],
     ) -> Result<Option<T>, ConfigError> {
         self.read(key, |text| {
-            choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value).ok_or_else(
-                || {
+            choices
+                .iter()
+                .find(|(word, _)| *word == text)
+                .map(|(_, value)| value.clone())
+                .ok_or_else(|| {
                     let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
                     let near = nearest(text, &words)
                         .map(|near| format!("; did you mean '{near}'?"))
                         .unwrap_or_default();
                     format!("'{text}' is none of {}{near}", words.join(", "))
-                },
-            )
+                })
         })
     }
 
@@ -129,6 +131,34 @@ impl Section {
         items.iter().map(number).collect::<Option<Vec<_>>>().map(Some).ok_or_else(|| {
             ConfigError::at(line, format!("'{name}' must be a list of whole numbers above 0"))
         })
+    }
+
+    /// A mapping from names to numbers above 0; none if the key holds no mapping.
+    pub(super) fn numbers(
+        &mut self,
+        key: &'static str,
+    ) -> Result<Option<Vec<(String, f64)>>, ConfigError> {
+        let is_map = |(name, _, node): &(String, usize, Node)| {
+            name == key && matches!(node.value, Value::Map(_))
+        };
+        if !self.entries.iter().any(is_map) {
+            return Ok(None);
+        }
+        let name = self.full_name(key);
+        let Some((_, Node { value: Value::Map(entries), .. })) = self.take(key) else {
+            return Ok(None);
+        };
+        let number = |(class, line, node): (String, usize, Node)| {
+            let number = match &node.value {
+                Value::Text(text) => text.parse::<f64>().ok(),
+                _ => None,
+            };
+            let number = number.filter(|number| *number > 0.0 && number.is_finite());
+            number.map(|number| (class.clone(), number)).ok_or_else(|| {
+                ConfigError::at(line, format!("'{name}.{class}' must be a number above 0"))
+            })
+        };
+        entries.into_iter().map(number).collect::<Result<Vec<_>, _>>().map(Some)
     }
 
     /// A list of texts, or a single one.

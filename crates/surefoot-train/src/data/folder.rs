@@ -170,6 +170,10 @@ impl Source for Folder {
         Ok(Sample::Dense { values, label: Label::Class(*label) })
     }
 
+    fn label(&self, at: usize) -> Option<Label> {
+        Some(Label::Class(self.images[at].1))
+    }
+
     fn name(&self, at: usize) -> String {
         self.images[at].0.display().to_string()
     }

@@ -5,6 +5,7 @@
 
 mod augment;
 mod cifar;
+mod class_weights;
 mod description;
 mod digits;
 mod folder;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use augment::{Augment, Transform};
+pub use class_weights::class_weights;
 pub use description::{DataDescription, Normalisation};
 pub use folder::Folder;
 pub(crate) use folder::{image_files, read_image as read_image_file};
@@ -173,6 +175,14 @@ pub trait Source: Send + Sync {
 
     /// Reads one; or says what is wrong with it.
     fn read(&self, at: usize) -> Result<Sample, String>;
+
+    /// What is right for a sample, without reading the rest of it where that is possible.
+    fn label(&self, at: usize) -> Option<Label> {
+        match self.read(at) {
+            Ok(Sample::Dense { label, .. }) => Some(label),
+            _ => None,
+        }
+    }
 
     /// What a person would call a sample: its file or line.
     fn name(&self, at: usize) -> String;

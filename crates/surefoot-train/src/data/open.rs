@@ -8,7 +8,7 @@ use super::digits::digits;
 use super::idx::mnist;
 use super::{
     DataDescription, DataError, Folder, Form, Source, Table, TableOptions, Target, Text, Transform,
-    split,
+    class_weights, split,
 };
 use crate::config::{DataConfig, DataKind};
 
@@ -21,6 +21,8 @@ pub struct DataSet {
     pub test: Arc<dyn Source>,
     /// What is done to each.
     pub transform: Arc<Transform>,
+    /// How much each class counts in the loss of training; all the same if none.
+    pub class_weights: Option<Arc<Vec<f32>>>,
     /// What they mean: stored in checkpoints.
     pub description: DataDescription,
     /// What the user should know about how the data was read.
@@ -39,7 +41,7 @@ impl DataSet {
 pub fn open(config: &DataConfig, seed: u64) -> Result<DataSet, DataError> {
     let opened = read(config, seed, None)?;
     let transform = Transform::learn(&*opened.train, config.normalise, config.augment);
-    Ok(opened.with(transform))
+    opened.with(transform, config)
 }
 
 /// Opens what `config` describes for a model that was trained on data with the description
@@ -61,7 +63,8 @@ pub fn open_as(
         return Err(DataError::new(place, why));
     }
     let (normalisation, target) = (known.normalisation.clone(), known.target.clone());
-    Ok(opened.with(Transform::known(known.form, normalisation, target, config.augment)))
+    let transform = Transform::known(known.form, normalisation, target, config.augment);
+    opened.with(transform, config)
 }
 
 /// Samples, before it is known how they are normalised.
@@ -73,11 +76,14 @@ struct Opened {
 }
 
 impl Opened {
-    fn with(self, transform: Transform) -> DataSet {
+    fn with(self, transform: Transform, config: &DataConfig) -> Result<DataSet, DataError> {
         let Self { train, test, mut description, notes } = self;
         description.normalisation = transform.normalisation().clone();
         description.target = transform.target().cloned();
-        DataSet { train, test, transform: Arc::new(transform), description, notes }
+        let transform = Arc::new(transform);
+        let mut set = DataSet { train, test, transform, class_weights: None, description, notes };
+        set.class_weights = class_weights(&config.class_weights, &set)?.map(Arc::new);
+        Ok(set)
     }
 }
 

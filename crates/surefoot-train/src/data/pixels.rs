@@ -43,6 +43,10 @@ impl Source for Pixels {
         Ok(Sample::Dense { values, label: Label::Class(usize::from(self.labels[at])) })
     }
 
+    fn label(&self, at: usize) -> Option<Label> {
+        Some(Label::Class(usize::from(self.labels[at])))
+    }
+
     fn name(&self, at: usize) -> String {
         format!("image {at} of {}", self.name)
     }

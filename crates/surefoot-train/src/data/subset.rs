@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Form, Sample, Source};
+use super::{Form, Label, Sample, Source};
 use crate::random::SeededRandom;
 
 /// The samples of a source that are listed, in that order.
@@ -22,6 +22,10 @@ impl Source for Subset {
 
     fn read(&self, at: usize) -> Result<Sample, String> {
         self.source.read(self.samples[at])
+    }
+
+    fn label(&self, at: usize) -> Option<Label> {
+        self.source.label(self.samples[at])
     }
 
     fn name(&self, at: usize) -> String {

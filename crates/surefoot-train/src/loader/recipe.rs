@@ -20,12 +20,15 @@ pub struct Recipe {
     pub on_bad_sample: OnBadSample,
     /// The seed of random augmentation; none for testing.
     pub seed: Option<u64>,
+    /// How much each class counts in the loss; all the same if none.
+    pub class_weights: Option<Arc<Vec<f32>>>,
 }
 
 impl Recipe {
     /// Makes one batch of these samples.
     pub fn make(&self, samples: &[usize], epoch: u64) -> Result<HostBatch, Fault> {
         let mut batch = HostBatch::new(self.source.form(), samples.len());
+        batch.weigh_classes(self.class_weights.clone());
         for &at in samples {
             let outcome = self.sample(at, epoch).and_then(|sample| batch.push(sample));
             if let Err(why) = outcome {

@@ -8,6 +8,7 @@ mod mlp;
 
 use burn::module::Module;
 use burn::nn::Linear;
+use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor};
 use surefoot::place::Autocast;
 use surefoot_ops::{cross_entropy, linear};
@@ -65,7 +66,12 @@ impl Score {
     /// classes and tokens, squared error for numbers.
     pub fn of(outputs: Tensor<2>, batch: &Batch) -> Self {
         match &batch.targets {
-            Targets::Classes(classes) => Self::of_classes(outputs, classes.clone()),
+            Targets::Classes(classes) => match &batch.weights {
+                None => Self::of_classes(outputs, classes.clone()),
+                Some(weights) => {
+                    Self::of_weighted_classes(outputs, classes.clone(), weights.clone())
+                }
+            },
             Targets::Numbers(numbers) => Self::of_numbers(outputs, numbers.clone()),
         }
     }
@@ -77,6 +83,18 @@ impl Score {
         let loss = (error.clone() * error).sum();
         let correct = loss.clone().inner().neg().add_scalar(rows as f64);
         Self { loss, correct, guesses: None }
+    }
+
+    /// Like [`of_classes`](Self::of_classes), with the loss of each row multiplied by its weight.
+    pub fn of_weighted_classes(
+        logits: Tensor<2>,
+        targets: Tensor<2, Int>,
+        weights: Tensor<1>,
+    ) -> Self {
+        let [rows, _] = logits.dims();
+        let right = log_softmax(logits.clone(), 1).gather(1, targets.clone().reshape([rows, 1]));
+        let loss = (right.reshape([rows]) * weights).sum().neg();
+        Self { loss, ..Self::of_classes(logits.inner(), targets) }
     }
 
     /// Cross entropy of `logits` (a row for each prediction) and the classes that are right.
@@ -108,6 +126,19 @@ fn applied(layer: &Linear, x: Tensor<2>, around: Option<Tensor<2>>, cast: Autoca
 mod tests {
     use super::*;
     use burn::tensor::Device;
+
+    #[test]
+    fn weights_multiply_the_losses_and_leave_the_hits_alone() {
+        let device = Device::flex();
+        let logits = Tensor::<2>::from_floats([[2.0, 0.0], [0.0, 1.0]], &device);
+        let targets = Tensor::<2, Int>::from_data([[0], [0]], &device);
+        let weights = Tensor::<1>::from_floats([3.0, 0.5], &device);
+        let score = Score::of_weighted_classes(logits, targets, weights);
+        let missed = |lead: f32| (1.0 + (-lead).exp()).ln();
+        let by_hand = 3.0 * missed(2.0) + 0.5 * missed(-1.0);
+        assert!((score.loss.into_scalar::<f32>() - by_hand).abs() < 1e-5);
+        assert_eq!(score.correct.into_scalar::<f32>(), 1.0);
+    }
 
     #[test]
     fn a_score_sums_losses_and_counts_hits() {

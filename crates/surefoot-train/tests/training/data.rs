@@ -145,6 +145,34 @@ fn a_run_that_gets_no_better_stops_early_and_says_so() {
 }
 
 #[test]
+fn weights_make_a_rare_class_count() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("rare.csv");
+    // One in twenty is rare, and lies among the common ones on one side.
+    let mut text = String::from("x,kind\n");
+    for at in 0..1000 {
+        let wave = (f64::from(at) * 0.7).sin();
+        let rare = at % 20 == 0;
+        let _ = writeln!(
+            text,
+            "{},{}",
+            if rare { 0.5 + 0.5 * wave } else { wave },
+            if rare { "rare" } else { "common" }
+        );
+    }
+    fs::write(&file, text).unwrap();
+    let recall = |weights: &str| {
+        let trial = Trial { config: CSV, ..Trial::new(folder.path()) };
+        let trial = trial.set("data.path", &file.display().to_string());
+        let report = trial.set("data.class_weights", weights).run().unwrap().0;
+        report.confusion.unwrap().classes()[1].recall.unwrap()
+    };
+    assert_eq!(recall("equal"), 0.0, "the common class is always the safe guess");
+    assert!(recall("balanced") > 0.6);
+    assert!(recall("{rare: 30}") > 0.6);
+}
+
+#[test]
 fn the_last_test_is_told_class_by_class() {
     let folder = tempfile::tempdir().unwrap();
     let report = Trial::new(folder.path()).run().unwrap().0;

@@ -97,6 +97,7 @@ fn test(
         transform: data.transform.clone(),
         on_bad_sample: config.data.on_bad_sample,
         seed: None,
+        class_weights: None,
     };
     let unified = device.info.unified_memory;
     let loading = Loading::choose(config.loading, &recipe, config.batch_size, unified);

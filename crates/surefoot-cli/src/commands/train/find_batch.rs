@@ -37,6 +37,7 @@ pub(super) fn find_batch(
             transform: data.transform.clone(),
             on_bad_sample: config.data.on_bad_sample,
             seed: Some(config.seed),
+            class_weights: data.class_weights.clone(),
         },
         settings: StepSettings {
             rule: config.optimizer.rule,

@@ -64,7 +64,7 @@ pub enum TrainError {
     },
 }
 
-/// What a run stands on.
+/// A training run: what it trains, on which devices, and where its checkpoints go.
 pub struct Run<'a> {
     /// The devices.
     pub footing: &'a Footing,

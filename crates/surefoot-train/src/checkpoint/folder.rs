@@ -216,9 +216,9 @@ mod tests {
         let checkpoints = CheckpointFolder::new(folder.path(), 2).unwrap();
         let (held, shapes) = held(7);
         let path = checkpoints.put(&held, &shapes, &manifest(7, None)).unwrap();
-        let (back, tale) = read(&path, &shapes).unwrap();
+        let (back, read_manifest) = read(&path, &shapes).unwrap();
         assert_eq!(back, held);
-        assert_eq!(tale, manifest(7, None));
+        assert_eq!(read_manifest, manifest(7, None));
         assert_eq!(back.values[0][2].to_bits(), (-0.0f32).to_bits());
     }
 

@@ -68,9 +68,9 @@ const RECOVERY: &str = "Device and recovery";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OnFault {
-    /// Climb down the ladder
+    /// Recover: reclaim memory, split the batch, recompute activations, change the device
     Recover,
-    /// Climb down the ladder, but stay on the device
+    /// Recover, but stay on the device
     Stay,
     /// Stop at the first fault
     Fail,

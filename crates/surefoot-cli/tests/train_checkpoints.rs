@@ -248,6 +248,7 @@ fn the_page_and_the_folder_agree_on_the_best() {
     let page = fs::read_to_string(place.path("runs/table/report.html")).unwrap();
     let best = report["best_step"].as_u64().unwrap();
     assert!(page.contains(&format!("\"best_step\":{best}")), "{best}");
+    assert!(page.contains("[\"optimizer.lr\",\"0.05\"]"), "and how it was trained");
     assert!(page.contains("\"name\":\"right\",\"samples\":"), "the classes are on the page");
     let file = format!("step-{best:08}.safetensors");
     assert!(Path::new(report["best_checkpoint"].as_str().unwrap()).ends_with(file));

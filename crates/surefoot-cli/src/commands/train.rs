@@ -355,13 +355,15 @@ impl Train {
         });
         show.end();
         let report = ended.map_err(|error| bad_run(error, &config, &command))?;
-        let page = match page.write(&folder, name.to_owned(), &report, &data.description.classes) {
-            Ok(path) => Some(path),
-            Err(error) => {
-                terminal.note(&format!("the page of the run could not be written: {error}"));
-                None
-            }
-        };
+        let page =
+            match page.write(&folder, name.to_owned(), &report, &data.description.classes, &config)
+            {
+                Ok(path) => Some(path),
+                Err(error) => {
+                    terminal.note(&format!("the page of the run could not be written: {error}"));
+                    None
+                }
+            };
         show.report(&report, &config, page.as_deref())?;
         if report.interrupted {
             terminal.note(&format!("go on with: {}", command.from(&report.checkpoint)));

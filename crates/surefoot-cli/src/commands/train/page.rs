@@ -5,6 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use surefoot_report::{ClassRow, Epoch, Point, Training};
+use surefoot_train::config::Config;
 use surefoot_train::evaluate::Confusion;
 use surefoot_train::{Report, TrainEvent};
 
@@ -55,6 +56,7 @@ impl Page {
         title: String,
         report: &Report,
         classes: &[String],
+        config: &Config,
     ) -> io::Result<PathBuf> {
         let path = folder.join("report.html");
         let mut facts = vec![("parameters".to_owned(), report.parameters.to_string())];
@@ -64,6 +66,9 @@ impl Page {
             facts.push(("fault".to_owned(), told));
         }
         facts.push(("checkpoint".to_owned(), report.checkpoint.display().to_string()));
+        facts.push(("program".to_owned(), format!("surefoot {}", env!("CARGO_PKG_VERSION"))));
+        // The whole configuration, so that the page tells how to get the same run.
+        facts.extend(config.entries());
         let epochs = report.epochs.iter().map(|epoch| Epoch {
             epoch: epoch.epoch,
             step: epoch.step,

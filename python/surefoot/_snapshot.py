@@ -5,6 +5,7 @@ Random states are in `_random`. Everything here is called by `_step` only.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
@@ -46,30 +47,31 @@ class Buffers:
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._changing: dict[str, torch.Tensor] = {}
+        self._changing: set[str] = set()
         self._versions: dict[str, int] = {}
         self._saved: dict[str, torch.Tensor] = {}
         self.unsaved: set[str] = set()
         for path, module in model.named_modules():
             if isinstance(module, _NormBase):
                 prefix = f"{path}." if path else ""
-                self._changing.update({prefix + name: b for name, b in module.named_buffers(recurse=False)})
+                self._changing.update(prefix + name for name, _ in module.named_buffers(recurse=False))
+        self._has_any = True
 
     def save(self, model: torch.nn.Module) -> None:
         buffers = dict(model.named_buffers())
+        self._has_any = bool(buffers)
         self._versions = {name: buffer._version for name, buffer in buffers.items()}
-        self._changing = {name: buffers[name] for name in self._changing if name in buffers}
-        self._saved = {name: buffer.clone() for name, buffer in self._changing.items()}
+        self._saved = {name: buffers[name].clone() for name in self._changing if name in buffers}
 
     def learn(self, model: torch.nn.Module) -> None:
         """Notes which other buffers an attempt changed."""
-        for name, buffer in model.named_buffers():
+        for name, buffer in model.named_buffers() if self._has_any else ():
             if name not in self._changing and self._versions.get(name) not in (None, buffer._version):
-                self._changing[name] = buffer
+                self._changing.add(name)
 
     def restore(self, model: torch.nn.Module) -> None:
         with torch.no_grad():
-            for name, buffer in model.named_buffers():
+            for name, buffer in model.named_buffers() if self._has_any else ():
                 if name in self._saved:
                     buffer.copy_(self._saved[name])
                 elif self._versions.get(name) not in (None, buffer._version):
@@ -97,7 +99,7 @@ class OptimizerState:
     def save(self, optimizer: torch.optim.Optimizer) -> None:
         live = list(_tensors(optimizer))
         if not self._fits(live):
-            self._copies = [torch.empty_like(tensor, device=self._where) for tensor in live]
+            self._copies = [torch.empty_like(tensor, device=self._where, requires_grad=False) for tensor in live]
         with torch.no_grad():
             _copy(self._copies, live)
         self._live = live
@@ -116,6 +118,8 @@ class OptimizerState:
             group.update(before)
 
     def _fits(self, live: list[torch.Tensor]) -> bool:
+        if len(live) == len(self._live) and all(map(operator.is_, live, self._live)):
+            return True  # the same tensors as at the last step
         return len(live) == len(self._copies) and all(
             copy.shape == tensor.shape
             and copy.dtype == tensor.dtype
@@ -135,7 +139,7 @@ def _tensors(optimizer: torch.optim.Optimizer) -> Iterable[torch.Tensor]:
         for parameter in group["params"]:
             if parameter.grad is None:
                 continue
-            yield parameter.detach()
+            yield parameter
             for value in optimizer.state.get(parameter, {}).values():
                 if isinstance(value, torch.Tensor):
                     yield value

@@ -37,21 +37,23 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Estimates the needs of a configuration for samples of this form.
-    pub fn of(config: &Config, form: Form) -> Self {
+    /// Estimates the needs of a configuration for so many samples of this form.
+    pub fn of(config: &Config, form: Form, samples: usize) -> Self {
         let parameters = parameters(&config.model, form);
         let moments = match config.optimizer.rule {
             Rule::AdamW { .. } => 2,
             Rule::Sgd { momentum: 0.0, .. } => 0,
             Rule::Sgd { .. } => 1,
         };
-        let samples = (config.batch_size as u128) * (config.accumulate as u128);
+        // A batch is never larger than the data.
+        let batch = (config.batch_size as u128) * (config.accumulate as u128);
+        let batch = batch.min(samples as u128);
         Self {
             parameters,
             model: parameters * FLOAT * (2 + moments),
             update: parameters * FLOAT * (3 + 2 * moments),
             sample: activations(&config.model, form) * FLOAT,
-            batch: samples * (form.size() as u128 + form.items() as u128) * FLOAT,
+            batch: batch * (form.size() as u128 + form.items() as u128) * FLOAT,
         }
     }
 
@@ -96,9 +98,14 @@ impl Estimate {
 }
 
 /// Refuses a configuration whose model can't be trained on a device, before it is made.
-pub fn check_fits(config: &Config, form: Form, device: &OpenDevice) -> Result<(), Fault> {
+pub fn check_fits(
+    config: &Config,
+    form: Form,
+    samples: usize,
+    device: &OpenDevice,
+) -> Result<(), Fault> {
     let available = available_on(device, config.memory);
-    Estimate::of(config, form).check(available, config.memory, &device.name().to_string())
+    Estimate::of(config, form, samples).check(available, config.memory, &device.name().to_string())
 }
 
 /// What can still be allocated on a device, within a budget if there is one.
@@ -261,13 +268,17 @@ mod tests {
     #[test]
     fn a_model_that_can_not_fit_is_refused_by_its_numbers() {
         let form = Form::Dense { channels: 64, height: 1, width: 1, target: Target::Classes(10) };
-        let huge = Estimate::of(&config("mlp, hidden: [1000000000]"), form);
+        let huge = Estimate::of(&config("mlp, hidden: [1000000000]"), form, 1438);
         assert_eq!(huge.parameters, 75_000_000_010);
         let fault = huge.check(16 << 30, None, "cpu").unwrap_err();
         assert_eq!(fault.kind, FaultKind::OutOfMemory);
         let told = fault.root_cause();
         assert!(told.contains("75000000010 parameters") && told.contains("1.09 TiB"), "{told}");
-        let small = Estimate::of(&config("mlp, hidden: [32]"), form);
+        let mut many = config("mlp, hidden: [32]");
+        many.batch_size = 1 << 30;
+        let few_samples = Estimate::of(&many, form, 100);
+        assert_eq!(few_samples.batch, 100 * 65 * 4, "a batch is never larger than the data");
+        let small = Estimate::of(&config("mlp, hidden: [32]"), form, 1438);
         assert!(small.check(16 << 20, None, "cpu").is_ok());
     }
 

@@ -96,7 +96,7 @@ impl Run<'_> {
         let shapes = parameters::shapes(&model);
         let recipe = self.recipe(true);
         let (asked, unified) = (self.config.loading, device.info.unified_memory);
-        let estimate = Estimate::of(self.config, self.data.form());
+        let estimate = Estimate::of(self.config, self.data.form(), self.data.train.len());
         let loading = Loading::choose(asked, &recipe, self.effective_batch(), unified).within(
             asked,
             estimate.batch,
@@ -177,7 +177,7 @@ impl Run<'_> {
         budget: u64,
     ) -> Trials<'t, M> {
         let most = self.config.batch_size;
-        let estimate = Estimate::of(self.config, self.data.form());
+        let estimate = Estimate::of(self.config, self.data.form(), self.data.train.len());
         let bytes = |bytes: u128| u64::try_from(bytes).unwrap_or(u64::MAX);
         Trials {
             footing: self.footing,
@@ -233,7 +233,7 @@ impl Run<'_> {
         }
         let device = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
         let available = available_on(&device, None);
-        let estimate = Estimate::of(self.config, self.data.form());
+        let estimate = Estimate::of(self.config, self.data.form(), self.data.train.len());
         let batches = run.loading.batches_in_memory();
         if estimate.surely_fits(self.config.batch_size, batches, available) {
             return Ok(None);

@@ -330,7 +330,8 @@ impl Train {
     ) -> Result<Exit, Failure> {
         let Job { config, flags, data, checkpoints, resume } = job;
         let device = footing.device().map_err(Failure::from)?;
-        estimate::check_fits(&config, data.form(), &device).map_err(Failure::from)?;
+        estimate::check_fits(&config, data.form(), data.train.len(), &device)
+            .map_err(Failure::from)?;
         let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
         let folder = checkpoints.folder().to_owned();
         listen_for_ctrl_c()?;

@@ -26,9 +26,9 @@ pub(super) fn find_batch(
     terminal: &Terminal,
 ) -> Result<Exit, Failure> {
     let device = footing.device().map_err(Failure::from)?;
-    estimate::check_fits(config, data.form(), &device).map_err(Failure::from)?;
+    estimate::check_fits(config, data.form(), 1, &device).map_err(Failure::from)?;
     let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
-    let estimate = Estimate::of(config, data.form());
+    let estimate = Estimate::of(config, data.form(), data.train.len());
     let trials = fit::Trials {
         footing,
         state: &State::new(model, device.name()),

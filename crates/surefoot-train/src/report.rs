@@ -55,7 +55,10 @@ pub struct FaultReport {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
 pub struct Report {
-    /// The share of right answers on the test samples, of the last weights.
+    /// What `accuracy` is: the share of right answers (`accuracy`), or in regression the share of
+    /// the variance that is explained (`r2`).
+    pub metric: &'static str,
+    /// The share of right answers on the test samples, of the last weights; see `metric`.
     pub test_accuracy: f64,
     /// The mean loss on the test samples, of the last weights.
     pub test_loss: f64,

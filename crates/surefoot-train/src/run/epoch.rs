@@ -96,6 +96,7 @@ impl Run<'_> {
         let tested = run.epochs.last();
         let best = run.best.as_ref();
         Ok(Report {
+            metric: if self.data.form().is_regression() { "r2" } else { "accuracy" },
             test_accuracy: tested.map_or(f64::NAN, |epoch| epoch.test_accuracy),
             test_loss: tested.map_or(f64::NAN, |epoch| epoch.test_loss),
             steps: step,

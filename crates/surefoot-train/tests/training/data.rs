@@ -97,6 +97,7 @@ fn a_number_is_predicted_and_what_it_explains_is_told() {
         .set("epochs", "40");
     let (report, _) = trial.run().unwrap();
     // The loss is relative to the variance of the prices, so that it equals 1 − R².
+    assert_eq!(report.metric, "r2");
     assert!(report.test_accuracy > 0.99, "{}", report.test_accuracy);
     assert!((1.0 - report.test_loss - report.test_accuracy).abs() < 1e-6);
     let manifest = surefoot_train::checkpoint::read_manifest(&report.checkpoint).unwrap();

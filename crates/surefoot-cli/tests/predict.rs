@@ -40,7 +40,7 @@ fn table(header: &str, lines: impl Iterator<Item = String>) -> String {
 fn points() -> (TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let line = |at: usize| {
-        let x = if at % 2 == 0 { -2.0 } else { 2.0 } + (at as f64 * 0.7).sin();
+        let x = if at.is_multiple_of(2) { -2.0 } else { 2.0 } + (at as f64 * 0.7).sin();
         format!("{x},{},{}", (at as f64).cos(), ["left", "right"][at % 2])
     };
     fs::write(folder.path().join("points.csv"), table("x,y,side", (0..200).map(line))).unwrap();

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -31,3 +32,11 @@ def test_the_readmes_example_runs(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "torch.Size([1000, 10])" in done.stdout and (tmp_path / "run.jsonl").exists()
+
+
+def test_the_notebook_runs(tmp_path):
+    notebook = json.loads((Path(__file__).parents[1] / "examples" / "guarded_training.ipynb").read_text())
+    code = "\n".join("".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "step 3: 5 attempts, 8 parts, rungs ['reclaim', 'split', 'split', 'split']" in done.stdout

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use surefoot::Fault;
-use surefoot::device::supervisor::{self, Ended};
+use surefoot::device::supervisor::{self, Ended, Supervisor};
 use surefoot::journal::Journal;
 
 use crate::exit::{Exit, Failure};
@@ -37,6 +37,20 @@ pub(crate) fn supervise_with(
     more: &dyn Fn(&[Fault]) -> Vec<OsString>,
     grace: Duration,
 ) -> Result<Exit, Failure> {
+    let supervisor = supervisor::supervisor().grace(grace);
+    supervise_by(supervisor, terminal, journal, |command, deaths| {
+        command.args(more(deaths));
+    })
+}
+
+/// [`supervise`], by a supervisor with settings of its own and a child that `prepare` prepares, which
+/// is given what the children before it died of.
+pub(crate) fn supervise_by(
+    supervisor: Supervisor<'_>,
+    terminal: &Terminal,
+    journal: Journal,
+    prepare: impl Fn(&mut Command, &[Fault]),
+) -> Result<Exit, Failure> {
     static INTERRUPTED: AtomicBool = AtomicBool::new(false);
     let cannot = |error: &dyn std::error::Error| {
         Failure::usage("the work could not be started in a process of its own").caused_by(error)
@@ -47,15 +61,14 @@ pub(crate) fn supervise_with(
         .map_err(|error| cannot(&error))?;
     let program = std::env::current_exe().map_err(|error| cannot(&error))?;
     let deaths: RefCell<Vec<Fault>> = RefCell::default();
-    let ended = supervisor::supervisor()
+    let ended = supervisor
         .journal(journal)
         .interrupted_by(&INTERRUPTED)
-        .grace(grace)
         .run(
             || {
                 let mut command = Command::new(&program);
                 command.args(std::env::args_os().skip(1).filter(|arg| arg != "--isolate"));
-                command.args(more(&deaths.borrow()));
+                prepare(&mut command, &deaths.borrow());
                 command
             },
             |fault| {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use loom::thread;
-use surefoot_lanes::{BatchQueue, Begun, Hands, Next, OnceMap, Patience, Pool};
+use surefoot_lanes::{BatchQueue, Begun, Next, OnceMap, Patience, Pool, WorkerPool};
 
 /// In a model a wait this long never times out; one of no time does, whatever happens meanwhile.
 const LONG: Duration = Duration::from_secs(3600);
@@ -180,7 +180,7 @@ fn lanes_that_are_given_back_reach_all_who_wait(slice: Duration) {
     });
 }
 
-/// Work for hands that counts itself, alone on its lane.
+/// Work for workers that counts itself, alone on its lane.
 fn counted(
     done: &Arc<AtomicUsize>,
     inside: &Arc<AtomicUsize>,
@@ -197,15 +197,15 @@ fn counted(
 fn work_is_done_once_whoever_does_it() {
     model(Some(3), || {
         let pool = Arc::new(Pool::new(1));
-        let hands = Arc::new(Hands::new(Arc::clone(&pool)));
+        let workers = Arc::new(WorkerPool::new(Arc::clone(&pool)));
         let (done, inside) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let caller = || -> Box<dyn FnOnce() + Send> {
-            let (hands, work) = (Arc::clone(&hands), counted(&done, &inside));
-            Box::new(move || assert_eq!(hands.run(Patience::Forever, work), Some(())))
+            let (workers, work) = (Arc::clone(&workers), counted(&done, &inside));
+            Box::new(move || assert_eq!(workers.run(Patience::Forever, work), Some(())))
         };
         all(vec![caller(), caller()]);
         assert_eq!(done.load(SeqCst), 2);
-        assert_eq!((pool.statistics().leased, hands.waiting()), (0, 0));
+        assert_eq!((pool.statistics().leased, workers.waiting()), (0, 0));
     });
 }
 
@@ -213,21 +213,21 @@ fn work_is_done_once_whoever_does_it() {
 fn work_that_is_taken_back_is_not_done_and_hides_no_other() {
     model(Some(2), || {
         let pool = Arc::new(Pool::new(1));
-        let hands = Arc::new(Hands::new(Arc::clone(&pool)));
+        let workers = Arc::new(WorkerPool::new(Arc::clone(&pool)));
         let (done, inside) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let held = pool.lease();
         let hasty = {
-            let (hands, work) = (Arc::clone(&hands), counted(&done, &inside));
-            thread::spawn(move || hands.run(Patience::Until(Instant::now()), work).is_some())
+            let (workers, work) = (Arc::clone(&workers), counted(&done, &inside));
+            thread::spawn(move || workers.run(Patience::Until(Instant::now()), work).is_some())
         };
         drop(held);
         let work = counted(&done, &inside);
-        assert_eq!(hands.run(Patience::Forever, work), Some(()));
+        assert_eq!(workers.run(Patience::Forever, work), Some(()));
         let served = hasty.join().unwrap();
         assert_eq!(done.load(SeqCst), 1 + usize::from(served));
-        assert_eq!(hands.waiting(), 0);
-        // A hand that found nothing left to do may hold the lane until it has gone.
-        drop(hands);
+        assert_eq!(workers.waiting(), 0);
+        // A worker that found nothing left to do may hold the lane until it has gone.
+        drop(workers);
         assert_eq!(pool.statistics().leased, 0);
     });
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use shuttle::sync::Arc;
 use shuttle::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use shuttle::thread;
-use surefoot_lanes::{BatchQueue, Hands, Next, OnceMap, Patience, Pool, Refused};
+use surefoot_lanes::{BatchQueue, Next, OnceMap, Patience, Pool, Refused, WorkerPool};
 
 /// In a model a wait this long never times out, ten days from now never come, and now is past.
 const LONG: Duration = Duration::from_secs(10 * 24 * 3600);
@@ -93,11 +93,12 @@ fn lanes_that_are_given_back_reach_all_who_wait() {
 fn hands_serve_eight_callers_while_lanes_come_and_go() {
     check(20_000, || {
         let pool = Arc::new(Pool::new(3));
-        let hands = Arc::new(Hands::new(Arc::clone(&pool)));
+        let workers = Arc::new(WorkerPool::new(Arc::clone(&pool)));
         let held: Arc<[AtomicUsize; 3]> = Arc::default();
         let done = Arc::new(AtomicUsize::new(0));
         let callers = (0..8).map(|caller| -> Box<dyn FnOnce() + Send> {
-            let (hands, held, done) = (Arc::clone(&hands), Arc::clone(&held), Arc::clone(&done));
+            let (workers, held, done) =
+                (Arc::clone(&workers), Arc::clone(&held), Arc::clone(&done));
             Box::new(move || {
                 for turn in 0..2 {
                     let (held, counted) = (Arc::clone(&held), Arc::clone(&done));
@@ -113,7 +114,7 @@ fn hands_serve_eight_callers_while_lanes_come_and_go() {
                         _ => Patience::None,
                     };
                     let before = done.load(SeqCst);
-                    let ran = hands.run(patience, work).is_some();
+                    let ran = workers.run(patience, work).is_some();
                     assert!(ran || !matches!(patience, Patience::Forever));
                     assert!(!ran || done.load(SeqCst) > before);
                 }
@@ -123,9 +124,9 @@ fn hands_serve_eight_callers_while_lanes_come_and_go() {
         let climb: Box<dyn FnOnce() + Send> =
             Box::new(move || [1, 3, 1, 2].into_iter().for_each(|n| settings.set_active(n)));
         all(callers.chain([climb]));
-        // The hand that gave up its turn to nobody may still be about to give its lane back.
-        let waiting = hands.waiting();
-        drop(hands);
+        // The worker that gave up its turn to nobody may still be about to give its lane back.
+        let waiting = workers.waiting();
+        drop(workers);
         let after = pool.statistics();
         assert_eq!((after.leased, waiting, after.active), (0, 0, 2));
         assert!(done.load(SeqCst) >= 8, "all who wait for ever");

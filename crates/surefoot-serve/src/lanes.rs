@@ -1,17 +1,22 @@
-//! Lanes: many callers, one device, each with a stream of its own while it computes.
+//! Lanes: many threads share one device, each on a stream of its own while it computes.
 //!
-//! Protocol of a run: if the key was never run here, one caller has the turn to run it first, which
-//! compiles and tunes what it needs, and the others of that key wait for it without holding a lane.
-//! Then `forward` gets a lane, computes on the lane's stream and gives the lane back, in a panic
-//! too. No lock is held while it runs, and nothing waits for the whole device: `forward` reads its own
-//! result, and that waits for its own stream.
+//! [`Lanes::run`] gives a closure the device and a lane. If its key (model, shape, dtype) was never
+//! run here, one caller runs it first, which compiles and tunes the kernels; other callers of the
+//! same key wait for it without holding a lane. Then the closure gets a lane, computes on the
+//! lane's stream and returns the lane, also when it panics. No lock is held while it runs, and
+//! nothing waits for the whole device: the closure reads its own result, which waits for its own
+//! stream only.
 //!
-//! On a device that computes by itself a caller that would have to wait for a lane leaves its
-//! `forward` to a thread that is awake ([`Hands`]), first come first served. Where a forward
-//! is the caller's own computing, the caller leases the lane, first come first served within a millisecond.
+//! On a device that computes asynchronously, a caller that would have to wait for a lane leaves its
+//! closure to a worker thread that is awake ([`WorkerPool`]), first come, first served. On the CPU,
+//! where the closure is the caller's own computation, the caller itself leases the lane.
 //!
-//! How many lanes are active on a GPU is found by measurement: more of them pay until the device, its
-//! driver or the processor is busy, and beyond that they cost. The others wait their turn.
+//! How many lanes are active on a GPU is measured during real work: more of them help until the
+//! device, its driver or the CPU is busy, and cost throughput beyond that.
+//!
+//! The server does not use this: it gets more from one device by stacking requests into batches
+//! ([`engine`](crate::engine)). Lanes are for programs that run models from many threads of their
+//! own. `examples/many_threads.rs` shows that.
 
 use std::hash::Hash;
 use std::num::NonZero;
@@ -20,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::Device;
 use surefoot::device::{OpenDevice, Stream};
-use surefoot_lanes::{Begun, Climb, Hands, OnceMap, Patience, Pool, PoolStatistics};
+use surefoot_lanes::{Begun, LaneTuner, OnceMap, Patience, Pool, PoolStatistics, WorkerPool};
 
 /// The most lanes that are tried where nothing else is asked for. Each lane that was ever used
 /// keeps memory on its device.
@@ -42,7 +47,7 @@ pub struct Lanes<K> {
     device: Arc<OpenDevice>,
     streams: Arc<[Stream]>,
     pool: Arc<Pool>,
-    hands: Option<Hands>,
+    workers: Option<WorkerPool>,
     tuning: Option<Mutex<Tuning>>,
     pub(crate) compiled: OnceMap<K, ()>,
 }
@@ -50,7 +55,7 @@ pub struct Lanes<K> {
 /// The search for how many lanes pay.
 #[derive(Debug)]
 struct Tuning {
-    climb: Climb,
+    tuner: LaneTuner,
     started: Instant,
     /// Leases to let end before measuring: they began under another number of lanes.
     settling: u64,
@@ -68,10 +73,10 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
 
     /// At most `most` lanes on `device`, whichever it is; how many of them pay is searched for.
     pub fn searching(device: Arc<OpenDevice>, most: usize) -> Self {
-        let climb = Climb::new(most);
+        let tuner = LaneTuner::new(most);
         let lanes = Self::fixed(device, most);
-        lanes.pool.set_active(climb.active());
-        let tuning = Tuning { climb, started: Instant::now(), settling: 0 };
+        lanes.pool.set_active(tuner.active());
+        let tuning = Tuning { tuner, started: Instant::now(), settling: 0 };
         Self { tuning: Some(Mutex::new(tuning)), ..lanes }
     }
 
@@ -86,7 +91,7 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
         Self {
             device,
             streams: (0..lanes).map(|_| Stream::new()).collect(),
-            hands: asynchronous.then(|| Hands::new(Arc::clone(&pool))),
+            workers: asynchronous.then(|| WorkerPool::new(Arc::clone(&pool))),
             pool,
             tuning: None,
             compiled: OnceMap::new(),
@@ -146,10 +151,10 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
             Begun::Mine(turn) => Some(turn),
             Begun::Busy => return Ok(None),
         };
-        let outcome = match &self.hands {
-            Some(hands) => {
+        let outcome = match &self.workers {
+            Some(workers) => {
                 let (device, streams) = (Arc::clone(&self.device), Arc::clone(&self.streams));
-                hands.run(patience, move |lane| streams[lane].run(|| forward(device.burn())))
+                workers.run(patience, move |lane| streams[lane].run(|| forward(device.burn())))
             }
             None => self
                 .pool
@@ -176,9 +181,9 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
     /// How many lanes are in use and how many callers wait.
     pub fn statistics(&self) -> PoolStatistics {
         let statistics = self.pool.statistics();
-        match &self.hands {
-            // In the pool's own queue there are hands only.
-            Some(hands) => PoolStatistics { waiting: hands.waiting(), ..statistics },
+        match &self.workers {
+            // In the pool's own queue there are worker threads only.
+            Some(workers) => PoolStatistics { waiting: workers.waiting(), ..statistics },
             None => statistics,
         }
     }
@@ -187,7 +192,7 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
     pub fn has_settled(&self) -> bool {
         self.tuning
             .as_ref()
-            .is_none_or(|tuning| tuning.lock().is_ok_and(|tuning| tuning.climb.has_settled()))
+            .is_none_or(|tuning| tuning.lock().is_ok_and(|tuning| tuning.tuner.has_settled()))
     }
 
     /// At the end of a window, tells its rate and takes the number of lanes for the next.
@@ -203,7 +208,7 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
             self.pool.restart_meter();
             return;
         }
-        let active = tuning.climb.active();
+        let active = tuning.tuner.active();
         let enough = 4.max(2 * active as u64);
         let measured = reading.full >= WINDOW && reading.full_releases >= enough;
         let starved = reading.elapsed >= 2 * WINDOW
@@ -215,7 +220,7 @@ impl<K: Eq + Hash + Clone> Lanes<K> {
         let rate =
             measured.then(|| reading.full_releases as f64 / reading.full.as_secs_f64().max(1e-9));
         let elapsed = tuning.started.elapsed();
-        let next = tuning.climb.measured(rate, elapsed);
+        let next = tuning.tuner.measured(rate, elapsed);
         if next == active {
             self.pool.restart_meter();
         } else {

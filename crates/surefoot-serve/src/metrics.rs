@@ -34,6 +34,8 @@ pub struct Counts {
     pub rows: u64,
     /// Tokens that were generated or embedded.
     pub tokens: u64,
+    /// The time that passes took together, in microseconds.
+    pub busy_micros: u64,
 }
 
 impl Counts {
@@ -49,6 +51,7 @@ impl Counts {
             batches: self.batches - earlier.batches,
             rows: self.rows - earlier.rows,
             tokens: self.tokens - earlier.tokens,
+            busy_micros: self.busy_micros - earlier.busy_micros,
         }
     }
 }
@@ -71,6 +74,7 @@ pub struct Metrics {
     batches: AtomicU64,
     rows: AtomicU64,
     useful_tokens: AtomicU64,
+    busy_micros: AtomicU64,
     accepted: Counter,
     finished: Counter,
     failed: Counter,
@@ -148,6 +152,7 @@ impl Default for Metrics {
             batches: AtomicU64::new(0),
             rows: AtomicU64::new(0),
             useful_tokens: AtomicU64::new(0),
+            busy_micros: AtomicU64::new(0),
         }
     }
 }
@@ -171,6 +176,7 @@ impl Metrics {
             batches: self.batches.load(Relaxed),
             rows: self.rows.load(Relaxed),
             tokens: self.useful_tokens.load(Relaxed),
+            busy_micros: self.busy_micros.load(Relaxed),
         }
     }
 
@@ -254,6 +260,7 @@ impl Metrics {
         self.batch_seconds.get_or_create(&labels).observe(time.as_secs_f64());
         self.batches.fetch_add(1, Relaxed);
         self.rows.fetch_add(size as u64, Relaxed);
+        self.busy_micros.fetch_add(time.as_micros() as u64, Relaxed);
     }
 
     pub(crate) fn queue(&self, engine: &'static str, depth: usize) {

@@ -1,5 +1,7 @@
 //! `surefoot serve`: a model over HTTP, as OpenAI's clients expect it.
 
+mod listener;
+
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,13 +16,13 @@ use surefoot_models::Opened;
 use surefoot_models::embed::{Pooling, Recipe};
 use surefoot_models::generate::text::Texts;
 use surefoot_models::stream::plan::Placement;
-use surefoot_serve::chat::Template;
+use surefoot_serve::chat::{ChatError, Template};
 use surefoot_serve::engine::{self, Engine, EngineError, EngineSettings, Wish};
-use surefoot_serve::http::{self, App, Keys, ServerSettings};
+use surefoot_serve::http::{self, App, ConnectionLimits, Keys, ServerSettings};
 use surefoot_serve::metrics::Metrics;
 
 use crate::args::Global;
-use crate::child::supervise_with;
+use crate::child::supervise_by;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_run;
@@ -188,12 +190,11 @@ impl Serve {
         let keys = self.keys()?;
         let address = self.address(&keys)?;
         if self.footing.isolate {
-            let grace = Duration::from_secs(u64::from(self.limits.timeout)) + LONGEST_END;
-            return supervise_with(terminal, global.open_journal()?, &|_| Vec::new(), grace);
+            return self.supervise(address, global, terminal);
         }
         model_run::with_one_arena()?;
         // Taken before the model is loaded: a port that is in use is found out at once.
-        let listener = listen(address)?;
+        let listener = listener::listen(address)?;
         let live = watch::start(self.watch, format!("Serving {}", self.name()?), terminal)?;
         let mut journal = global.journal_builder()?.listener(trouble::tell(global.quiet));
         if let Some(live) = &live {
@@ -211,6 +212,11 @@ impl Serve {
         };
         drop(opened);
         let template = self.template()?;
+        if let Err(error) = &template {
+            terminal.note(&format!(
+                "chats are refused: {error}; --chat-template FILE, chatml or plain allows them"
+            ));
+        }
         let recipe = Recipe::read(&self.model)?;
         let in_flight = if footing.device()?.is_asynchronous() { 2 } else { 1 };
         let settings = EngineSettings {
@@ -233,6 +239,7 @@ impl Serve {
             max_body: usize::try_from(self.limits.max_body.0).unwrap_or(usize::MAX),
             max_tokens: self.limits.max_tokens as usize,
             timeout: Duration::from_secs(u64::from(self.limits.timeout)),
+            connections: ConnectionLimits::of_this_process(),
         };
         let name = settings.name.clone();
         let app = Arc::new(App::new(engine, texts, template, settings, Arc::clone(&metrics)));
@@ -240,6 +247,7 @@ impl Serve {
         let served = serve(listener, Arc::clone(&app), || {
             self.announce(address, app.engine(), &name, global, terminal)
         });
+        let lost = app.engine().check_devices().err();
         // The engine finishes what it has; then nothing more is told.
         drop(app);
         let counts = metrics.counts();
@@ -251,7 +259,27 @@ impl Serve {
         if let Some(live) = live {
             live.end();
         }
-        served.map(|()| Exit::Done)
+        served?;
+        match lost {
+            Some(fault) => Err(fault.into()),
+            None => Ok(Exit::Done),
+        }
+    }
+
+    /// Serves in a child process that is started again when it dies or has no device left. The
+    /// socket belongs to this process: clients that connect in between wait for the next child.
+    fn supervise(
+        &self,
+        address: SocketAddr,
+        global: &Global,
+        terminal: &Terminal,
+    ) -> Result<Exit, Failure> {
+        let socket = listener::bind(address)?;
+        let grace = Duration::from_secs(u64::from(self.limits.timeout)) + LONGEST_END;
+        let supervisor = supervisor::supervisor().grace(grace).restart_on_exit(Exit::Fault as i32);
+        supervise_by(supervisor, terminal, global.open_journal()?, |command, _| {
+            listener::pass_on(&socket, command);
+        })
     }
 
     fn name(&self) -> Result<String, Failure> {
@@ -308,16 +336,18 @@ impl Serve {
         Ok(address)
     }
 
-    fn template(&self) -> Result<Option<Template>, Failure> {
-        let found = match &self.chat_template {
-            Some(name) => Template::named(name, &self.model).map(Some),
-            None => Template::of_folder(&self.model),
+    /// The template of chats. A model whose own template can't be used still serves completions;
+    /// a template that the operator asked for has to work.
+    fn template(&self) -> Result<Result<Option<Template>, ChatError>, Failure> {
+        let Some(name) = &self.chat_template else {
+            return Ok(Template::of_folder(&self.model));
         };
-        found.map_err(|error| {
+        let template = Template::named(name, &self.model).map_err(|error| {
             Failure::usage("the chat template can't be used")
                 .caused_by(&error)
                 .hint("--chat-template FILE, chatml or plain")
-        })
+        })?;
+        Ok(Ok(Some(template)))
     }
 
     fn announce(
@@ -352,6 +382,11 @@ impl Serve {
             if document.generates { shape.context } else { shape.text_tokens },
             Bytes(plan.peak_bytes)
         ));
+        if supervisor::inherited().attempt > 0 {
+            // The address was told by the first child, and is the same.
+            terminal.note(&format!("serving again on {}", document.url));
+            return Ok(());
+        }
         match global.json {
             true => terminal.json_line(&document),
             false => terminal.result(&format!("{}\n", document.url)),
@@ -379,18 +414,6 @@ fn is_here(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
 }
 
-fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
-    let listener = TcpListener::bind(address).map_err(|error| {
-        Failure::usage(format!("{address} can't be listened on"))
-            .caused_by(&error)
-            .hint("--port 0 takes any port that is free")
-    })?;
-    listener
-        .set_nonblocking(true)
-        .map_err(|error| Failure::usage(format!("{address} can't be used")).caused_by(&error))?;
-    Ok(listener)
-}
-
 /// Serves until a signal comes, then drains. `announce` says so once both can happen.
 fn serve(
     listener: TcpListener,
@@ -406,20 +429,23 @@ fn serve(
     runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
         tokio::spawn(show_life(Arc::clone(&app)));
-        let stop = tokio::spawn(asked_to_stop(Signals::new().map_err(failed)?));
+        let stop = tokio::spawn(asked_to_stop(Signals::new().map_err(failed)?, Arc::clone(&app)));
         announce()?;
         // The task of `stop` only ends when a signal has come.
         http::serve(listener, app, async { drop(stop.await) }).await.map_err(failed)
     })
 }
 
-/// Done when this process is asked to stop. A second Ctrl-C ends it at once.
-async fn asked_to_stop(mut signals: Signals) {
+/// Done when this process is asked to stop, or should end to be started again. A second Ctrl-C ends
+/// it at once.
+async fn asked_to_stop(mut signals: Signals, app: Arc<App>) {
     tokio::select! {
-        () = signals.any() => {}
-        () = released() => {}
+        () = signals.any() => say("finishing what was accepted; Ctrl-C again doesn't wait"),
+        () = released() => say("finishing what was accepted; Ctrl-C again doesn't wait"),
+        () = no_device_left(&app) => {
+            say("no device is left: this process ends, so that its supervisor starts another");
+        }
     }
-    say("finishing what was accepted; Ctrl-C again doesn't wait");
     tokio::spawn(async move {
         signals.interrupt().await;
         std::process::exit(Exit::Interrupted as i32);
@@ -471,10 +497,24 @@ impl Signals {
     }
 }
 
+fn is_supervised() -> bool {
+    *supervisor::inherited() != supervisor::Inherited::default()
+}
+
+/// Done when a supervised server has no device left. One that nobody would start again goes on
+/// answering, with errors and an unhealthy `/health`, until whoever runs it decides.
+async fn no_device_left(app: &App) {
+    if !is_supervised() {
+        std::future::pending::<()>().await;
+    }
+    while app.engine().check_devices().is_ok() {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 /// Done when the supervisor that started this process asks it to end, or is gone.
 async fn released() {
-    if *supervisor::inherited() == supervisor::Inherited::default() {
-        // Nobody supervises it.
+    if !is_supervised() {
         std::future::pending::<()>().await;
     }
     while !supervisor::asked_to_stop() {

@@ -222,3 +222,49 @@ fn a_models_own_template_writes_its_chats() {
     refused.is_error(400, None);
     assert!(refused.body.contains("too many"), "{}", refused.body);
 }
+
+/// A folder with the model of a fixture and a template of its own.
+fn with_template(template: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        std::fs::copy(fixture("gpt2-tiny").join(name), folder.path().join(name)).unwrap();
+    }
+    std::fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+    folder
+}
+
+#[test]
+fn issue_17_a_template_with_generation_tags_is_served() {
+    let model = with_template(
+        "{% for m in messages %}{% generation %}<{{ m.role }}> {{ m.content }}\n\
+         {% endgeneration %}{% endfor %}>",
+    );
+    let server = Server::start(model.path(), &[]);
+    let body = json!({
+        "messages": [{"role": "user", "content": "Hi"}], "temperature": 0, "max_tokens": 8,
+    });
+    let chat = server.post("/v1/chat/completions", body).good();
+    let completed =
+        server.complete(json!({"prompt": "<user> Hi\n>", "temperature": 0, "max_tokens": 8}));
+    assert_eq!(chat["choices"][0]["message"]["content"], completed[0]);
+}
+
+#[test]
+fn issue_17_a_model_whose_template_is_wrong_still_serves_completions() {
+    let model = with_template("{% nonsense %}");
+    let server = Server::start(model.path(), &[]);
+    assert_eq!(server.complete(json!({"prompt": "x", "max_tokens": 2})).len(), 1);
+    let body = json!({"messages": [{"role": "user", "content": "Hi"}]});
+    let refused = server.post("/v1/chat/completions", body);
+    refused.is_error(400, Some("no_chat_template"));
+    assert!(refused.body.contains("nonsense"), "the reason is given: {}", refused.body);
+}
+
+#[test]
+fn issue_17_a_role_that_openai_does_not_know_is_refused() {
+    let server = Server::start(&fixture("gpt2-tiny"), &["--chat-template", "plain"]);
+    let body = json!({"messages": [{"role": "wizard", "content": "Hi"}]});
+    let refused = server.post("/v1/chat/completions", body);
+    refused.is_error(400, Some("invalid_value"));
+    assert_eq!(refused.json()["error"]["param"], "messages[0].role");
+}

@@ -62,6 +62,47 @@ fn a_drill_under_load_loses_nothing_and_changes_nothing() {
     assert!(server.metric("surefoot_rungs_total{rung=\"reclaim\"}") >= 2.0);
 }
 
+#[test]
+fn issue_14_a_fault_at_any_moment_of_decoding_changes_no_answer() {
+    let model = fixture("llama-tiny");
+    let alone = Server::start(&model, &[]);
+    let body = |number: usize| {
+        let prompt: Vec<usize> = (0..3 + number).map(|at| (at * 7 + number) % 90).collect();
+        json!({"prompt": prompt, "max_tokens": 40, "seed": number, "temperature": 0.8})
+    };
+    let expected: Vec<_> = (0..6).map(|number| alone.complete(body(number))).collect();
+    // In turn with the first prompts, in the middle and late, at the first and at later points.
+    for moment in ["at=before", "at=during", "at=during,nth=9", "at=after"] {
+        let strike =
+            |kind: &str, step: usize| format!("{kind}:op=decode,{moment},step={step},count=1");
+        let drill = [
+            strike("out_of_memory", 0),
+            strike("command_buffer", 3),
+            strike("out_of_memory", 9),
+            strike("numeric", 20),
+        ]
+        .join(";");
+        let server = Server::start(&model, &["--drill", &drill, "--max-sequences", "4"]);
+        std::thread::scope(|scope| {
+            for (number, expected) in expected.iter().enumerate() {
+                let (server, body) = (&server, &body);
+                scope.spawn(move || {
+                    // Streamed, so that a token that is sent twice shows.
+                    let events = server.events("/v1/completions", body(number));
+                    let text = |event: &serde_json::Value| {
+                        event["choices"][0]["text"].as_str().unwrap().to_owned()
+                    };
+                    let text: String = events.iter().map(text).collect();
+                    assert_eq!(text, expected[0], "{moment}");
+                });
+            }
+        });
+        let faults = server.metric("surefoot_faults_total{kind=\"out_of_memory\"}");
+        assert!(faults >= 1.0, "{moment}: no fault was made");
+        assert_eq!(server.metric("surefoot_sequences_total{outcome=\"failed\"}"), 0.0);
+    }
+}
+
 /// A model in which one token's embedding is not a number.
 fn poisoned(fixture_name: &str, table: &str, token: usize) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
@@ -141,4 +182,19 @@ fn when_no_device_is_left_requests_fail_and_the_health_says_so() {
     server.post("/v1/embeddings", json!({"input": "x"})).is_error(503, Some("device_fault"));
     server.post("/v1/completions", json!({"prompt": "x"})).is_error(503, Some("device_fault"));
     server.get("/health").is_error(503, None);
+}
+
+#[test]
+fn issue_17_a_page_that_is_watched_does_not_silence_the_faults_on_stderr() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("stderr");
+    let drill = "out_of_memory:op=embed,step=0,count=1";
+    let server =
+        Server::start_with(&fixture("gpt2-tiny"), &["--watch", "--drill", drill], |command| {
+            command.stderr(std::fs::File::create(&log).unwrap());
+        });
+    server.post("/v1/embeddings", json!({"input": "x"})).good();
+    let told = std::fs::read_to_string(&log).unwrap();
+    assert!(told.contains("watch it at http://"), "{told}");
+    assert!(told.contains("embed on cpu: out_of_memory"), "{told}");
 }

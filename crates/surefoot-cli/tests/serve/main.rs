@@ -5,6 +5,10 @@ mod access;
 mod answers;
 mod embeddings;
 mod faults;
+#[cfg(target_os = "linux")]
+mod isolation;
 mod load;
+#[cfg(target_os = "linux")]
+mod memory;
 mod refusals;
 mod served;

@@ -95,6 +95,25 @@ impl Server {
         let mut command = program();
         command.arg("serve").arg(model).args(["--port", "0", "--json"]).args(options);
         prepare(&mut command);
+        Self::of(command)
+    }
+
+    /// Starts the program by another one, whose first arguments `prepare` gives.
+    #[cfg(unix)]
+    pub(crate) fn start_by(
+        starter: &str,
+        model: &Path,
+        options: &[&str],
+        prepare: impl FnOnce(&mut Command),
+    ) -> Self {
+        let mut command = Command::new(starter);
+        command.env_remove("SUREFOOT_API_KEY");
+        prepare(&mut command);
+        command.arg("serve").arg(model).args(["--port", "0", "--json"]).args(options);
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();

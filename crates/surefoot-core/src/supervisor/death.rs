@@ -330,6 +330,22 @@ mod tests {
     }
 
     #[test]
+    fn one_exit_code_can_ask_for_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let tally = dir.path().join("tally");
+        // Ends with 3 twice, then with 0.
+        let script =
+            format!("echo x >> {0}; [ $(wc -l < {0}) -lt 3 ] && exit 3; exit 0", tally.display());
+        let mut deaths = Vec::new();
+        let supervisor = Supervisor::default().restart_on_exit(3);
+        let ended = supervisor.run(|| shell(&script), |fault| deaths.push(fault.kind)).unwrap();
+        assert_eq!(ended, Ended::Exit(0));
+        assert_eq!(deaths, [FaultKind::DeviceLost; 2]);
+        let ended = supervisor.run(|| shell("exit 3"), |_| ()).unwrap();
+        assert!(matches!(ended, Ended::GaveUp(_)), "{ended:?}");
+    }
+
+    #[test]
     fn restarts_are_limited_and_the_story_is_kept() {
         let ended =
             Supervisor::default().restarts(2).run(|| shell("kill -SEGV $$"), |_| ()).unwrap();

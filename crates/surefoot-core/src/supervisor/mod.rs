@@ -6,7 +6,7 @@
 //! ([`beat`]), with the device it is on, and long work one after each part ([`still_alive`]). A
 //! child that dies by a signal, or falls silent, is turned into a fault; the next one starts one rung further on: without the device that was
 //! lost, or with smaller parts if memory ran out. A child that ends by itself is not restarted,
-//! whatever its exit code says.
+//! unless with the exit code that says so ([`Supervisor::restart_on_exit`]).
 
 mod child;
 mod death;
@@ -53,6 +53,7 @@ pub struct Supervisor<'a> {
     grace: Duration,
     healthy_after: Duration,
     kind_of_text: TextClassifier,
+    restart_on_exit: Option<i32>,
 }
 
 impl Default for Supervisor<'_> {
@@ -65,6 +66,7 @@ impl Default for Supervisor<'_> {
             grace: Duration::from_secs(10),
             healthy_after: Duration::from_secs(600),
             kind_of_text: |_| FaultKind::NotDeviceRelated,
+            restart_on_exit: None,
         }
     }
 }
@@ -95,6 +97,14 @@ impl<'a> Supervisor<'a> {
     #[must_use]
     pub fn healthy_after(mut self, time: Duration) -> Self {
         self.healthy_after = time;
+        self
+    }
+
+    /// Restarts a child that ends with this exit code as if it had died of a lost device: a child
+    /// that outlives its devices, such as a server, says so that it can't go on.
+    #[must_use]
+    pub fn restart_on_exit(mut self, code: i32) -> Self {
+        self.restart_on_exit = Some(code);
         self
     }
 
@@ -162,6 +172,15 @@ impl<'a> Supervisor<'a> {
                 self.grace,
                 self.kind_of_text,
             )? {
+                Ending::Exit(code) if self.restart_on_exit == Some(code) => {
+                    let message =
+                        format!("it ended with exit code {code}: no device is left to it");
+                    let fault = Fault::new(FaultKind::DeviceLost, OPERATION, message);
+                    match heartbeat.listen().1 {
+                        Some(device) => fault.on(device),
+                        None => fault,
+                    }
+                }
                 Ending::Exit(code) => return Ok(Ended::Exit(code)),
                 Ending::Interrupted => return Ok(Ended::Interrupted),
                 Ending::Death(fault) => fault,

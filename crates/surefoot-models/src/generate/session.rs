@@ -15,8 +15,11 @@ use super::tokens::WANT;
 use crate::error::ModelError;
 use crate::run::batch::{Batch, Rectangle};
 use crate::run::cache::Cache;
-use crate::run::model::{Model, Output, Rows};
+use crate::run::model::{Logits, Model, Output, Rows, Want};
 use crate::stream::store::Session;
+
+/// Columns that a cache has at least behind its longest sequence: so many steps until it is moved.
+const LEAST_SLACK: usize = 16;
 
 /// How much a session may hold.
 #[derive(Clone, Copy, Debug)]
@@ -25,17 +28,51 @@ pub struct Limits {
     pub rows: usize,
     /// Tokens of the longest sequence.
     pub positions: usize,
+    /// Rows times columns of the cache. [`Limits::least_cache_tokens`] hold one sequence of any
+    /// length, more than [`Limits::most_cache_tokens`] are never used.
+    pub cache_tokens: usize,
+    /// Tokens that go through the model in one pass when sequences join; longer prompts are run in
+    /// parts.
+    pub pass_tokens: usize,
 }
 
 impl Limits {
     /// Columns behind the longest sequence, so that the cache is moved only now and then.
     fn slack(&self) -> usize {
-        (self.positions / 8).max(16)
+        (self.positions / 8).max(LEAST_SLACK)
     }
 
     /// The most columns that the cache comes to have.
-    pub fn columns(&self) -> usize {
+    fn columns(&self) -> usize {
         self.positions + self.slack()
+    }
+
+    /// The cache that one sequence of the full length needs.
+    pub fn least_cache_tokens(&self) -> usize {
+        self.positions + LEAST_SLACK
+    }
+
+    /// The cache in which all sequences can have their full length.
+    pub fn most_cache_tokens(&self) -> usize {
+        self.rows * self.columns()
+    }
+
+    /// Whether the cache can hold `rows` sequences of which the longest has `longest` tokens.
+    pub fn fit(&self, rows: usize, longest: usize) -> bool {
+        rows <= self.rows && rows * (longest + LEAST_SLACK) <= self.cache_tokens
+    }
+
+    /// The rows and columns of a cache for `rows` sequences, now `now`, of up to `longest` tokens:
+    /// with rows and columns to spare as far as the limit allows, since moving costs as much as the
+    /// cache holds.
+    fn size(&self, rows: usize, longest: usize, now: usize) -> (usize, usize) {
+        let wanted = (longest + self.slack()).next_power_of_two().min(self.columns());
+        let rounded = rows.next_power_of_two().min(self.rows);
+        [rounded.max(now), rounded]
+            .into_iter()
+            .map(|rows| (rows, wanted.min(self.cache_tokens / rows)))
+            .find(|(_, columns)| *columns >= longest + LEAST_SLACK)
+            .unwrap_or((rows, wanted.min(self.cache_tokens / rows).max(longest + LEAST_SLACK)))
     }
 }
 
@@ -48,7 +85,12 @@ pub struct Passes<'m> {
 impl Model {
     /// Opens the model for any number of passes.
     pub fn passes(&self) -> Passes<'_> {
-        Passes { model: self, session: self.store.open(usize::MAX) }
+        self.passes_for(usize::MAX)
+    }
+
+    /// Opens the model for so many passes: weights that stream are not read ahead for more.
+    pub fn passes_for(&self, count: usize) -> Passes<'_> {
+        Passes { model: self, session: self.store.open(count) }
     }
 }
 
@@ -91,18 +133,32 @@ impl Decoding {
     ) -> Result<Rows, ModelError> {
         let model = passes.model;
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
-        if self.len() + sequences.len() > self.limits.rows || longest > self.limits.positions {
+        let limits = &self.limits;
+        if longest > limits.positions
+            || !limits.fit(self.len() + sequences.len(), longest.max(self.cache.past()))
+        {
             return Err(ModelError::request(format!(
-                "{} sequences of up to {longest} tokens were to join {}, where {} of {} are allowed",
+                "{} sequences of up to {longest} tokens were to join {} of up to {}, where {} of {} \
+                 tokens and {} tokens in all are allowed",
                 sequences.len(),
                 self.len(),
-                self.limits.rows,
-                self.limits.positions
+                self.cache.past(),
+                limits.rows,
+                limits.positions,
+                limits.cache_tokens
             )));
         }
         let batch = Batch::new(sequences, model.blueprint.vocab)?.at_least(least);
         let mut fresh = Cache::new(&model.blueprint, batch.len(), batch.width, &model.device);
-        let output = model.pass(&batch, WANT, &mut passes.session, Some(&mut fresh))?;
+        let part = (limits.pass_tokens / batch.len()).clamp(1, batch.width);
+        let last = (batch.width - 1) / part * part;
+        for start in (0..last).step_by(part) {
+            let want = Want { logits: Logits::None, ..WANT };
+            let columns = batch.columns(start..start + part);
+            model.pass(&columns, want, &mut passes.session, Some(&mut fresh))?;
+        }
+        let columns = batch.columns(last..batch.width);
+        let output = model.pass(&columns, WANT, &mut passes.session, Some(&mut fresh))?;
         self.make_room(model, sequences.len(), longest);
         self.adopt(fresh, sequences.len(), batch.width, longest);
         self.pads.extend(sequences.iter().map(|sequence| self.cache.filled - sequence.len()));
@@ -173,19 +229,14 @@ impl Decoding {
                 return;
             }
         }
-        let rows = if rows <= self.rows {
-            self.rows
-        } else {
-            rows.next_power_of_two().min(self.limits.rows)
-        };
-        // With some columns to spare behind the longest: moving costs as much as it holds.
-        let needed = used.max(longest) + self.limits.slack();
-        let capacity = if needed <= self.capacity {
-            self.capacity
-        } else {
-            needed.next_power_of_two().min(self.limits.columns())
-        };
-        self.rebuild(model, rows, capacity, used.max(longest));
+        let longest = used.max(longest);
+        let (rows, capacity) =
+            if rows <= self.rows && longest + self.limits.slack() <= self.capacity {
+                (self.rows, self.capacity)
+            } else {
+                self.limits.size(rows, longest, self.rows)
+            };
+        self.rebuild(model, rows, capacity, longest);
     }
 
     /// Moves what is known into a cache of another size, where it ends at `end`.
@@ -336,6 +387,13 @@ mod tests {
         }
     }
 
+    /// Limits without a limit of bytes.
+    fn limits(rows: usize, positions: usize) -> Limits {
+        let mut limits = Limits { rows, positions, cache_tokens: 0, pass_tokens: 8192 };
+        limits.cache_tokens = limits.most_cache_tokens();
+        limits
+    }
+
     const SCRIPT: [(usize, usize, usize); 9] = [
         (0, 3, 30),
         (0, 7, 4),
@@ -353,27 +411,62 @@ mod tests {
     fn sequences_that_come_and_go_get_the_tokens_they_get_alone() {
         for name in ["gpt2-tiny", "llama-tiny", "neox-tiny", "mistral-window", "qwen3-bias-tied"] {
             let model = opened(name, 1.0);
-            together(&model, Limits { rows: 8, positions: 100 }, &SCRIPT);
+            together(&model, limits(8, 100), &SCRIPT);
         }
     }
 
     #[test]
     fn streamed_weights_give_the_same() {
-        together(&opened("qwen2-tiny", 0.0), Limits { rows: 8, positions: 100 }, &SCRIPT);
+        together(&opened("qwen2-tiny", 0.0), limits(8, 100), &SCRIPT);
     }
 
     #[test]
     fn a_cache_that_is_just_large_enough_is_moved_and_gives_the_same() {
         let model = opened("llama-tiny", 1.0);
-        together(&model, Limits { rows: 6, positions: 60 }, &SCRIPT);
+        together(&model, limits(6, 60), &SCRIPT);
         let relay: Vec<_> = (0..20).map(|number| (number * 7, 5, 20)).collect();
-        together(&model, Limits { rows: 3, positions: 25 }, &relay);
+        together(&model, limits(3, 25), &relay);
+    }
+
+    #[test]
+    fn prompts_that_are_run_in_parts_give_the_same() {
+        for name in ["gpt2-tiny", "llama-tiny", "neox-tiny", "mistral-window"] {
+            let model = opened(name, 1.0);
+            for pass_tokens in [1, 7, 16] {
+                together(&model, Limits { pass_tokens, ..limits(8, 100) }, &SCRIPT);
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_cache_is_used_to_its_end_and_never_exceeded() {
+        let model = opened("llama-tiny", 1.0);
+        // Four sequences of 16 + 16 columns, or two of 48 + 16.
+        let limits = Limits { cache_tokens: 128, ..limits(8, 100) };
+        assert!(limits.fit(4, 16) && limits.fit(2, 48) && limits.fit(1, 100));
+        assert!(!limits.fit(4, 17) && !limits.fit(9, 1));
+        let relay = [(0, 3, 12), (0, 7, 9), (0, 5, 11), (0, 2, 10), (13, 40, 9), (14, 30, 8)];
+        together(&model, limits, &relay);
+        let mut decoding = Decoding::new(&model, limits);
+        let mut passes = model.passes();
+        decoding.join(&mut passes, &vec![vec![1; 16]; 4], Rectangle::default()).unwrap();
+        for _ in 0..16 {
+            assert!(decoding.rows * decoding.capacity <= 128);
+            decoding.step(&mut passes, &[1; 4], 0).unwrap();
+        }
+        for row in [3, 2] {
+            decoding.leave(row);
+        }
+        decoding.step(&mut passes, &[1; 2], 0).unwrap();
+        assert!(decoding.rows * decoding.capacity <= 128, "rows that are not used are given up");
+        let refused = decoding.join(&mut passes, &[vec![1; 50]], Rectangle::default());
+        assert!(refused.is_err());
     }
 
     #[test]
     fn what_is_too_much_is_refused_before_it_runs() {
         let model = opened("llama-tiny", 1.0);
-        let mut decoding = Decoding::new(&model, Limits { rows: 2, positions: 10 });
+        let mut decoding = Decoding::new(&model, limits(2, 10));
         let mut passes = model.passes();
         assert!(decoding.join(&mut passes, &[vec![1; 11]], Rectangle::default()).is_err());
         assert!(

@@ -16,6 +16,7 @@ pub struct Texts {
     file: PathBuf,
     tokenizer: Tokenizer,
     vocab: usize,
+    longest_token: usize,
 }
 
 impl Texts {
@@ -35,7 +36,9 @@ impl Texts {
             ModelError::file(&file, format!("can't be read: {problem}"))
         })?;
         drop(json);
-        let largest = tokenizer.get_vocab(true).into_iter().max_by_key(|(_, id)| *id);
+        let tokens = tokenizer.get_vocab(true);
+        let longest_token = tokens.keys().map(String::len).max().unwrap_or(0);
+        let largest = tokens.into_iter().max_by_key(|(_, id)| *id);
         if let Some((token, id)) = largest.filter(|(_, id)| *id as usize >= vocab) {
             return Err(ModelError::file(
                 &file,
@@ -49,7 +52,13 @@ impl Texts {
         tokenizer
             .with_truncation(None)
             .map_err(|error| ModelError::file(&file, format!("can't be used: {error}")))?;
-        Ok(Self { file, tokenizer, vocab })
+        Ok(Self { file, tokenizer, vocab, longest_token })
+    }
+
+    /// The most bytes that a token of the vocabulary stands for: the longest one as it is written
+    /// in the vocabulary, which is never shorter than the bytes it stands for.
+    pub fn longest_token(&self) -> usize {
+        self.longest_token
     }
 
     /// Cuts texts to `tokens` tokens from now on, special ones included.

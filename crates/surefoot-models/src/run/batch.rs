@@ -63,6 +63,14 @@ impl Batch {
         Self { ids, pads, width }
     }
 
+    /// Some columns of all sequences, for a pass over a part of them. How much of each sequence is
+    /// padding still counts from its first column.
+    pub(crate) fn columns(&self, range: std::ops::Range<usize>) -> Self {
+        let rows = self.ids.chunks_exact(self.width);
+        let ids = rows.flat_map(|row| &row[range.clone()]).copied().collect();
+        Self { ids, pads: self.pads.clone(), width: range.len() }
+    }
+
     /// How many sequences.
     pub fn len(&self) -> usize {
         self.pads.len()

@@ -405,7 +405,12 @@ impl Model {
     }
 
     fn check_positions(&self, batch: &Batch, past: usize) -> Result<(), ModelError> {
-        let longest = batch.pads.iter().map(|pad| past + batch.width - pad).max().unwrap_or(0);
+        let longest = batch
+            .pads
+            .iter()
+            .map(|pad| (past + batch.width).saturating_sub(*pad))
+            .max()
+            .unwrap_or(0);
         let limit = self.blueprint.max_positions;
         if self.binding.positions.is_some() && longest > limit {
             return Err(ModelError::request(format!(

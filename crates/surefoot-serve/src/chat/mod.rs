@@ -1,13 +1,15 @@
-//! Messages to a prompt, by the Jinja template that a model brings.
+//! Turns the messages of a chat into a prompt, with the model's own Jinja template.
 //!
-//! It is in `chat_template.jinja`, or in `tokenizer_config.json` under `chat_template`: a text,
-//! or a list of named ones of which `default` is taken. Templates are written for Python, so
-//! strings and lists have Python's methods here, and `raise_exception`, `strftime_now` and the
-//! special tokens are there as transformers gives them. A model without a template takes part in
-//! no chat, unless its operator names one: a file, `chatml`, or `plain`, which puts the role
-//! before each message and nothing else.
+//! The template is read from `chat_template.jinja`, or from `chat_template` in
+//! `tokenizer_config.json`, which is a string or a list of named templates of which `default` is
+//! used. Templates are written for Python's Jinja2 as transformers configures it, so strings and
+//! lists have Python's methods here, and `raise_exception`, `strftime_now`, the special tokens and
+//! the `{% generation %}` tag are available. A model without a template can't be used for chats
+//! unless the operator names one: a file, `chatml`, or `plain`, which writes the role before each
+//! message and nothing else.
 
 mod clock;
+mod generation_tag;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -107,7 +109,8 @@ impl Template {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
         environment.add_function("strftime_now", |format: String| clock::now(&format));
-        environment.add_template_owned(NAME, source.to_owned()).map_err(wrong)?;
+        let source = generation_tag::as_scopes(source);
+        environment.add_template_owned(NAME, source.into_owned()).map_err(wrong)?;
         Ok(Self { environment, specials })
     }
 
@@ -220,6 +223,28 @@ mod tests {
         let wrong = json!([{"role": "assistant", "content": "x"}]);
         let refusal = rendered(source, wrong).unwrap_err().to_string();
         assert!(refusal.contains("roles must alternate"), "{refusal}");
+    }
+
+    #[test]
+    fn generation_tags_are_ignored_as_transformers_ignores_them_when_it_renders() {
+        let source = "\
+{%- for message in messages %}
+    {%- if message.role == 'assistant' %}
+        {%- generation %}
+        {%- set said = message.content %}
+{{- said + eos_token }}
+        {%- endgeneration %}
+        {%- if said is defined %}leaked{% endif %}
+    {%- else %}
+{{- '[' + message.content + ']' }}
+    {%- endif %}
+{%- endfor %}";
+        let messages = json!([
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": "hello"},
+            {"role": "user", "content": "bye"},
+        ]);
+        assert_eq!(rendered(source, messages).unwrap(), "[hi]hello</s>[bye]");
     }
 
     #[test]

@@ -1,49 +1,43 @@
-//! Decoding many sequences at once, where new ones join between two tokens.
+//! Decodes many sequences at once, where new ones join between two tokens.
 //!
-//! One thread decodes. Guarded work is a run of steps, short enough that faults, drills and the
-//! journal see it often, and long enough that they don't see every token. In each step:
+//! One thread decodes. In each turn:
 //!
-//! 1. who was abandoned or is out of time leaves;
-//! 2. who waits joins, as far as there is room and not for long, and is run over its prompt;
-//! 3. all are run for one token, which each is told at once.
+//! 1. sequences that were abandoned or are out of time leave;
+//! 2. sequences that wait join, as far as there is room and for a short time only: a pass runs
+//!    over their prompts;
+//! 3. one pass gives the next token of all that have joined.
 //!
-//! A sequence's tokens are all there is to it: after a fault the cache is made anew from them,
-//! on whatever device the guard goes to, so a retry repeats no token and loses none. When memory
-//! runs out and the ladder splits, fewer sequences run at once and the others are parked until
-//! there is room again. When the ladder ends, each sequence is tried alone, and only those that
-//! fail alone fail.
+//! A pass is one guarded run that can be repeated ([`decode_pass`](super::decode_pass)); tokens
+//! are chosen, kept and sent after it has returned. So a fault at any moment changes no answer:
+//! the cache is made anew from the tokens, on whatever device the guard goes to. When memory runs
+//! out, because the ladder splits the work or because the cache is full, fewer sequences run at
+//! once and the others are parked until there is room again. When the ladder ends, each sequence
+//! is tried alone, and only those that fail alone fail.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use surefoot::recover::Step;
-use surefoot::{BoxError, Fault};
+use surefoot::Fault;
 use surefoot_lanes::{BatchQueue, Next, Request};
-use surefoot_models::generate::session::{Decoding, Passes};
+use surefoot_models::generate::session::Decoding;
 use surefoot_models::{ModelError, Rows};
 
 use super::bucket;
+use super::decode_pass::{CacheSlot, Pass, PassResult, PassRunner};
 use super::error::EngineError;
+use super::live::{LONGEST_JOINING, LiveSequences};
+use super::pass_budget::PassBudget;
 use super::pulse::Pulse;
-use super::resident::{Loaded, Place, Resident, device_error};
+use super::resident::Resident;
 use super::sequence::{Fate, Generation, Hearing, Sequence};
 use super::shape::Shape;
 use super::submit::submit_all;
 use crate::metrics::Metrics;
 
-/// How long one guarded run of steps lasts.
-const RUN: Duration = Duration::from_millis(100);
-
 /// How long those who ask again as soon as they are answered are waited for: sequences that began
 /// together end together.
 const GATHER: Duration = Duration::from_millis(2);
-
-/// For how many steps a sequence waits for others to join with it while many are decoded, and how
-/// long at most.
-const GATHERING_STEPS: u32 = 8;
-const LONGEST_GATHERING: Duration = Duration::from_millis(250);
 
 /// Decodes sequences.
 pub struct Decoder {
@@ -51,59 +45,9 @@ pub struct Decoder {
     resident: Arc<Resident>,
     ends: Vec<u32>,
     shape: Shape,
+    budget: Arc<PassBudget>,
     metrics: Arc<Metrics>,
     pulse: Arc<Pulse>,
-}
-
-/// What the decoding thread works on. The first sequences are in `decoding`, in its order; those
-/// behind them have still to join.
-#[derive(Default)]
-struct Live {
-    sequences: Vec<Sequence>,
-    decoding: Option<(Place, Decoding)>,
-    /// A run was cut short, so `decoding` can't be trusted.
-    broken: bool,
-    parked: VecDeque<Sequence>,
-    /// Only this one, for one step: to find out who makes the others fail.
-    alone: bool,
-    /// How many ended with the last step, and how long it took.
-    ended_last: usize,
-    step_took: Duration,
-    /// Tokens of prompts a second, in the fastest of the last passes over some.
-    prompt_rate: f64,
-}
-
-impl Live {
-    fn joined(&self) -> usize {
-        self.decoding.as_ref().map_or(0, |(_, decoding)| decoding.len())
-    }
-
-    /// How many of `count` sequences of `width` tokens join in one pass: all that fit into `most`
-    /// tokens, since those that join together end together; and if others are being decoded, no
-    /// more than they can wait for.
-    fn how_many_join(&self, count: usize, width: usize, most: usize) -> usize {
-        let soon = self.prompt_rate * RUN.as_secs_f64();
-        let most = if self.joined() > 0 && soon >= 1.0 { most.min(soon as usize) } else { most };
-        (most / width).clamp(1, count.max(1))
-    }
-
-    fn ran_prompts(&mut self, tokens: usize, time: Duration) {
-        // A pass that waits for a kernel to be made says nothing of the next.
-        let rate = tokens as f64 / time.as_secs_f64().max(1e-9);
-        self.prompt_rate = rate.max(self.prompt_rate * 0.9);
-    }
-
-    fn take_out(&mut self, at: usize) -> Sequence {
-        let joined = self.joined();
-        match &mut self.decoding {
-            Some((_, decoding)) if at < joined => {
-                decoding.leave(at);
-                self.sequences.swap(at, joined - 1);
-                self.sequences.remove(joined - 1)
-            }
-            _ => self.sequences.remove(at),
-        }
-    }
 }
 
 impl Decoder {
@@ -111,11 +55,12 @@ impl Decoder {
         resident: Arc<Resident>,
         ends: Vec<u32>,
         shape: Shape,
+        budget: Arc<PassBudget>,
         metrics: Arc<Metrics>,
         pulse: Arc<Pulse>,
     ) -> Self {
         let queue = BatchQueue::new(shape.queue);
-        Self { queue, resident, ends, shape, metrics, pulse }
+        Self { queue, resident, ends, shape, budget, metrics, pulse }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -162,23 +107,23 @@ impl Decoder {
 
     /// Decodes until the queue is closed and all that was accepted is done.
     pub(crate) fn work(&self) {
-        let live = RefCell::new(Live::default());
+        let mut room = self.shape.sequences;
+        let mut live = LiveSequences::default();
+        let mut slot = CacheSlot::default();
         loop {
-            match self.queue.next_batch(self.shape.sequences, GATHER) {
+            match self.queue.next_batch(room, GATHER) {
                 Next::Closed => return,
                 Next::Expired(requests) => self.expire(requests),
                 Next::Batch(mut batch) => {
                     self.metrics.queued("decode", batch.requests.iter().map(Request::arrived));
-                    live.borrow_mut()
-                        .sequences
-                        .extend(batch.requests.drain(..).map(|request| request.item));
-                    while !live.borrow().sequences.is_empty() || !live.borrow().parked.is_empty() {
-                        self.run(&live);
+                    let items = batch.requests.drain(..).map(|request| request.item);
+                    live.sequences.extend(items);
+                    while !live.is_empty() {
+                        room = self.turn(&mut live, &mut slot, room);
                         self.pulse.beat();
                     }
                     // With nothing to decode the cache only takes memory.
-                    let mut live = live.borrow_mut();
-                    live.decoding = None;
+                    slot.clear();
                     batch.end(live.ended_last.saturating_sub(self.queue.len()));
                 }
             }
@@ -194,106 +139,37 @@ impl Decoder {
         }
     }
 
-    /// One guarded run, and the search for the culprit if it ends in a fault.
-    fn run(&self, live: &RefCell<Live>) {
-        if self.guarded(live).is_ok() {
-            return;
-        }
-        let mut suspects: VecDeque<Sequence> = {
-            let mut live = live.borrow_mut();
-            live.decoding = None;
-            let mut suspects: VecDeque<_> = std::mem::take(&mut live.sequences).into();
-            if suspects.is_empty() {
-                // Only parked ones are left, and there was no room even for one.
-                suspects.append(&mut live.parked);
-            }
-            suspects
-        };
-        let mut cleared = Vec::with_capacity(suspects.len());
-        while let Some(suspect) = suspects.pop_front() {
-            {
-                let mut live = live.borrow_mut();
-                live.sequences = vec![suspect];
-                live.alone = true;
-            }
-            let outcome = self.guarded(live);
-            let mut live = live.borrow_mut();
-            live.alone = false;
-            live.decoding = None;
-            let survivors = live.sequences.drain(..);
-            match outcome {
-                Ok(_) => cleared.extend(survivors),
-                Err(fault) => self.fail(survivors, &fault),
-            }
-        }
-        live.borrow_mut().sequences = cleared;
-    }
-
-    fn fail(&self, sequences: impl Iterator<Item = Sequence>, fault: &Fault) {
-        for sequence in sequences {
-            self.metrics.failed();
-            sequence.fail(fault.clone().into());
-        }
-    }
-
-    fn guarded(&self, live: &RefCell<Live>) -> Result<usize, Fault> {
-        self.resident
-            .task("decode")
-            .run_in_parts(self.shape.sequences, |step| self.attempt(step, &mut live.borrow_mut()))
-            .map(|outcome| outcome.value)
-    }
-
-    /// One try of a run. Gives how many sequences may run at once.
-    fn attempt(&self, step: &Step<'_>, live: &mut Live) -> Result<usize, BoxError> {
-        let room = step.ranges(self.shape.sequences).map(|part| part.len()).max().unwrap_or(1);
-        if live.broken || step.attempt() > 1 {
-            // Before the model is loaded elsewhere: its memory may be what is short.
-            live.decoding = None;
-        }
-        let loaded = self.resident.on(step)?;
-        if live.decoding.as_ref().is_none_or(|(place, _)| *place != loaded.place) {
-            let decoding = Decoding::new(&loaded.model, self.shape.limits());
-            live.decoding = Some((loaded.place, decoding));
-        }
-        live.broken = true;
-        while live.sequences.len() > room {
-            let parked = live.take_out(live.sequences.len() - 1);
-            live.parked.push_front(parked);
-        }
-        let mut passes = loaded.model.passes();
-        let until = Instant::now() + RUN;
+    /// Lets sequences leave and join, and gives the others a token. At most `room` sequences run
+    /// at once; returns how many may from now on.
+    fn turn(&self, live: &mut LiveSequences, slot: &mut CacheSlot, mut room: usize) -> usize {
+        self.let_go(live, slot);
+        self.admit(live, room);
+        let limits = self.shape.limits();
+        let until = Instant::now() + LONGEST_JOINING;
+        // Those that are left after a while wait for the next turn, so that nobody waits long for
+        // a token.
         loop {
-            self.let_go(live);
-            self.admit(live, room);
-            self.join_all(live, room, &mut passes, &loaded)?;
-            self.step(live, &mut passes, &loaded)?;
-            if live.sequences.is_empty() || live.alone || Instant::now() >= until {
+            let count = live.next_to_join(&limits);
+            if count == 0 {
                 break;
             }
+            room = self.run(live, slot, Pass::Join(count), room);
+            if Instant::now() >= until {
+                break;
+            }
+            self.admit(live, room);
         }
-        live.broken = false;
-        Ok(room)
+        live.park_for_a_step(&limits, slot);
+        if live.joined > 0 {
+            room = self.run(live, slot, Pass::Step, room);
+        }
+        room
     }
 
     /// Takes out who was abandoned or is out of time.
-    fn let_go(&self, live: &mut Live) {
+    fn let_go(&self, live: &mut LiveSequences, slot: &mut CacheSlot) {
         let now = Instant::now();
-        let goes = |sequence: &Sequence| sequence.is_abandoned() || sequence.is_expired(now);
-        let mut gone = Vec::new();
-        let mut at = 0;
-        while at < live.sequences.len() {
-            if goes(&live.sequences[at]) {
-                gone.push(live.take_out(at));
-            } else {
-                at += 1;
-            }
-        }
-        if live.parked.iter().any(goes) {
-            let (leave, stay): (VecDeque<_>, _) = live.parked.drain(..).partition(goes);
-            live.parked = stay;
-            gone.extend(leave);
-        }
-        for sequence in gone {
+        for sequence in live.take_gone(now, slot) {
             if sequence.has_enough() {
                 self.metrics.finished();
             } else if sequence.is_abandoned() {
@@ -306,10 +182,7 @@ impl Decoder {
     }
 
     /// Lets those in who waited longest: the parked ones were in already.
-    fn admit(&self, live: &mut Live, room: usize) {
-        if live.alone {
-            return;
-        }
+    fn admit(&self, live: &mut LiveSequences, room: usize) {
         while live.sequences.len() < room {
             let Some(parked) = live.parked.pop_front() else { break };
             live.sequences.push(parked);
@@ -325,98 +198,107 @@ impl Decoder {
         }
     }
 
-    /// Lets those that wait join, pass after pass, and who comes meanwhile too. Those that are
-    /// still left after a while wait for the next step, so that nobody waits long for a token.
-    fn join_all(
+    /// Computes a pass and takes its result over; if it fails for good, finds out for which
+    /// sequences. Returns how many may run at once.
+    fn run(
         &self,
-        live: &mut Live,
+        live: &mut LiveSequences,
+        slot: &mut CacheSlot,
+        pass: Pass,
         room: usize,
-        passes: &mut Passes<'_>,
-        loaded: &Loaded,
-    ) -> Result<(), BoxError> {
-        let until = Instant::now() + RUN;
-        while should_join(live) {
-            self.join(live, passes, loaded)?;
-            if Instant::now() >= until {
-                break;
-            }
-            self.admit(live, room);
-        }
-        Ok(())
-    }
-
-    /// Runs some that wait over their tokens: those of the first one's length, as many as fit
-    /// in one pass.
-    fn join(
-        &self,
-        live: &mut Live,
-        passes: &mut Passes<'_>,
-        loaded: &Loaded,
-    ) -> Result<(), BoxError> {
-        let joined = live.joined();
-        let Some(first) = live.sequences.get(joined) else { return Ok(()) };
-        let width = bucket::width(first.tokens.len());
-        let is_alike = |sequence: &Sequence| bucket::width(sequence.tokens.len()) == width;
-        let waiting = live.sequences.split_off(joined);
-        let (mut alike, mut others): (Vec<_>, Vec<_>) = waiting.into_iter().partition(is_alike);
-        let joining = live.how_many_join(alike.len(), width, self.shape.pass_tokens);
-        let rest = alike.split_off(joining);
-        let end = joined + alike.len();
-        live.sequences.append(&mut alike);
-        // Those that are left keep their order: who came first joins next.
-        others.extend(rest);
-        others.sort_by_key(|sequence| sequence.accepted);
-        live.sequences.append(&mut others);
+    ) -> usize {
         let begun = Instant::now();
-        let tokens: Vec<Vec<u32>> =
-            live.sequences[joined..end].iter().map(|sequence| sequence.tokens.clone()).collect();
-        let least = loaded.least(tokens.len(), width.min(self.shape.context), &self.shape);
-        let Some((_, decoding)) = &mut live.decoding else { return Ok(()) };
-        match decoding.join(passes, &tokens, least) {
-            Ok(logits) => {
-                // One that joins again after a fault has had its prompt counted.
-                let fresh = live.sequences[joined..end].iter().filter(|s| s.generated() == 0);
-                self.metrics.prompt_tokens(fresh.map(|s| s.prompt).sum());
-                self.metrics.batch("prompt", tokens.len(), begun.elapsed());
-                live.ran_prompts(tokens.len() * width, begun.elapsed());
-                self.accept(live, joined, &logits);
-                Ok(())
+        match self.guarded(&live.sequences, live.joined, pass, slot) {
+            Ok(result) => {
+                let room = result.room;
+                self.commit(live, slot, pass, result, begun.elapsed());
+                room
             }
-            Err(error @ ModelError::Device { .. }) => Err(device_error(error)),
-            // Refused before it ran: those that are decoded are as they were.
-            Err(error) => {
-                for sequence in live.sequences.drain(joined..end) {
-                    self.metrics.failed();
-                    sequence.fail(EngineError::Request(error.to_string()));
-                }
-                Ok(())
+            Err(_) => {
+                slot.clear();
+                self.try_each_alone(live, slot, pass);
+                room
             }
         }
     }
 
-    fn step(
+    fn guarded(
         &self,
-        live: &mut Live,
-        passes: &mut Passes<'_>,
-        loaded: &Loaded,
-    ) -> Result<(), BoxError> {
-        let joined = live.joined();
-        let Some((_, decoding)) = live.decoding.as_mut().filter(|_| joined > 0) else {
-            return Ok(());
+        sequences: &[Sequence],
+        joined: usize,
+        pass: Pass,
+        slot: &mut CacheSlot,
+    ) -> Result<PassResult, Fault> {
+        let runner =
+            PassRunner { resident: &self.resident, shape: &self.shape, budget: &self.budget };
+        let slot = RefCell::new(slot);
+        let outcome = self.resident.task("decode").run_in_parts(self.shape.sequences, |step| {
+            runner.attempt(step, sequences, joined, pass, &mut slot.borrow_mut())
+        });
+        outcome.map(|outcome| outcome.value)
+    }
+
+    /// Takes over the result of a pass: tokens are chosen and sent, sequences that end leave, and
+    /// those for which there is no room any more are parked.
+    fn commit(
+        &self,
+        live: &mut LiveSequences,
+        slot: &mut CacheSlot,
+        pass: Pass,
+        result: PassResult,
+        took: Duration,
+    ) {
+        live.park_beyond(result.room);
+        let joined = live.joined;
+        let logits = match result.logits {
+            Ok(logits) => logits,
+            Err(error) => return self.refuse(live, slot, pass, &error),
         };
-        let begun = Instant::now();
-        let last: Vec<u32> = live.sequences[..joined].iter().map(Sequence::last).collect();
-        let logits = decoding
-            .step(passes, &last, loaded.least(joined, 1, &self.shape).rows)
-            .map_err(device_error)?;
-        live.step_took = begun.elapsed();
-        self.metrics.batch("decode", joined, live.step_took);
-        self.accept(live, 0, &logits);
-        Ok(())
+        let count = logits.numbers.len() / logits.cols.max(1);
+        let first = match pass {
+            Pass::Step => {
+                live.step_took = took;
+                self.metrics.batch("decode", count, took);
+                0
+            }
+            Pass::Join(_) => {
+                live.joined += count;
+                let new = &live.sequences[joined..joined + count];
+                // One that joins again after a fault has had its prompt counted.
+                let fresh = new.iter().filter(|sequence| sequence.generated() == 0);
+                self.metrics.prompt_tokens(fresh.map(|sequence| sequence.prompt).sum());
+                self.metrics.batch("prompt", count, took);
+                let longest = new.iter().map(|sequence| sequence.tokens().len()).max();
+                live.ran_prompts(count * bucket::width(longest.unwrap_or(0)), took);
+                joined
+            }
+        };
+        self.accept(live, slot, first, &logits);
+    }
+
+    /// Fails the sequences that the model does not take.
+    fn refuse(
+        &self,
+        live: &mut LiveSequences,
+        slot: &mut CacheSlot,
+        pass: Pass,
+        error: &ModelError,
+    ) {
+        let refused = match pass {
+            Pass::Join(count) => live.joined..(live.joined + count).min(live.sequences.len()),
+            Pass::Step => {
+                slot.clear();
+                0..std::mem::take(&mut live.joined)
+            }
+        };
+        for sequence in live.sequences.drain(refused) {
+            self.metrics.failed();
+            sequence.fail(EngineError::Request(error.to_string()));
+        }
     }
 
     /// Gives each sequence from `first` on its token; those that end leave.
-    fn accept(&self, live: &mut Live, first: usize, logits: &Rows) {
+    fn accept(&self, live: &mut LiveSequences, slot: &mut CacheSlot, first: usize, logits: &Rows) {
         let count = logits.numbers.len() / logits.cols.max(1);
         live.ended_last = 0;
         let mut generated = 0;
@@ -435,12 +317,12 @@ impl Decoder {
                 Fate::GoesOn => {}
                 Fate::Ended(ending) => {
                     live.ended_last += 1;
-                    let ended = live.take_out(first + row);
+                    let ended = live.take_out(first + row, slot);
                     self.metrics.finished();
                     ended.end(ending);
                 }
                 Fate::NotFinite => {
-                    let failed = live.take_out(first + row);
+                    let failed = live.take_out(first + row, slot);
                     self.metrics.failed();
                     failed.fail(EngineError::NotFinite);
                 }
@@ -448,32 +330,34 @@ impl Decoder {
         }
         self.metrics.generated_tokens(generated);
     }
-}
 
-/// Whether those that wait join now. A pass over one prompt, and a cache that is made anew for it, cost
-/// almost as much as for a few, so while many are decoded a few that wait are gathered, for a moment.
-fn should_join(live: &Live) -> bool {
-    let joined = live.joined();
-    let Some(first) = live.sequences.get(joined) else { return false };
-    let waiting = live.sequences.len() - joined;
-    let longest = (GATHERING_STEPS * live.step_took).min(LONGEST_GATHERING);
-    waiting * 4 >= joined || first.accepted.elapsed() >= longest
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn prompts_join_together_unless_those_that_are_decoded_would_wait_long() {
-        let mut live = Live::default();
-        assert_eq!(live.how_many_join(64, 16, 8192), 64);
-        assert_eq!(live.how_many_join(64, 512, 8192), 16);
-        assert_eq!(live.how_many_join(3, 10_000, 8192), 1);
-        live.ran_prompts(1000, Duration::from_secs(1));
-        assert_eq!(live.how_many_join(64, 16, 8192), 64, "nobody is decoded who could wait");
-        assert!(live.prompt_rate > 999.0);
-        live.ran_prompts(1000, Duration::from_secs(100));
-        assert!(live.prompt_rate > 899.0, "one slow pass is not believed at once");
+    /// Runs each sequence of a pass that failed alone, and fails those that fail alone.
+    fn try_each_alone(&self, live: &mut LiveSequences, slot: &mut CacheSlot, pass: Pass) {
+        let count = match pass {
+            Pass::Step => live.joined,
+            Pass::Join(count) => live.joined + count,
+        };
+        let rest = live.sequences.split_off(count.min(live.sequences.len()));
+        let suspects = std::mem::replace(&mut live.sequences, Vec::with_capacity(count));
+        live.joined = 0;
+        for suspect in suspects {
+            let mut alone = LiveSequences::default();
+            alone.sequences.push(suspect);
+            let begun = Instant::now();
+            match self.guarded(&alone.sequences, 0, Pass::Join(1), slot) {
+                Ok(result) => {
+                    self.commit(&mut alone, slot, Pass::Join(1), result, begun.elapsed());
+                    live.sequences.append(&mut alone.sequences);
+                }
+                Err(fault) => {
+                    for sequence in alone.sequences {
+                        self.metrics.failed();
+                        sequence.fail(fault.clone().into());
+                    }
+                }
+            }
+            slot.clear();
+        }
+        live.sequences.extend(rest);
     }
 }

@@ -16,7 +16,8 @@ use tokio::sync::oneshot;
 
 use super::bucket;
 use super::error::EngineError;
-use super::pace::Pace;
+use super::pass_budget::PassBudget;
+use super::pass_size::PassSizeTuner;
 use super::pulse::Pulse;
 use super::resident::{NotLoaded, Resident, device_error};
 use super::shape::Shape;
@@ -41,7 +42,8 @@ pub struct Encoder {
     resident: Arc<Resident>,
     pooling: Pooling,
     shape: Shape,
-    pace: Pace,
+    pass_size: PassSizeTuner,
+    budget: Arc<PassBudget>,
     metrics: Arc<Metrics>,
     pulse: Arc<Pulse>,
 }
@@ -60,11 +62,13 @@ impl Encoder {
         resident: Arc<Resident>,
         pooling: Pooling,
         shape: Shape,
+        budget: Arc<PassBudget>,
         metrics: Arc<Metrics>,
         pulse: Arc<Pulse>,
     ) -> Self {
-        let (queue, pace) = (BatchQueue::new(shape.queue), Pace::new(shape.pass_tokens));
-        Self { queue, resident, pooling, shape, pace, metrics, pulse }
+        let queue = BatchQueue::new(shape.queue);
+        let pass_size = PassSizeTuner::new(shape.pass_tokens);
+        Self { queue, resident, pooling, shape, pass_size, budget, metrics, pulse }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -126,7 +130,7 @@ impl Encoder {
                     let width = batch.key;
                     let mut flying = Some(batch);
                     while !texts.is_empty() {
-                        let most = self.pace.how_many(texts.len(), width);
+                        let most = self.pass_size.how_many(texts.len(), width);
                         let rest = texts.split_off(most);
                         let answers = self.embed(texts, width, true);
                         // The next batch should not wait for this one's answers to be told.
@@ -149,13 +153,16 @@ impl Encoder {
     /// Embeds `texts`, in halves if they fail together. One that a device fails is given one more
     /// try: what failed it may have been a batch before it.
     fn embed(&self, mut texts: Vec<Text>, width: usize, again: bool) -> Vec<Answer> {
+        let permit = self.budget.acquire(texts.len() * width);
         let begun = Instant::now();
         let tokens: Vec<Vec<u32>> =
             texts.iter_mut().map(|text| std::mem::take(&mut text.tokens)).collect();
-        let error = match self.guarded(&tokens, width) {
+        let embedded = self.guarded(&tokens, width);
+        drop(permit);
+        let error = match embedded {
             Ok(Done(Ok(vectors))) => {
                 self.metrics.batch("embed", texts.len(), begun.elapsed());
-                self.pace.passed(texts.len() * width, begun.elapsed());
+                self.pass_size.passed(texts.len() * width, begun.elapsed());
                 self.metrics.embedded_tokens(tokens.iter().map(Vec::len).sum());
                 let checked = |vector: Vec<f32>| {
                     let finite = vector.iter().all(|number| number.is_finite());

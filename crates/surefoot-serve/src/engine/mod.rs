@@ -1,15 +1,18 @@
 //! The engine: one model, and the threads that run requests through it in batches.
 //!
 //! Requests come in over two bounded queues. Embeddings are stacked by length and run by one
-//! thread, or by two where the device works behind the caller's back. Sequences are decoded by a
-//! thread of their own, which lets new ones join between two tokens. Every pass goes through the
-//! footing's guard: a fault is answered by the ladder, and what was accepted is run again.
+//! thread, or by two where the device works asynchronously. Sequences are decoded by a thread of
+//! their own, which lets new ones join between two tokens. Every pass goes through the footing's
+//! guard: a fault is answered by the ladder, and what was accepted is run again.
 
 mod bucket;
+mod decode_pass;
 mod decoder;
 mod encoder;
 mod error;
-mod pace;
+mod live;
+mod pass_budget;
+mod pass_size;
 mod pulse;
 mod resident;
 mod sequence;
@@ -21,8 +24,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use surefoot::Footing;
 use surefoot::journal::Journal;
+use surefoot::{Fault, Footing};
 use surefoot_models::embed::Pooling;
 use surefoot_models::stream::plan::Plan;
 use surefoot_models::{ModelError, Opened};
@@ -35,6 +38,7 @@ pub use sequence::{Generation, Hearing, Likely, Logprobs, Said};
 pub use shape::{Shape, Wish};
 
 use crate::metrics::Metrics;
+use pass_budget::PassBudget;
 use pulse::Pulse;
 use resident::Resident;
 
@@ -88,10 +92,12 @@ impl Engine {
             Arc::clone(&resident),
             Arc::clone(&footing),
         ));
+        let budget = Arc::new(PassBudget::new(shape.activation_tokens));
         let encoder = Arc::new(Encoder::new(
             Arc::clone(&resident),
             settings.pooling,
             shape,
+            Arc::clone(&budget),
             Arc::clone(&metrics),
             Arc::clone(&pulse),
         ));
@@ -105,6 +111,7 @@ impl Engine {
                 Arc::clone(&resident),
                 ends,
                 shape,
+                budget,
                 Arc::clone(&metrics),
                 Arc::clone(&pulse),
             ));
@@ -214,9 +221,9 @@ impl Engine {
         }
     }
 
-    /// Whether a device is left to work on.
-    pub fn is_able(&self) -> bool {
-        self.footing.device().is_ok()
+    /// The fault that leaves no device to work on, if all are lost.
+    pub fn check_devices(&self) -> Result<(), Fault> {
+        self.footing.device().map(|_| ())
     }
 
     /// Whether all that was accepted is done.

@@ -77,7 +77,8 @@ impl Pulse {
         if since == Counts::default() {
             return;
         }
-        let time = told.0.elapsed();
+        // Time without a pass is no work; passes at the same time are no more than the time.
+        let time = Duration::from_micros(since.busy_micros).min(told.0.elapsed());
         *told = (Instant::now(), now);
         let device = self.resident.device();
         let memory = self.footing.memory().into_iter().find(|(name, ..)| Some(*name) == device);

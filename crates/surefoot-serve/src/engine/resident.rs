@@ -128,7 +128,7 @@ impl Resident {
     fn load_in(&self, place: Place, step: &Step<'_>) -> Result<Arc<Loaded>, NotLoaded> {
         let opened = Opened::new(&self.folder)?.on(step.device(), step.compute().into());
         let plan = if place.streaming {
-            opened.plan_with_share(&self.shape.work(), 0.0)
+            opened.plan_with_share(&self.shape.work(opened.blueprint.blocks.len()), 0.0)
         } else {
             self.shape.plan(&opened, self.budget)
         };

@@ -81,7 +81,7 @@ impl Hearing {
 #[derive(Debug)]
 pub(crate) struct Sequence {
     /// Prompt and answer.
-    pub(crate) tokens: Vec<u32>,
+    tokens: Vec<u32>,
     pub(crate) prompt: usize,
     max_tokens: usize,
     sampler: Sampler,
@@ -136,6 +136,16 @@ impl Sequence {
 
     pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
+    }
+
+    /// All tokens, prompt and answer.
+    pub(crate) fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// The tokens whose keys and values are in the cache between two steps.
+    pub(crate) fn tokens_before_last(&self) -> &[u32] {
+        self.tokens.split_last().map_or(&[], |(_, before)| before)
     }
 
     /// The token that the next step is fed with.

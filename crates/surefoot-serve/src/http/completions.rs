@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::App;
 use super::answer::Form;
 use super::error::ApiError;
-use super::fields::{Input, inputs, mistyped};
+use super::fields::Fields;
+use super::inputs::{Input, inputs};
 use super::posted::Posted;
 use super::sampling::Answering;
 use super::stream::{self, Ask};
-use super::{App, tokenized};
+use super::tokenize::Special;
 
 /// As many tokens as OpenAI gives if a request doesn't say.
 const USUAL: usize = 16;
@@ -21,20 +23,20 @@ const MAX_LOGPROBS: usize = 20;
 
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
-    Posted { mut fields, room, working }: Posted,
+    Posted { body, room, working }: Posted,
 ) -> Result<Response, ApiError> {
-    let Value::String(model) = fields.needed("model")? else {
-        return Err(mistyped("model", "a text"));
-    };
-    app.check_model(&model)?;
+    let mut fields = Fields::read(&body)?;
+    app.check_model(&fields.needed_text("model")?)?;
     app.check_generates()?;
-    let prompts = inputs("prompt", fields.needed("prompt")?)?;
+    let limits = app.prompt_limits();
+    let prompts = inputs("prompt", fields.needed("prompt")?, limits)?;
     let answering = Answering::take(&mut fields, &["max_tokens"], app.settings.max_tokens)?;
     let logprobs = fields.count("logprobs", 0..=MAX_LOGPROBS)?;
     let echo = fields.flag("echo")?;
     fields.without("suffix", |value| value == "")?;
     fields.without("best_of", |value| *value == json!(answering.choices))?;
     fields.finish()?;
+    drop(body);
     if echo && logprobs.is_some() {
         let message = "'echo' with 'logprobs' is not supported: a prompt's tokens are not rated";
         return Err(ApiError::invalid(message).code("unsupported_parameter").param("echo"));
@@ -52,7 +54,8 @@ pub(super) async fn completions(
             });
         }
     }
-    let prompts = tokenized(prompts, "prompt", |text| texts.encode(text))?;
+    let prompts =
+        app.tokenizing.tokens(Some(texts), prompts, "prompt", Special::Added, limits).await?;
     let ask = Ask {
         form: Form::Text,
         prompts,

@@ -6,24 +6,24 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
-use serde_json::Value;
 
+use super::App;
 use super::error::ApiError;
-use super::fields::{inputs, mistyped};
+use super::fields::Fields;
+use super::inputs::inputs;
 use super::posted::Posted;
 use super::stream::check_tokens;
-use super::{App, tokenized};
+use super::tokenize::Special;
 use crate::engine::EngineError;
 
 pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
-    Posted { mut fields, room, working: _working }: Posted,
+    Posted { body, room, working: _working }: Posted,
 ) -> Result<Response, ApiError> {
-    let Value::String(model) = fields.needed("model")? else {
-        return Err(mistyped("model", "a text"));
-    };
-    app.check_model(&model)?;
-    let inputs = inputs("input", fields.needed("input")?)?;
+    let mut fields = Fields::read(&body)?;
+    app.check_model(&fields.needed_text("model")?)?;
+    let limits = app.text_limits();
+    let inputs = inputs("input", fields.needed("input")?, limits)?;
     let packed = match fields.text("encoding_format")?.as_deref() {
         None | Some("float") => false,
         Some("base64") => true,
@@ -34,16 +34,10 @@ pub(super) async fn embeddings(
     };
     fields.without("dimensions", |_| false)?;
     fields.finish()?;
+    drop(body);
     let shape = app.engine.shape();
-    if inputs.len() > shape.queue {
-        return Err(ApiError::invalid(format!(
-            "{} texts were given; {} can be taken at once",
-            inputs.len(),
-            shape.queue
-        ))
-        .param("input"));
-    }
-    let texts = tokenized(inputs, "input", |text| app.texts_checked()?.encode(text))?;
+    let tokenizer = app.texts.as_deref();
+    let texts = app.tokenizing.tokens(tokenizer, inputs, "input", Special::Added, limits).await?;
     let mut tokens = 0;
     for text in &texts {
         check_tokens(text, app.engine.vocab(), "input")?;

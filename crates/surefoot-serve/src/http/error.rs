@@ -93,6 +93,11 @@ impl ApiError {
         self
     }
 
+    #[cfg(test)]
+    pub(super) fn status(&self) -> u16 {
+        self.status.as_u16()
+    }
+
     /// `{"error": {…}}`.
     pub(super) fn body(&self) -> Value {
         json!({"error": {

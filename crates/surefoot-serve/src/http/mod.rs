@@ -9,13 +9,17 @@ mod access;
 mod answer;
 mod chat;
 mod completions;
+mod connections;
 mod embeddings;
 mod error;
 mod fields;
+mod inputs;
+mod messages;
 mod posted;
 mod sampling;
 mod speaker;
 mod stream;
+mod tokenize;
 
 use std::future::Future;
 use std::io;
@@ -31,17 +35,18 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
-use surefoot_models::ModelError;
 use surefoot_models::generate::text::Texts;
 use tokio::net::TcpListener;
 
 pub use access::{Keys, UnusableKeys};
+pub use connections::ConnectionLimits;
 pub use error::ApiError;
 
-use fields::Input;
+use inputs::InputLimits;
 use posted::Bodies;
+use tokenize::Tokenizing;
 
-use crate::chat::Template;
+use crate::chat::{ChatError, Template};
 use crate::engine::Engine;
 use crate::metrics::Metrics;
 
@@ -58,17 +63,20 @@ pub struct ServerSettings {
     pub max_tokens: usize,
     /// The longest that a request may take.
     pub timeout: Duration,
+    /// How many connections may be open, and for how long they may be silent.
+    pub connections: ConnectionLimits,
 }
 
 /// What all requests share.
 pub struct App {
     engine: Engine,
     texts: Option<Arc<Texts>>,
-    template: Option<Template>,
+    template: Result<Option<Template>, ChatError>,
     settings: ServerSettings,
     metrics: Arc<Metrics>,
     draining: AtomicBool,
     bodies: Bodies,
+    tokenizing: Tokenizing,
     /// Requests that were read and are not answered to the end.
     working: Arc<AtomicUsize>,
     created: u64,
@@ -85,18 +93,19 @@ impl Drop for Working {
 }
 
 impl App {
-    /// A server of one model. Without `texts` it takes token ids only, without `template` no
-    /// chats.
+    /// A server of one model. Without `texts` it accepts token ids only. Without a `template`
+    /// chats are refused; if the model's template could not be used, the refusal says why.
     pub fn new(
         engine: Engine,
         texts: Option<Texts>,
-        template: Option<Template>,
+        template: Result<Option<Template>, ChatError>,
         settings: ServerSettings,
         metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             engine,
             bodies: Bodies::new(settings.max_body),
+            tokenizing: Tokenizing::new(),
             working: Arc::default(),
             texts: texts.map(Arc::new),
             template,
@@ -150,13 +159,31 @@ impl App {
         })
     }
 
-    /// The tokenizer, for where its errors are.
-    fn texts_checked(&self) -> Result<&Texts, ModelError> {
-        self.texts.as_deref().ok_or_else(|| {
-            ModelError::Request(
-                "this model has no tokenizer.json: give token ids instead of text".to_owned(),
-            )
-        })
+    /// What a request to generate may hold.
+    fn prompt_limits(&self) -> InputLimits {
+        self.limits(self.engine.shape().context)
+    }
+
+    /// What a request to embed may hold.
+    fn text_limits(&self) -> InputLimits {
+        self.limits(self.engine.shape().text_tokens)
+    }
+
+    fn limits(&self, tokens: usize) -> InputLimits {
+        let bytes = tokenize::most_bytes(self.texts.as_deref(), tokens);
+        InputLimits { inputs: self.engine.shape().queue, tokens, bytes }
+    }
+
+    /// The chat template, or the refusal of a chat.
+    fn template(&self) -> Result<&Template, ApiError> {
+        let why = match &self.template {
+            Ok(Some(template)) => return Ok(template),
+            Ok(None) => "this model has no chat template".to_owned(),
+            Err(error) => format!("this model's chat template can't be used: {error}"),
+        };
+        let message =
+            format!("{why}; use /v1/completions, or start the server with --chat-template");
+        Err(ApiError::invalid(message).code("no_chat_template"))
     }
 
     fn check_generates(&self) -> Result<(), ApiError> {
@@ -184,31 +211,6 @@ impl App {
     }
 }
 
-/// Texts longer than this are tokenized where that keeps nobody waiting.
-const LONG_TEXT: usize = 16 << 10;
-
-/// The tokens of all inputs.
-fn tokenized(
-    inputs: Vec<Input>,
-    param: &str,
-    encode: impl Fn(&str) -> Result<Vec<u32>, ModelError>,
-) -> Result<Vec<Vec<u32>>, ApiError> {
-    let size: usize =
-        inputs.iter().map(|input| if let Input::Text(text) = input { text.len() } else { 0 }).sum();
-    let all = || {
-        inputs
-            .into_iter()
-            .map(|input| match input {
-                Input::Tokens(tokens) => Ok(tokens),
-                Input::Text(text) => {
-                    encode(&text).map_err(|error| ApiError::invalid(error.to_string()).param(param))
-                }
-            })
-            .collect()
-    };
-    if size > LONG_TEXT { tokio::task::block_in_place(all) } else { all() }
-}
-
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
@@ -220,23 +222,23 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     let draining = Arc::clone(&app);
-    let (drained, mut drain) = tokio::sync::oneshot::channel();
+    let (drained, drain) = tokio::sync::oneshot::channel();
     let stop = async move {
         stop.await;
         draining.draining.store(true, Ordering::Release);
         let _ = drained.send(());
     };
-    let routes = router(Arc::clone(&app));
-    let serving = axum::serve(listener, routes).with_graceful_shutdown(stop).into_future();
-    let mut serving = std::pin::pin!(serving);
-    tokio::select! {
-        ended = &mut serving => return ended,
-        _ = &mut drain => {}
-    }
+    let limits = app.settings.connections;
+    let serving = connections::serve(listener, router(Arc::clone(&app)), limits, stop);
     // A client that never finishes its request, or takes no answer, can't hold the server up.
+    let given_up = async {
+        if drain.await.is_ok() {
+            app.done().await;
+        }
+    };
     tokio::select! {
         ended = serving => ended,
-        () = app.done() => Ok(()),
+        () = given_up => Ok(()),
     }
 }
 
@@ -335,7 +337,7 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
 }
 
 async fn health(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    if !app.engine.is_able() {
+    if app.engine.check_devices().is_err() {
         return Err(ApiError::unavailable("every device is lost"));
     }
     Ok(Json(json!({

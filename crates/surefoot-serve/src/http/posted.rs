@@ -1,23 +1,23 @@
-//! Reading what a client posts.
+//! Reads the body of a request.
 //!
-//! Bodies that are read at once share a limit of bytes, so that many of them can't take the memory
-//! that a model needs. Small ones have a share of their own: a few clients that send large ones
-//! slowly keep only each other waiting.
+//! All bodies that are in memory at the same time share a limit of bytes, so that many of them
+//! can't take the memory that the model needs. Small bodies have a limit of their own: a few
+//! clients that send large bodies slowly keep only each other waiting.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::Body;
 use axum::extract::{FromRequest, Request};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{HeaderMap, header};
+use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ApiError;
-use super::fields::Fields;
 use super::{App, Working};
 
-/// The bytes of large bodies that are read at once, or as many as the limit for one allows.
-const LARGE_TOGETHER: usize = 16 << 20;
+/// The bytes of large bodies that are in memory at once, or as many as the limit for one allows.
+const LARGE_TOGETHER: usize = 8 << 20;
 /// The bytes of small ones.
 const SMALL_TOGETHER: usize = 4 << 20;
 /// A body up to this size is small.
@@ -46,10 +46,10 @@ impl Bodies {
     }
 }
 
-/// The fields of a request that has been read whole.
+/// A request that has been read whole.
 pub(super) struct Posted {
-    pub(super) fields: Fields,
-    /// What the fields take, until they are used up.
+    pub(super) body: Vec<u8>,
+    /// Held for as long as the body or what was read from it is in memory.
     pub(super) room: Option<OwnedSemaphorePermit>,
     /// From now on it has to be answered.
     pub(super) working: Working,
@@ -68,17 +68,26 @@ impl FromRequest<Arc<App>> for Posted {
             return Err(ApiError::too_large(most));
         }
         let room = app.bodies.room(size).await;
-        let body = tokio::time::timeout(READING, Bytes::from_request(request, app)).await;
+        let reading = read_to_end(request.into_body(), size, most);
         let body =
-            body.map_err(|_| ApiError::slow(READING))?.map_err(|rejection| {
-                match rejection.status() {
-                    StatusCode::PAYLOAD_TOO_LARGE => ApiError::too_large(most),
-                    _ => ApiError::invalid("the request could not be read to its end"),
-                }
-            })?;
-        let working = app.working();
-        Ok(Self { fields: Fields::read(&body)?, room, working })
+            tokio::time::timeout(READING, reading).await.map_err(|_| ApiError::slow(READING))??;
+        Ok(Self { body, room, working: app.working() })
     }
+}
+
+/// Reads a body into one buffer; collecting its frames first would hold it twice.
+async fn read_to_end(mut body: Body, size: usize, most: usize) -> Result<Vec<u8>, ApiError> {
+    let mut bytes = Vec::with_capacity(size);
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|_| ApiError::invalid("the request could not be read to its end"))?;
+        let Ok(data) = frame.into_data() else { continue };
+        if bytes.len() + data.len() > most {
+            return Err(ApiError::too_large(most));
+        }
+        bytes.extend_from_slice(&data);
+    }
+    Ok(bytes)
 }
 
 /// Pages of other sites can make a browser post anything but JSON.

@@ -28,7 +28,7 @@ pub(super) struct Answering {
 impl Answering {
     /// Takes the common fields. `limits` are the names of the field that says how many tokens.
     pub(super) fn take(
-        fields: &mut Fields,
+        fields: &mut Fields<'_>,
         limits: &[&str],
         most: usize,
     ) -> Result<Self, ApiError> {
@@ -59,11 +59,11 @@ impl Answering {
     }
 }
 
-fn sampling(fields: &mut Fields) -> Result<Sampling, ApiError> {
+fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
     let temperature = fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0) as f32;
     let top_p = fields.number("top_p", 0.0..=1.0)?.filter(|p| *p < 1.0).map(|p| p as f32);
     let top_k = fields.count("top_k", 1..=1 << 24)?;
-    let seed = match fields.take("seed") {
+    let seed = match fields.take("seed")? {
         None => RandomState::new().hash_one(0_u8),
         Some(seed) => match (seed.as_u64(), seed.as_i64()) {
             (Some(seed), _) => seed,
@@ -74,8 +74,8 @@ fn sampling(fields: &mut Fields) -> Result<Sampling, ApiError> {
     Ok(Sampling { temperature, top_k, top_p, seed })
 }
 
-fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
-    let stops = match fields.take("stop") {
+fn stops(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
+    let stops = match fields.take("stop")? {
         None => Vec::new(),
         Some(Value::String(stop)) => vec![stop],
         Some(Value::Array(stops)) => stops
@@ -94,8 +94,8 @@ fn stops(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     Ok(stops.into_iter().filter(|stop| !stop.is_empty()).collect())
 }
 
-fn usage_in_stream(fields: &mut Fields, stream: bool) -> Result<bool, ApiError> {
-    match fields.take("stream_options") {
+fn usage_in_stream(fields: &mut Fields<'_>, stream: bool) -> Result<bool, ApiError> {
+    match fields.take("stream_options")? {
         None => Ok(false),
         Some(_) if !stream => {
             let message = "'stream_options' means something only with 'stream': true";
@@ -116,7 +116,8 @@ mod tests {
     use serde_json::json;
 
     fn taken(value: Value) -> Result<Answering, ApiError> {
-        let mut fields = Fields::of(value);
+        let text = value.to_string();
+        let mut fields = Fields::of(&text);
         let answering = Answering::take(&mut fields, &["max_tokens", "max_completion_tokens"], 50)?;
         fields.finish()?;
         Ok(answering)

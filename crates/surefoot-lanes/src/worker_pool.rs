@@ -1,17 +1,17 @@
-//! Threads that work the lanes for callers that would have to wait for one.
+//! Threads that run work on the lanes of a pool for callers that would have to wait for a lane.
 //!
-//! Protocol: a caller that finds a lane free while nobody waits leases it and works itself. Any other
-//! leaves its work in the queue and sleeps until it is done. A hand leases a lane, does what
-//! has waited longest, gives the lane back, wakes the caller, and goes on. At most as many hands
-//! are awake as lanes are active, and at least one while there is work; the last one to sleep is the
-//! first to be called.
+//! Protocol: a caller that finds a lane free while nobody waits leases it and works itself. Any
+//! other caller leaves its work in the queue and sleeps until it is done. A worker leases a lane,
+//! runs the work that has waited longest, returns the lane, wakes the caller, and goes on. At most
+//! as many workers are awake as lanes are active, and at least one while there is work; the last
+//! one to fall asleep is the first to be woken.
 //!
-//! Why: a lane that goes from caller to caller stands still until the next one has woken, which the
-//! system lets wait the longer the more callers there are. Hands stay awake as long as there is work.
-//! What a caller needs to wake is then lost to the caller alone.
+//! Reason: a lane that passes from caller to caller is idle until the next caller has woken, and
+//! the more callers there are, the longer the operating system takes for that. Workers stay awake
+//! as long as there is work, so only the caller itself waits for its own wake-up.
 //!
-//! Where the system gives no more threads, the caller is the hand for one turn: there are as many
-//! turns as there is work.
+//! If the operating system refuses another thread, the caller works as a worker for one turn:
+//! there are as many turns as there is work.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -21,10 +21,10 @@ use crate::patience::Patience;
 use crate::pool::{Lease, Pool};
 use crate::sync::{Arc, Builder, Condvar, JoinHandle, Mutex, lock, wait, wait_until};
 
-/// Hands for the lanes of one pool. Work comes to them through [`Hands::run`]; who leases lanes from
-/// the pool directly does not wait in their queue.
+/// Workers for the lanes of one pool. Work comes to them through [`WorkerPool::run`]; a caller that
+/// leases lanes from the pool directly does not wait in their queue.
 #[derive(Debug)]
-pub struct Hands {
+pub struct WorkerPool {
     shared: Arc<Shared>,
 }
 
@@ -39,15 +39,15 @@ struct Shared {
 struct State {
     queue: VecDeque<Job>,
     next_ticket: u64,
-    hired: Vec<Hand>,
-    /// The hands that sleep, in the order in which they went to.
+    workers: Vec<Worker>,
+    /// The workers that sleep, in the order in which they fell asleep.
     asleep: Vec<usize>,
     closing: bool,
 }
 
 #[derive(Debug)]
-struct Hand {
-    call: Arc<Condvar>,
+struct Worker {
+    wake: Arc<Condvar>,
     thread: JoinHandle<()>,
 }
 
@@ -63,21 +63,21 @@ struct Slot<T> {
     told: Condvar,
 }
 
-impl Hands {
-    /// Hands for `pool`, which are hired when there is work for them.
+impl WorkerPool {
+    /// Workers for `pool`. Their threads are started when there is work for them.
     pub fn new(pool: Arc<Pool>) -> Self {
         let state = State {
             queue: VecDeque::new(),
             next_ticket: 0,
-            hired: Vec::new(),
+            workers: Vec::new(),
             asleep: Vec::new(),
             closing: false,
         };
         Self { shared: Arc::new(Shared { pool, state: Mutex::new(state) }) }
     }
 
-    /// Does `work` on a lane, here or by a hand, in turn. Nothing if no lane was to be had in time;
-    /// once it has begun it runs to its end. If it panics, so does this.
+    /// Runs `work` on a lane, on this thread or on a worker's, in turn. Returns nothing if no lane
+    /// was free in time; once work has begun it runs to its end. If it panics, so does this.
     pub fn run<T: Send + 'static>(
         &self,
         patience: Patience,
@@ -106,7 +106,7 @@ impl Hands {
         };
         state.queue.push_back(Job { ticket, work: Box::new(work) });
         let call = state.call(self.shared.pool.active());
-        let helped = call.is_some() || self.hire(&mut state) || state.awake() > 0;
+        let helped = call.is_some() || self.start_worker(&mut state) || state.awake() > 0;
         drop(state);
         call.inspect(|call| call.notify_one());
         if !helped {
@@ -127,7 +127,7 @@ impl Hands {
             let (back, passed) = wait_until(&slot.told, &slot.outcome, outcome, until);
             outcome = back;
             if passed {
-                // A hand that has it may need this lock before it is done with the other.
+                // A worker that has it may need this lock before it is done with the other.
                 drop(outcome);
                 if self.withdraw(ticket) {
                     return None;
@@ -143,7 +143,7 @@ impl Hands {
         lock(&self.shared.state).queue.len()
     }
 
-    /// Takes work back that no hand has begun. Whether there was any.
+    /// Takes work back that no worker has begun. Returns whether there was any.
     fn withdraw(&self, ticket: u64) -> bool {
         let mut state = lock(&self.shared.state);
         let before = state.queue.len();
@@ -151,36 +151,36 @@ impl Hands {
         state.queue.len() < before
     }
 
-    /// One more hand, if none sleeps and lanes are active for it. Whether there is one.
-    fn hire(&self, state: &mut State) -> bool {
-        let nth = state.hired.len();
+    /// Starts one more worker if none sleeps and a lane is active for it. Returns whether it did.
+    fn start_worker(&self, state: &mut State) -> bool {
+        let nth = state.workers.len();
         if !state.asleep.is_empty() || nth >= self.shared.pool.active() {
             return false;
         }
         let call = Arc::new(Condvar::new());
         let (shared, called) = (Arc::clone(&self.shared), Arc::clone(&call));
         let body = move || shared.work(nth, &called);
-        let thread = Builder::new().name(format!("lane hand {nth}")).spawn(body);
-        thread.map(|thread| state.hired.push(Hand { call, thread })).is_ok()
+        let thread = Builder::new().name(format!("lane worker {nth}")).spawn(body);
+        thread.map(|thread| state.workers.push(Worker { wake: call, thread })).is_ok()
     }
 }
 
 impl State {
     fn awake(&self) -> usize {
-        self.hired.len() - self.asleep.len()
+        self.workers.len() - self.asleep.len()
     }
 
-    /// Takes the last hand that went to sleep off those who do, if one more may be awake.
+    /// Takes the worker that fell asleep last off the list, if one more may be awake.
     fn call(&mut self, active: usize) -> Option<Arc<Condvar>> {
         if self.awake() >= active {
             return None;
         }
-        self.asleep.pop().map(|nth| Arc::clone(&self.hired[nth].call))
+        self.asleep.pop().map(|nth| Arc::clone(&self.workers[nth].wake))
     }
 }
 
 impl Shared {
-    /// The life of the `nth` hand.
+    /// What the `nth` worker does until the pool is closed.
     fn work(&self, nth: usize, call: &Condvar) {
         loop {
             let mut state = lock(&self.state);
@@ -198,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// Does what has waited longest.
+    /// Runs the work that has waited longest.
     fn turn(&self) {
         // It stays in the queue until there is a lane: its caller may give up meanwhile, and who
         // comes later sees that there is a queue.
@@ -219,16 +219,16 @@ impl Shared {
 }
 
 /// Nobody waits any more: whoever did would still hold this.
-impl Drop for Hands {
+impl Drop for WorkerPool {
     fn drop(&mut self) {
         let mut state = lock(&self.shared.state);
         state.closing = true;
         state.asleep.clear();
-        let hired = std::mem::take(&mut state.hired);
+        let workers = std::mem::take(&mut state.workers);
         drop(state);
-        hired.iter().for_each(|hand| hand.call.notify_one());
+        workers.iter().for_each(|worker| worker.wake.notify_one());
         // One that panicked has told so; there is nothing left to do about it here.
-        hired.into_iter().for_each(|hand| drop(hand.thread.join()));
+        workers.into_iter().for_each(|worker| drop(worker.thread.join()));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Work that is left to hands, with real threads and real time.
+//! Work that is left to workers, with real threads and real time.
 #![cfg(not(any(feature = "loom", feature = "shuttle")))]
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-use surefoot_lanes::{Hands, Patience, Pool};
+use surefoot_lanes::{Patience, Pool, WorkerPool};
 
-fn hands(lanes: usize) -> (Arc<Pool>, Hands) {
+fn workers(lanes: usize) -> (Arc<Pool>, WorkerPool) {
     let pool = Arc::new(Pool::new(lanes));
-    (Arc::clone(&pool), Hands::new(pool))
+    (Arc::clone(&pool), WorkerPool::new(pool))
 }
 
 fn until(what: impl Fn() -> bool) {
@@ -27,27 +27,27 @@ fn until(what: impl Fn() -> bool) {
 
 #[test]
 fn a_caller_that_finds_a_lane_works_itself() {
-    let (pool, hands) = hands(2);
+    let (pool, workers) = workers(2);
     let here = std::thread::current().id();
-    let ran = hands.run(Patience::None, |lane| (lane, std::thread::current().id()));
+    let ran = workers.run(Patience::None, |lane| (lane, std::thread::current().id()));
     assert_eq!(ran, Some((0, here)));
     assert_eq!(pool.statistics().leased, 0);
 }
 
 #[test]
 fn who_has_to_wait_is_served_in_turn_by_the_same_few_threads() {
-    let (pool, hands) = hands(2);
+    let (pool, workers) = workers(2);
     let held: Vec<_> = (0..2).map(|_| pool.lease()).collect();
     let order = Arc::new(Mutex::new(Vec::<(usize, ThreadId)>::new()));
     std::thread::scope(|scope| {
         for caller in 0..12 {
-            let (hands, order) = (&hands, Arc::clone(&order));
+            let (workers, order) = (&workers, Arc::clone(&order));
             scope.spawn(move || {
                 let work =
                     move |_| order.lock().unwrap().push((caller, std::thread::current().id()));
-                assert_eq!(hands.run(Patience::Forever, work), Some(()));
+                assert_eq!(workers.run(Patience::Forever, work), Some(()));
             });
-            until(|| hands.waiting() == caller + 1);
+            until(|| workers.waiting() == caller + 1);
         }
         // One lane, so that one follows the other.
         pool.set_active(1);
@@ -59,33 +59,33 @@ fn who_has_to_wait_is_served_in_turn_by_the_same_few_threads() {
     threads.sort_unstable();
     threads.dedup();
     assert!(threads.len() <= 2, "as many as lanes: {threads:?}");
-    assert_eq!((pool.statistics().leased, hands.waiting()), (0, 0));
+    assert_eq!((pool.statistics().leased, workers.waiting()), (0, 0));
 }
 
 #[test]
 fn nobody_overtakes_those_who_wait() {
-    let (pool, hands) = hands(1);
+    let (pool, workers) = workers(1);
     let held = pool.lease();
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| hands.run(Patience::Forever, |_| ()));
-        until(|| hands.waiting() == 1);
+        let waiting = scope.spawn(|| workers.run(Patience::Forever, |_| ()));
+        until(|| workers.waiting() == 1);
         drop(held);
         // Whoever tries finds the queue or the lane taken, until the one who waits has had it.
-        until(|| hands.run(Patience::None, |_| ()).is_some());
-        assert_eq!(hands.waiting(), 0);
+        until(|| workers.run(Patience::None, |_| ()).is_some());
+        assert_eq!(workers.waiting(), 0);
         assert_eq!(waiting.join().unwrap(), Some(()));
     });
 }
 
 #[test]
 fn work_that_was_not_begun_in_time_is_taken_back_and_what_was_begun_is_ended() {
-    let (pool, hands) = hands(1);
+    let (pool, workers) = workers(1);
     let held = pool.lease();
     let deadline = Instant::now() + Duration::from_millis(20);
-    let ran = hands.run(Patience::Until(deadline), |_| unreachable!("it was taken back"));
+    let ran = workers.run(Patience::Until(deadline), |_| unreachable!("it was taken back"));
     assert_eq!(ran, None::<()>);
     assert!(Instant::now() >= deadline);
-    assert_eq!(hands.waiting(), 0);
+    assert_eq!(workers.waiting(), 0);
     std::thread::scope(|scope| {
         let (begun, is_begun) = mpsc::channel();
         let deadline = Instant::now() + Duration::from_millis(50);
@@ -94,9 +94,9 @@ fn work_that_was_not_begun_in_time_is_taken_back_and_what_was_begun_is_ended() {
             std::thread::sleep(Duration::from_millis(100));
             7
         };
-        let hands = &hands;
-        let caller = scope.spawn(move || hands.run(Patience::Until(deadline), work));
-        until(|| hands.waiting() == 1);
+        let workers = &workers;
+        let caller = scope.spawn(move || workers.run(Patience::Until(deadline), work));
+        until(|| workers.waiting() == 1);
         drop(held);
         is_begun.recv().unwrap();
         assert_eq!(caller.join().unwrap(), Some(7), "though its deadline has passed");
@@ -105,10 +105,10 @@ fn work_that_was_not_begun_in_time_is_taken_back_and_what_was_begun_is_ended() {
 
 #[test]
 fn a_panic_is_its_callers_alone() {
-    let (pool, hands) = hands(1);
+    let (pool, workers) = workers(1);
     let held = pool.lease();
     std::thread::scope(|scope| {
-        let hands = &hands;
+        let workers = &workers;
         let callers: Vec<_> = (0..6)
             .map(|caller| {
                 scope.spawn(move || {
@@ -116,11 +116,11 @@ fn a_panic_is_its_callers_alone() {
                         0 => panic!("caller {caller}"),
                         _ => caller,
                     };
-                    catch_unwind(AssertUnwindSafe(|| hands.run(Patience::Forever, work)))
+                    catch_unwind(AssertUnwindSafe(|| workers.run(Patience::Forever, work)))
                 })
             })
             .collect();
-        until(|| hands.waiting() == 6);
+        until(|| workers.waiting() == 6);
         drop(held);
         for (caller, outcome) in callers.into_iter().map(|c| c.join().unwrap()).enumerate() {
             match outcome {
@@ -132,12 +132,12 @@ fn a_panic_is_its_callers_alone() {
         }
     });
     assert_eq!(pool.statistics().leased, 0);
-    assert_eq!(hands.run(Patience::None, |_| 1), Some(1));
+    assert_eq!(workers.run(Patience::None, |_| 1), Some(1));
 }
 
 #[test]
 fn no_more_work_is_done_at_once_than_lanes_are_active() {
-    let (pool, hands) = hands(8);
+    let (pool, workers) = workers(8);
     let inside = Arc::new(AtomicUsize::new(0));
     let done = AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -150,7 +150,7 @@ fn no_more_work_is_done_at_once_than_lanes_are_active() {
                         std::thread::yield_now();
                         inside.fetch_sub(1, SeqCst);
                     };
-                    hands.run(Patience::Forever, work).unwrap();
+                    workers.run(Patience::Forever, work).unwrap();
                     done.fetch_add(1, SeqCst);
                 }
             });
@@ -162,11 +162,16 @@ fn no_more_work_is_done_at_once_than_lanes_are_active() {
         }
     });
     assert_eq!((done.into_inner(), inside.load(SeqCst)), (32 * 50, 0));
-    assert_eq!((pool.statistics().leased, hands.waiting()), (0, 0));
+    assert_eq!((pool.statistics().leased, workers.waiting()), (0, 0));
 }
 
 /// The threads that did `count` pieces of work which all had to wait, on `active` lanes.
-fn workers(pool: &Pool, hands: &Hands, count: usize, active: usize) -> HashSet<ThreadId> {
+fn threads_used(
+    pool: &Pool,
+    workers: &WorkerPool,
+    count: usize,
+    active: usize,
+) -> HashSet<ThreadId> {
     pool.set_active(pool.statistics().lanes);
     let held: Vec<_> = std::iter::from_fn(|| pool.try_lease()).collect();
     pool.set_active(active);
@@ -176,8 +181,8 @@ fn workers(pool: &Pool, hands: &Hands, count: usize, active: usize) -> HashSet<T
             std::thread::current().id()
         };
         let callers: Vec<_> =
-            (0..count).map(|_| scope.spawn(move || hands.run(Patience::Forever, work))).collect();
-        until(|| hands.waiting() == count);
+            (0..count).map(|_| scope.spawn(move || workers.run(Patience::Forever, work))).collect();
+        until(|| workers.waiting() == count);
         drop(held);
         callers.into_iter().map(|caller| caller.join().unwrap().unwrap()).collect()
     })
@@ -185,10 +190,10 @@ fn workers(pool: &Pool, hands: &Hands, count: usize, active: usize) -> HashSet<T
 
 #[test]
 fn as_many_hands_are_awake_as_lanes_are_active() {
-    let (pool, hands) = hands(4);
-    assert_eq!(workers(&pool, &hands, 24, 4).len(), 4);
-    assert_eq!(workers(&pool, &hands, 24, 1).len(), 1, "the others sleep");
-    assert_eq!(workers(&pool, &hands, 24, 4).len(), 4);
+    let (pool, workers) = workers(4);
+    assert_eq!(threads_used(&pool, &workers, 24, 4).len(), 4);
+    assert_eq!(threads_used(&pool, &workers, 24, 1).len(), 1, "the others sleep");
+    assert_eq!(threads_used(&pool, &workers, 24, 4).len(), 4);
 }
 
 #[test]
@@ -206,19 +211,19 @@ fn where_no_thread_can_be_hired_callers_do_the_work_in_turn() {
         return;
     }
     assert!(std::thread::Builder::new().spawn(|| ()).is_err());
-    let (pool, hands) = hands(1);
+    let (pool, workers) = workers(1);
     let held = pool.lease();
     let done = Arc::new(AtomicUsize::new(0));
     std::thread::scope(|scope| {
         for _ in 0..6 {
-            let (hands, done) = (&hands, Arc::clone(&done));
+            let (workers, done) = (&workers, Arc::clone(&done));
             let caller = move || {
                 let work = move |_| done.fetch_add(1, SeqCst);
-                assert!(hands.run(Patience::Forever, work).is_some());
+                assert!(workers.run(Patience::Forever, work).is_some());
             };
             std::thread::Builder::new().stack_size(1 << 20).spawn_scoped(scope, caller).unwrap();
         }
-        until(|| hands.waiting() == 6);
+        until(|| workers.waiting() == 6);
         drop(held);
     });
     assert_eq!((done.load(SeqCst), pool.statistics().leased), (6, 0));

@@ -1,19 +1,24 @@
-//! Finds how many lanes pay, from the rates that were measured with so many.
+//! Finds how many lanes give the highest throughput, from rates that are measured during real work.
 //!
-//! Protocol: whoever owns the lanes measures the rate with [`Climb::active`] lanes over a window,
-//! tells it to [`Climb::measured`], and uses the number that comes back for the next window. All of
-//! this runs beside real work; no work is made for it.
+//! Protocol: the owner of the lanes measures the rate with [`LaneTuner::active`] lanes over a
+//! window, passes it to [`LaneTuner::measured`], and uses the returned number for the next window.
+//! No work is run for the measurement alone.
 //!
-//! First it looks around: candidates 1, 2, 3, 4, 6, 8, … upwards, until the rate has fallen well
-//! below the best twice; then those near the best again, so that each has five windows, far
-//! enough apart that one disturbance can't touch all of them; then those whose medians are `CLOSE`,
-//! until each has fifteen. It chooses the best median, of equals the fewest lanes.
+//! First phase: the candidates 1, 2, 3, 4, 6, 8, … are measured upwards until the rate has fallen
+//! well below the best twice. Those near the best are measured again until each has five windows,
+//! far enough apart that one disturbance can't affect all of them, and those whose medians are
+//! within `CLOSE` until each has fifteen. The best median wins; of equals, the fewest lanes.
 //!
-//! Then it holds that number and from time to time tries a neighbour, in turns with the held one,
-//! so that each window of the neighbour has one of the held before and after it. It moves by the
-//! median of their ratios: after five windows if it is clear, after fifteen in any case, up if that is
-//! better by `EQUAL`, down if it is no worse. A trial whose first two windows are both hopeless ends there. While nothing changes, the trials
-//! become rarer, so what they cost fades.
+//! Then that number is held. From time to time a neighbour is tried, in alternation with the held
+//! number, so that each window of the neighbour has one of the held number before and after it. The
+//! median of the ratios decides: after five windows if it is clear, after fifteen in any case; up if
+//! that is better by `EQUAL`, down if it is no worse. A trial whose first two windows are both
+//! hopeless ends there. While nothing changes, trials become rarer, so their cost fades.
+//!
+//! Why this is not the same code as the tuner of pass sizes in `surefoot-serve`: lanes are tuned by
+//! windows of time under one load that is the same for all candidates, so candidates are compared
+//! pairwise and noise is the problem; pass sizes are tuned by single passes whose size depends on
+//! the requests that happen to wait, so there are no windows to compare.
 
 use std::time::Duration;
 
@@ -32,9 +37,9 @@ const MOST_WINDOWS: usize = 15;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// The search for the number of lanes that pays.
+/// A search for the number of lanes with the highest throughput.
 #[derive(Debug)]
-pub struct Climb {
+pub struct LaneTuner {
     /// The numbers of lanes to choose from, upwards.
     ladder: Vec<usize>,
     /// Where on the ladder it is, while no trial runs.
@@ -55,7 +60,7 @@ enum Phase {
     Try { other: usize, held: Vec<f64>, tried: Vec<f64> },
 }
 
-impl Climb {
+impl LaneTuner {
     /// A search among 1 to `lanes` lanes.
     pub fn new(lanes: usize) -> Self {
         let ladder = ladder(lanes.max(1));
@@ -85,7 +90,7 @@ impl Climb {
         !matches!(self.phase, Phase::Look { .. })
     }
 
-    /// Takes the rate that was measured with [`Climb::active`] lanes, at `now` on a clock of the
+    /// Takes the rate that was measured with [`LaneTuner::active`] lanes, at `now` on a clock of the
     /// caller's; none, if the callers were too few to use them all. Gives the number of lanes for
     /// the next window.
     pub fn measured(&mut self, rate: Option<f64>, now: Duration) -> usize {
@@ -239,19 +244,19 @@ mod tests {
 
     /// Runs a search against a made-up device: `rate` with so many lanes, each measured wrong by
     /// up to `noise`. Gives the search and the share of the best rate that was had on the way.
-    fn run(climb: &mut Climb, rate: impl Fn(usize) -> f64, noise: f64, seconds: u64) -> f64 {
+    fn run(tuner: &mut LaneTuner, rate: impl Fn(usize) -> f64, noise: f64, seconds: u64) -> f64 {
         const WINDOW: Duration = Duration::from_millis(20);
-        let best = climb.ladder.iter().map(|n| rate(*n)).fold(0.0, f64::max);
+        let best = tuner.ladder.iter().map(|n| rate(*n)).fold(0.0, f64::max);
         let (mut random, mut done, mut windows) = (0x9e37_79b9_7f4a_7c15 ^ noise.to_bits(), 0.0, 0);
         let mut now = Duration::ZERO;
         while now < Duration::from_secs(seconds) {
-            let true_rate = rate(climb.active());
+            let true_rate = rate(tuner.active());
             random ^= random << 13;
             random ^= random >> 7;
             random ^= random << 17;
             let off = 1.0 + noise * ((random >> 11) as f64 / (1u64 << 52) as f64 - 1.0);
             now += WINDOW;
-            climb.measured(Some(true_rate * off), now);
+            tuner.measured(Some(true_rate * off), now);
             (done, windows) = (done + true_rate, windows + 1);
         }
         done / f64::from(windows) / best
@@ -279,44 +284,44 @@ mod tests {
     #[test]
     fn where_one_lane_is_best_it_takes_one() {
         // Burn's own rates on a software GPU: 92 forwards a second on one thread, 34 on eight.
-        let mut climb = Climb::new(32);
-        let had = run(&mut climb, |lanes| 92.0 / (lanes as f64).powf(0.48), 0.03, 20);
-        assert_eq!(climb.active(), 1);
+        let mut tuner = LaneTuner::new(32);
+        let had = run(&mut tuner, |lanes| 92.0 / (lanes as f64).powf(0.48), 0.03, 20);
+        assert_eq!(tuner.active(), 1);
         assert!(had > 0.97, "{had}");
     }
 
     #[test]
     fn of_equals_it_takes_the_fewest() {
-        let mut climb = Climb::new(64);
-        run(&mut climb, |lanes| lanes.min(4) as f64, 0.0, 5);
-        assert_eq!(climb.active(), 4);
+        let mut tuner = LaneTuner::new(64);
+        run(&mut tuner, |lanes| lanes.min(4) as f64, 0.0, 5);
+        assert_eq!(tuner.active(), 4);
     }
 
     #[test]
     fn callers_that_are_too_few_end_the_way_up_and_are_followed_when_more_come() {
-        let mut climb = Climb::new(64);
+        let mut tuner = LaneTuner::new(64);
         let mut now = Duration::ZERO;
-        let mut serve = |climb: &mut Climb, callers: usize, windows: usize| {
+        let mut serve = |tuner: &mut LaneTuner, callers: usize, windows: usize| {
             for _ in 0..windows {
-                let lanes = climb.active();
+                let lanes = tuner.active();
                 now += Duration::from_millis(20);
-                climb.measured((lanes <= callers).then_some(lanes as f64), now);
+                tuner.measured((lanes <= callers).then_some(lanes as f64), now);
             }
         };
-        serve(&mut climb, 2, 500);
-        assert!(climb.has_settled());
-        assert_eq!(climb.ladder[climb.at], 2);
-        serve(&mut climb, 16, 3500);
-        assert_eq!(climb.ladder[climb.at], 16);
+        serve(&mut tuner, 2, 500);
+        assert!(tuner.has_settled());
+        assert_eq!(tuner.ladder[tuner.at], 2);
+        serve(&mut tuner, 16, 3500);
+        assert_eq!(tuner.ladder[tuner.at], 16);
     }
 
     #[test]
     fn it_follows_a_device_that_changes() {
-        let mut climb = Climb::new(32);
-        run(&mut climb, hill(16.0, 0.5), 0.02, 5);
-        assert!(climb.active() >= 12, "{}", climb.active());
-        run(&mut climb, hill(2.0, 0.5), 0.02, 200);
-        assert!(climb.active() <= 3, "{}", climb.active());
+        let mut tuner = LaneTuner::new(32);
+        run(&mut tuner, hill(16.0, 0.5), 0.02, 5);
+        assert!(tuner.active() >= 12, "{}", tuner.active());
+        run(&mut tuner, hill(2.0, 0.5), 0.02, 200);
+        assert!(tuner.active() <= 3, "{}", tuner.active());
     }
 
     #[test]
@@ -324,9 +329,9 @@ mod tests {
         // A software GPU on two cores: two lanes give a twelfth more than one, windows vary by more.
         let rate = |lanes: usize| [0.92, 1.0, 0.55, 0.6][lanes.min(4) - 1];
         let right = (0..100).filter(|nth| {
-            let mut climb = Climb::new(32);
-            run(&mut climb, rate, 0.15 + 0.001 * f64::from(*nth), 1);
-            climb.ladder[climb.at] == 2
+            let mut tuner = LaneTuner::new(32);
+            run(&mut tuner, rate, 0.15 + 0.001 * f64::from(*nth), 1);
+            tuner.ladder[tuner.at] == 2
         });
         let right = right.count();
         // Six windows are right 82 times.
@@ -335,14 +340,14 @@ mod tests {
 
     #[test]
     fn a_trial_that_is_hopeless_is_ended_early() {
-        let mut climb = Climb::new(8);
+        let mut tuner = LaneTuner::new(8);
         let rate = |lanes: usize| if lanes <= 2 { lanes as f64 } else { 0.5 };
-        run(&mut climb, rate, 0.0, 2);
-        assert_eq!(climb.active(), 2);
+        run(&mut tuner, rate, 0.0, 2);
+        assert_eq!(tuner.active(), 2);
         let mut windows = Vec::new();
         for window in 0..1000 {
-            windows.push(climb.active());
-            climb.measured(Some(rate(climb.active())), Duration::from_millis(3000 + 20 * window));
+            windows.push(tuner.active());
+            tuner.measured(Some(rate(tuner.active())), Duration::from_millis(3000 + 20 * window));
         }
         let trial = windows.iter().position(|lanes| *lanes == 3).expect("it tries more");
         let crowded = windows[trial..trial + 20].iter().filter(|lanes| **lanes == 3).count();
@@ -357,10 +362,10 @@ mod tests {
             noise in 0.0f64..0.06,
         ) {
             let rate = hill(peak, fall);
-            let mut climb = Climb::new(64);
-            let had = run(&mut climb, &rate, noise, 30);
-            let best = climb.ladder.iter().map(|n| rate(*n)).fold(0.0, f64::max);
-            prop_assert!(rate(climb.ladder[climb.at]) >= 0.9 * best);
+            let mut tuner = LaneTuner::new(64);
+            let had = run(&mut tuner, &rate, noise, 30);
+            let best = tuner.ladder.iter().map(|n| rate(*n)).fold(0.0, f64::max);
+            prop_assert!(rate(tuner.ladder[tuner.at]) >= 0.9 * best);
             prop_assert!(had >= 0.9, "{}", had);
         }
 
@@ -371,8 +376,8 @@ mod tests {
             noise in 0.06f64..0.25,
         ) {
             let rate = hill(peak, fall);
-            let mut climb = Climb::new(64);
-            let had = run(&mut climb, &rate, noise, 60);
+            let mut tuner = LaneTuner::new(64);
+            let had = run(&mut tuner, &rate, noise, 60);
             prop_assert!(had >= 0.8, "{}", had);
         }
 
@@ -381,11 +386,11 @@ mod tests {
             lanes in 1usize..100,
             windows in proptest::collection::vec(proptest::option::of(0.0f64..1e6), 1..300),
         ) {
-            let mut climb = Climb::new(lanes);
+            let mut tuner = LaneTuner::new(lanes);
             for (nth, rate) in windows.into_iter().enumerate() {
-                let active = climb.measured(rate, Duration::from_secs(nth as u64));
+                let active = tuner.measured(rate, Duration::from_secs(nth as u64));
                 prop_assert!((1..=lanes).contains(&active));
-                prop_assert_eq!(active, climb.active());
+                prop_assert_eq!(active, tuner.active());
             }
         }
     }

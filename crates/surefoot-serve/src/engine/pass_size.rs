@@ -1,10 +1,14 @@
-//! How much goes through the model in one pass, found by measuring.
+//! How many tokens go through the model in one pass over texts, found by measuring.
 //!
-//! More in one pass is not always more in a second: on a processor a large pass falls out of the
-//! caches, on a GPU a small one leaves most of it idle. Passes are told apart by the power of two
-//! below their tokens. Of the sizes that there is work for, the largest is taken that none was
-//! clearly faster than. They are tried from the largest down, until they become slow, and the
-//! neighbours of the one that is taken again now and then, so that the choice follows the machine.
+//! A larger pass is not always faster per token: on a CPU it falls out of the caches, on a GPU a
+//! small one leaves most of the device idle. Sizes are grouped by powers of two. Of the sizes for
+//! which there is enough work, the largest is used that no other is clearly faster than. Sizes are
+//! tried from the largest down until they become slow, and the neighbours of the one in use are
+//! tried again now and then, so that the choice follows the machine.
+//!
+//! Why this is not the tuner of lanes (`surefoot_lanes::LaneTuner`): a pass can only be as large as
+//! the texts that wait, so sizes can't be compared in windows of equal load; each size keeps a
+//! running rate instead.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -37,14 +41,14 @@ struct Known {
     look_up: bool,
 }
 
-/// The size of passes over texts.
+/// Chooses the size of passes over texts.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct PassSizeTuner {
     most: usize,
     known: Mutex<Known>,
 }
 
-impl Pace {
+impl PassSizeTuner {
     /// At most `most` tokens a pass, whatever is measured.
     pub(crate) fn new(most: usize) -> Self {
         Self { most, known: Mutex::default() }
@@ -119,18 +123,18 @@ mod tests {
     /// What passes over `count` sequences of `width` tokens settle at on a machine that takes
     /// `seconds` for so many tokens: their tokens, and how many of them a second.
     fn settled(
-        pace: &Pace,
+        tuner: &PassSizeTuner,
         [count, width]: [usize; 2],
         seconds: impl Fn(usize) -> f64,
     ) -> (usize, f64) {
         let (mut tokens, mut time) = (0, 0.0);
         let mut sizes = Vec::new();
         for pass in 0..1000 {
-            let many = pace.how_many(count, width);
+            let many = tuner.how_many(count, width);
             assert!(many >= 1 && many <= count);
             let size = many * width;
             let took = seconds(size);
-            pace.passed(size, Duration::from_secs_f64(took));
+            tuner.passed(size, Duration::from_secs_f64(took));
             if pass >= 200 {
                 tokens += size;
                 time += took;
@@ -147,8 +151,9 @@ mod tests {
     #[test]
     fn where_more_is_better_all_go_that_fit() {
         for [count, width] in SHAPES {
-            let (size, _) =
-                settled(&Pace::new(8192), [count, width], |tokens| 1e-2 + tokens as f64 * 1e-6);
+            let (size, _) = settled(&PassSizeTuner::new(8192), [count, width], |tokens| {
+                1e-2 + tokens as f64 * 1e-6
+            });
             assert_eq!(size, (8192 / width).min(count) * width, "{count} of {width}");
         }
     }
@@ -159,7 +164,7 @@ mod tests {
         let seconds =
             |tokens: usize| tokens as f64 * if tokens < 1024 { 1e-5 } else { 1.5e-5 } + 1e-4;
         for [count, width] in SHAPES {
-            let (size, rate) = settled(&Pace::new(8192), [count, width], seconds);
+            let (size, rate) = settled(&PassSizeTuner::new(8192), [count, width], seconds);
             let all = (8192 / width).min(count);
             let best = (1..=all).map(|many| many * width);
             let best = best.map(|size| size as f64 / seconds(size)).fold(0.0, f64::max);
@@ -170,20 +175,20 @@ mod tests {
 
     #[test]
     fn long_sequences_after_short_ones_go_together_too() {
-        let pace = Pace::new(8192);
+        let tuner = PassSizeTuner::new(8192);
         let seconds = |tokens: usize| 1e-2 + tokens as f64 * 1e-6;
-        settled(&pace, [512, 16], seconds);
-        assert_eq!(settled(&pace, [64, 512], seconds).0, 8192);
+        settled(&tuner, [512, 16], seconds);
+        assert_eq!(settled(&tuner, [64, 512], seconds).0, 8192);
     }
 
     #[test]
     fn small_passes_for_want_of_work_do_not_make_the_others_small() {
-        let pace = Pace::new(4096);
+        let tuner = PassSizeTuner::new(4096);
         let seconds = |tokens: usize| 1e-3 + tokens as f64 * 1e-6;
         for pass in 0..500 {
-            let size = pace.how_many(if pass % 10 == 0 { 256 } else { 1 }, 16) * 16;
-            pace.passed(size, Duration::from_secs_f64(seconds(size)));
+            let size = tuner.how_many(if pass % 10 == 0 { 256 } else { 1 }, 16) * 16;
+            tuner.passed(size, Duration::from_secs_f64(seconds(size)));
         }
-        assert!(settled(&pace, [256, 16], seconds).0 >= 2047);
+        assert!(settled(&tuner, [256, 16], seconds).0 >= 2047);
     }
 }

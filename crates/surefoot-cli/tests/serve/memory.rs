@@ -1,0 +1,96 @@
+//! How much memory a server takes, and what it does with little.
+
+use serde_json::{Value, json};
+
+use crate::served::{Server, fixture, slow_model};
+
+/// The most memory that the server had so far.
+fn peak(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    peak.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
+}
+
+#[test]
+fn memory_is_a_promise_under_load() {
+    let model = slow_model();
+    let allowed: u64 = 128 << 20;
+    let server = Server::start(model.path(), &["--memory", "128MiB", "--context", "256"]);
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let server = &server;
+            scope.spawn(move || {
+                let prompt: Vec<u32> = (0..100 + number * 9).collect();
+                server.complete(json!({"prompt": prompt, "max_tokens": 12}));
+                server.post("/v1/embeddings", json!({"input": prompt})).good();
+            });
+        }
+    });
+    let peak = peak(&server);
+    assert!(peak <= allowed, "{} MiB were used, {} allowed", peak >> 20, allowed >> 20);
+}
+
+#[test]
+fn issue_17_a_prompt_that_is_refused_takes_no_memory() {
+    let server = Server::start(&fixture("gpt2-tiny"), &["--chat-template", "plain"]);
+    server.complete(json!({"prompt": "x".repeat(100), "max_tokens": 2}));
+    let before = peak(&server);
+    let long = "tensor ".repeat(7_500_000 / 7);
+    let ids = vec![1; 4_000_000];
+    let parts: Vec<Value> = vec![json!({"role": "user", "content": ""}); 200_000];
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| {
+                let refused = Some("context_length_exceeded");
+                server.post("/v1/completions", json!({"prompt": long})).is_error(400, refused);
+                server.post("/v1/completions", json!({"prompt": ids})).is_error(400, refused);
+                let many = json!({"input": [long]});
+                server.post("/v1/embeddings", many).is_error(400, refused);
+                let chat = json!({"messages": [{"role": "user", "content": long}]});
+                server.post("/v1/chat/completions", chat).is_error(400, refused);
+                let chat = json!({"messages": parts});
+                server.post("/v1/chat/completions", chat).is_error(400, refused);
+            });
+        }
+    });
+    let more = peak(&server) - before;
+    // One body at a time, and what was read of it: 8 MiB each.
+    assert!(more < 32 << 20, "{} MiB for requests of 8 MB that are refused", more >> 20);
+}
+
+/// The tokens that a prompt of its own gets alone.
+fn alone(server: &Server, number: u32) -> Vec<String> {
+    server.complete(request(number))
+}
+
+fn request(number: u32) -> Value {
+    let prompt: Vec<u32> = (0..20).map(|at| (at * 7 + number * 13) % 90).collect();
+    json!({"prompt": prompt, "max_tokens": 120, "temperature": 0})
+}
+
+/// How many sequences a decoding pass had on average.
+fn mean_batch(server: &Server) -> f64 {
+    server.metric("surefoot_batch_size_sum{engine=\"decode\"}")
+        / server.metric("surefoot_batch_size_count{engine=\"decode\"}").max(1.0)
+}
+
+#[test]
+fn issue_17_memory_is_given_to_sequences_as_they_need_it() {
+    let model = slow_model();
+    let allowed: u64 = 224 << 20;
+    // Not enough for eight sequences of 2,048 tokens, and a pass over a prompt of as many; but these
+    // have 140 tokens.
+    let server = Server::start(model.path(), &["--memory", "224MiB"]);
+    let unlimited = Server::start(model.path(), &[]);
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (server, unlimited) = (&server, &unlimited);
+            scope.spawn(move || {
+                assert_eq!(server.complete(request(number)), alone(unlimited, number));
+            });
+        }
+    });
+    assert!(mean_batch(&server) > 4.0, "{} sequences at once", mean_batch(&server));
+    let peak = peak(&server);
+    assert!(peak <= allowed, "{} MiB were used, {} allowed", peak >> 20, allowed >> 20);
+}

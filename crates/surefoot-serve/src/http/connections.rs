@@ -1,0 +1,319 @@
+//! Accepts connections, limits how many are open, and closes those that send nothing.
+//!
+//! A connection is *waiting* until the head of a request has arrived, *working* until the whole
+//! answer has been sent, and then waiting again. A connection that waits for longer than
+//! [`ConnectionLimits::header_timeout`] is closed. When as many are open as allowed and another one
+//! arrives, the connection that has waited longest is closed to make room, so clients that connect
+//! and say nothing can't lock others out. Working connections are never closed here; while all of
+//! them work, new ones stay in the operating system's queue.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::Request;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+
+/// How long to wait before trying again when nothing can be accepted.
+const RETRY: Duration = Duration::from_millis(50);
+/// File descriptors kept for everything that is not a connection: model files that are opened
+/// again, the journal, the event loop.
+const RESERVED_FILES: usize = 16;
+/// More connections than this help nobody: requests wait in the engine's queue anyway.
+const MOST: usize = 8192;
+
+/// How many connections may be open, and for how long they may be silent.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionLimits {
+    /// Connections that are open at once.
+    pub connections: usize,
+    /// How long a client may take to send the head of its next request.
+    pub header_timeout: Duration,
+}
+
+impl ConnectionLimits {
+    /// As many connections as the limit on open files leaves room for, each silent for at most
+    /// 30 seconds.
+    pub fn of_this_process() -> Self {
+        let connections = file_limit().map_or(MOST, |limit| {
+            limit.saturating_sub(open_files() + RESERVED_FILES).clamp(4, MOST)
+        });
+        Self { connections, header_timeout: Duration::from_secs(30) }
+    }
+}
+
+#[cfg(unix)]
+fn file_limit() -> Option<usize> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
+    usize::try_from(limit).ok()
+}
+
+#[cfg(not(unix))]
+fn file_limit() -> Option<usize> {
+    None
+}
+
+/// The number of files this process has open, where the system tells.
+fn open_files() -> usize {
+    std::fs::read_dir("/dev/fd").map_or(RESERVED_FILES, Iterator::count)
+}
+
+/// All open connections, by number.
+#[derive(Default)]
+struct Connections(Mutex<HashMap<u64, Arc<Connection>>>);
+
+/// One open connection.
+struct Connection {
+    /// Since when it waits; none while it works or is being closed.
+    waiting_since: Mutex<Option<Instant>>,
+    close: Notify,
+}
+
+impl Connection {
+    fn new() -> Self {
+        Self { waiting_since: Mutex::new(Some(Instant::now())), close: Notify::new() }
+    }
+
+    fn set_waiting_since(&self, since: Option<Instant>) {
+        *self.waiting_since.lock().unwrap_or_else(PoisonError::into_inner) = since;
+    }
+
+    fn waiting_since(&self) -> Option<Instant> {
+        *self.waiting_since.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The connection works for as long as this lives.
+struct WorkingConnection(Arc<Connection>);
+
+impl WorkingConnection {
+    fn new(connection: &Arc<Connection>) -> Self {
+        connection.set_waiting_since(None);
+        Self(Arc::clone(connection))
+    }
+}
+
+impl Drop for WorkingConnection {
+    fn drop(&mut self) {
+        self.0.set_waiting_since(Some(Instant::now()));
+    }
+}
+
+impl Connections {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<u64, Arc<Connection>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close_longest_waiting(&self) {
+        let connections = self.lock();
+        let waiting = connections.values().filter_map(|one| Some((one.waiting_since()?, one)));
+        if let Some((_, longest)) = waiting.min_by_key(|(since, _)| *since) {
+            longest.set_waiting_since(None);
+            longest.close.notify_one();
+        }
+    }
+}
+
+/// Answers requests with `router` until `stop` is done and every connection has ended. After
+/// `stop` no connection is accepted, and each one ends with the answer it is sending.
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    limits: ConnectionLimits,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let connections = Arc::new(Connections::default());
+    let (drain, draining) = watch::channel(());
+    let mut tasks = JoinSet::new();
+    let mut stop = std::pin::pin!(stop);
+    let mut number = 0_u64;
+    'accepting: loop {
+        let accepted = tokio::select! {
+            () = &mut stop => break,
+            Some(_) = tasks.join_next() => continue,
+            accepted = listener.accept() => accepted,
+        };
+        let stream = match accepted {
+            Ok((stream, _)) => stream,
+            Err(error) if is_of_one_connection(&error) => continue,
+            Err(_) => {
+                // Most likely too many open files.
+                connections.close_longest_waiting();
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        };
+        while tasks.len() >= limits.connections {
+            connections.close_longest_waiting();
+            tokio::select! {
+                () = &mut stop => break 'accepting,
+                _ = tasks.join_next() => {}
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+        number += 1;
+        let connection = Arc::new(Connection::new());
+        connections.lock().insert(number, Arc::clone(&connection));
+        let (router, connections, draining) =
+            (router.clone(), Arc::clone(&connections), draining.clone());
+        tasks.spawn(async move {
+            talk(stream, router, limits.header_timeout, &connection, draining).await;
+            connections.lock().remove(&number);
+        });
+    }
+    drop((listener, drain));
+    while tasks.join_next().await.is_some() {}
+    Ok(())
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+    )
+}
+
+/// Serves one connection until it ends or is closed to make room.
+async fn talk(
+    stream: TcpStream,
+    router: Router,
+    header_timeout: Duration,
+    connection: &Arc<Connection>,
+    mut draining: watch::Receiver<()>,
+) {
+    // A token should leave when it is there; without this it may wait for the one after it.
+    let _ = stream.set_nodelay(true);
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(|request: Request<Incoming>| {
+        let working = WorkingConnection::new(connection);
+        let answer = router.call(request);
+        async move {
+            let answer = answer.await?;
+            // The frames of the body keep `working` alive until the last one was sent.
+            Ok::<_, Infallible>(answer.map(|body| {
+                Body::new(body.map_frame(move |frame| {
+                    let _working = &working;
+                    frame
+                }))
+            }))
+        }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(header_timeout)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut serving = std::pin::pin!(serving);
+    // What a client did wrong on the way is its own affair; it sees that the connection ends.
+    tokio::select! {
+        _ = &mut serving => return,
+        () = connection.close.notified() => return,
+        // The sender is dropped when the server drains.
+        _ = draining.changed() => serving.as_mut().graceful_shutdown(),
+    }
+    let _ = serving.await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{SocketAddr, TcpStream};
+
+    use super::*;
+    use axum::routing::get;
+    use tokio::sync::oneshot;
+
+    const ASK: &[u8] = b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
+
+    struct Started {
+        address: SocketAddr,
+        stop: oneshot::Sender<()>,
+        serving: tokio::task::JoinHandle<io::Result<()>>,
+        runtime: tokio::runtime::Runtime,
+    }
+
+    /// A server that takes half a second for an answer.
+    fn started(connections: usize, header_timeout: Duration) -> Started {
+        let slow = async || {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            "answered"
+        };
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let router = Router::new().route("/slow", get(slow));
+        let stopped = async move { drop(stopped.await) };
+        let limits = ConnectionLimits { connections, header_timeout };
+        let serving = runtime.spawn(serve(listener, router, limits, stopped));
+        Started { address, stop, serving, runtime }
+    }
+
+    impl Started {
+        fn connect(&self, bytes: &[u8]) -> TcpStream {
+            let mut stream = TcpStream::connect(self.address).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            stream.write_all(bytes).unwrap();
+            stream
+        }
+    }
+
+    /// What comes until the connection ends. A reset ends it too, silence does not.
+    fn rest_of(stream: &mut TcpStream) -> String {
+        let mut bytes = Vec::new();
+        if let Err(error) = stream.read_to_end(&mut bytes) {
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+        }
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn a_connection_that_sends_no_head_is_closed_and_one_that_works_is_not() {
+        let server = started(8, Duration::from_millis(100));
+        let mut silent = server.connect(b"");
+        let mut half = server.connect(b"GET /slow HTTP/1.1\r\nHo");
+        let mut working = server.connect(ASK);
+        assert_eq!(rest_of(&mut silent), "");
+        assert!(!rest_of(&mut half).contains("200 OK"));
+        assert!(rest_of(&mut working).ends_with("answered"));
+    }
+
+    #[test]
+    fn when_all_places_are_taken_the_longest_silent_connection_gives_way() {
+        let server = started(3, Duration::from_secs(600));
+        let mut working = server.connect(ASK);
+        // Until its head has arrived it is one of those that wait.
+        std::thread::sleep(Duration::from_millis(100));
+        let mut silent: Vec<_> = (0..20).map(|_| server.connect(b"")).collect();
+        let mut late = server.connect(ASK);
+        assert!(rest_of(&mut late).ends_with("answered"));
+        assert!(rest_of(&mut working).ends_with("answered"), "it worked, so it stays");
+        assert_eq!(rest_of(&mut silent[0]), "");
+    }
+
+    #[test]
+    fn draining_sends_what_is_on_its_way_and_ends_what_waits() {
+        let server = started(8, Duration::from_secs(600));
+        let mut silent = server.connect(b"");
+        let mut working = server.connect(ASK);
+        std::thread::sleep(Duration::from_millis(100));
+        server.stop.send(()).unwrap();
+        assert!(rest_of(&mut working).ends_with("answered"));
+        assert_eq!(rest_of(&mut silent), "");
+        server.runtime.block_on(server.serving).unwrap().unwrap();
+    }
+}

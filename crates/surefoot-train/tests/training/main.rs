@@ -5,6 +5,7 @@
 mod data;
 mod faults;
 mod harness;
+mod moments;
 mod precision;
 mod resume;
 mod staging;

@@ -99,8 +99,14 @@ def available(name: str) -> int | None:
         module = getattr(torch, device.type)
         if not hasattr(module, "mem_get_info"):
             return None
-        free, _ = module.mem_get_info(device)
-        return free + module.memory_reserved(device) - module.memory_allocated(device)
+        free, whole = module.mem_get_info(device)
+        allocated = module.memory_allocated(device)
+        room = free + module.memory_reserved(device) - allocated
+        fraction = getattr(module, "get_per_process_memory_fraction", None)
+        if fraction is not None:
+            # A budget, ours or the user's, that PyTorch's allocator keeps.
+            room = min(room, int(fraction(device) * whole) - allocated)
+        return max(0, room)
     if device.type == "mps":
         return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
     return None

@@ -102,3 +102,20 @@ def test_other_threads_run_while_one_is_guarded():
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert sorted(results) == [[at + 1, at + 1] for at in range(8)]
+
+
+def test_room_on_a_gpu_is_what_the_budget_of_its_allocator_leaves(monkeypatch):
+    import types
+
+    from surefoot import _devices
+
+    card = types.SimpleNamespace(
+        mem_get_info=lambda device: (100, 140),
+        memory_allocated=lambda device: 10,
+        memory_reserved=lambda device: 20,
+        get_per_process_memory_fraction=lambda device: 0.5,
+    )
+    monkeypatch.setattr(torch, "cuda", card)
+    assert _devices.available("cuda") == 60
+    card.get_per_process_memory_fraction = lambda device: 1.0
+    assert _devices.available("cuda") == 110

@@ -48,7 +48,7 @@ def built_program() -> Path:
         raise SystemExit(f"the program could not be built: cargo ended with {error.returncode}, see above") from error
     for line in done.stdout.splitlines():
         message = json.loads(line)
-        if message.get("reason") == "compiler-artifact" and message.get("executable"):
+        if message.get("executable") and message.get("target", {}).get("kind") == ["bin"]:
             return Path(message["executable"])
     raise SystemExit("cargo built no program called surefoot")
 

@@ -1,4 +1,4 @@
-//! This run against an older one: what got slower beyond the noise.
+//! Compares this run with an older one: which workloads got slower by more than the noise.
 
 use serde::Serialize;
 use surefoot::device::DeviceName;
@@ -7,29 +7,28 @@ use surefoot::place::Dtype;
 use crate::report::{Measured, Ratio, Report};
 use crate::statistics::{self, Pairing};
 
-/// Less than this is not called a change: two runs of the same program on one machine differ by
-/// as much.
+/// A smaller change is not reported: two runs of the same program on one machine differ as much.
 const NOTABLE: f64 = 0.05;
-/// Beyond this factor between its ends an interval says nothing.
+/// An interval whose ends differ by more than this factor is too noisy.
 const WIDE: f64 = 1.5;
 
-/// What became of one variant.
+/// How one variant changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
     /// Slower by more than the noise and 5 %.
     Slower,
-    /// Faster by as much.
+    /// Faster by more than the noise and 5 %.
     Faster,
-    /// As it was.
+    /// No notable change.
     Same,
-    /// The noise hides it.
+    /// The noise is larger than the change.
     TooNoisy,
-    /// It worked then and fails now.
+    /// It worked in the older run and fails in this one.
     Broken,
 }
 
-/// One variant, then and now.
+/// One variant in both runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Line {
     /// The workload.
@@ -38,31 +37,31 @@ pub struct Line {
     pub device: DeviceName,
     /// The precision.
     pub precision: Dtype,
-    /// The median then.
+    /// The median of the older run.
     pub old_ns: f64,
-    /// The median now.
+    /// The median of this run.
     pub new_ns: f64,
-    /// How many times as long it takes now.
+    /// The time of this run divided by that of the older one.
     pub slowdown: Option<Ratio>,
-    /// What that means.
+    /// What that ratio means.
     pub change: Change,
 }
 
-/// Two runs side by side.
+/// The comparison of two runs.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
-    /// What makes the other machine another one; nothing if it is the same.
+    /// In what the machines of the two runs differ; empty if they are the same.
     pub other_machine: Vec<String>,
-    /// The variants that both have.
+    /// The variants that are in both runs.
     pub lines: Vec<Line>,
-    /// How many variants only one of them has.
+    /// How many variants are in one of the runs only.
     pub only_in_one: usize,
-    /// Something to know, if all of it changed alike.
+    /// A remark if nearly all variants changed by the same factor.
     pub note: Option<String>,
 }
 
 impl Comparison {
-    /// What got slower or broke.
+    /// The variants that got slower or fail now.
     pub fn regressions(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter().filter(|line| matches!(line.change, Change::Slower | Change::Broken))
     }
@@ -88,8 +87,8 @@ pub fn compare(new: &Report, old: &Report) -> Comparison {
     Comparison { other_machine: new.machine.differences(&old.machine), lines, only_in_one, note }
 }
 
-/// Whether both are the same work of the same size on the same device in the same precision. One
-/// that failed doesn't say its size.
+/// Whether both are the same work of the same size on the same device in the same precision. The
+/// size of a variant that failed is unknown.
 fn is_same_work(a: &Measured, b: &Measured) -> bool {
     a.key() == b.key() && (a.what == b.what || a.what.is_empty() || b.what.is_empty())
 }
@@ -120,7 +119,7 @@ fn judge(slowdown: &Ratio) -> Change {
     }
 }
 
-/// If everything is slower by about the same factor, it is rather the machine.
+/// If everything is slower by about the same factor, the machine is the likely cause.
 fn drift(lines: &[Line]) -> Option<String> {
     let ratios: Vec<f64> =
         lines.iter().filter_map(|line| line.slowdown.map(|ratio| ratio.value)).collect();

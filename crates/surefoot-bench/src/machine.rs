@@ -1,19 +1,19 @@
-//! The machine that was measured, so that another one's figures are not taken for this one's.
+//! The machine that was measured, so that results of different machines are not compared.
 
 use serde::{Deserialize, Serialize};
 use surefoot::device::memory::host_memory;
 use surefoot::device::{DeviceKind, DeviceName, OpenDevice};
 
-/// A machine, as far as its speed depends on it.
+/// The properties of a machine that its speed depends on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
     /// The operating system.
     pub os: String,
     /// The processor's architecture.
     pub arch: String,
-    /// Threads that run at once.
+    /// Hardware threads.
     pub cores: usize,
-    /// All of its memory in bytes.
+    /// Main memory in bytes.
     pub memory: u64,
     /// The devices that were measured.
     pub devices: Vec<Device>,
@@ -22,13 +22,13 @@ pub struct Machine {
 /// A device of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Device {
-    /// What it is called in `--device`.
+    /// Its name in `--device`.
     pub name: DeviceName,
-    /// The hardware's own name.
+    /// The name of the hardware.
     pub label: String,
-    /// What sort of hardware it is.
+    /// The kind of hardware.
     pub kind: DeviceKind,
-    /// The API it is reached through, with its driver.
+    /// The API and driver that it is used through.
     pub driver: String,
 }
 
@@ -50,8 +50,8 @@ impl Machine {
         }
     }
 
-    /// What makes `other` another machine. Its memory may differ by what the system keeps, and a
-    /// device that is only on one side is not compared.
+    /// In what `other` differs from this machine. Memory is not compared, because the total depends
+    /// on what the system reserves; nor is a device that only one of them has.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = Vec::new();
         let mut differ = |what: &str, mine: String, theirs: String| {
@@ -94,13 +94,13 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_is_itself_even_with_other_memory_left() {
+    fn a_different_amount_of_memory_is_not_a_different_machine() {
         let other = Machine { memory: 1 << 33, ..machine() };
         assert!(machine().differences(&other).is_empty());
     }
 
     #[test]
-    fn another_processor_or_count_of_cores_is_another_machine() {
+    fn another_processor_or_number_of_cores_is_a_different_machine() {
         let mut other = machine();
         other.devices[0].label = "B, 4 cores".into();
         other.cores = 4;

@@ -1,8 +1,8 @@
-//! Running variants in turns.
+//! Measures variants in turns.
 //!
-//! For each workload every variant is prepared and warmed up, which is timed apart. Then come
-//! rounds: in each, every variant gives one sample, in an order that turns from round to round.
-//! A workload ends when its time is used up, but not before a few rounds.
+//! For each workload every variant is prepared and warmed up, which is timed separately. Then come
+//! rounds: in each, every variant gives one sample, in an order that rotates from round to round.
+//! A workload ends when its time is used up, but not before a minimum number of rounds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -18,33 +18,33 @@ use crate::statistics::{self, CONFIDENCE, Pairing};
 use crate::workload::{Amount, Job, Workload};
 use crate::{peak, verdict};
 
-/// Samples shorter than this say more about the clock; short work is repeated.
+/// Shorter samples would measure mostly the clock: short work is repeated until a sample takes as long.
 const SAMPLE: Duration = Duration::from_millis(5);
 const MOST_REPEATS: f64 = 256.0;
 const MOST_ROUNDS: usize = 61;
-/// Warming up ends when two runs agree this well, or after [`WARM_TIME`].
+/// The warm-up ends when two runs differ by less than this share, or after [`WARM_TIME`].
 const AGREE: f64 = 0.1;
 const WARM_TIME: Duration = Duration::from_millis(400);
 
 /// What to measure.
 #[derive(Clone)]
 pub struct Settings {
-    /// Where.
+    /// The devices.
     pub devices: Vec<Arc<OpenDevice>>,
-    /// In what.
+    /// The precisions.
     pub precisions: Vec<Dtype>,
-    /// Which work.
+    /// The workloads.
     pub workloads: Vec<Workload>,
-    /// The time for one workload, all its variants together.
+    /// The time for one workload, all its variants included.
     pub time_each: Duration,
-    /// At least so many rounds, whatever they take.
+    /// The minimum number of rounds, whatever they take.
     pub least_rounds: usize,
-    /// Whether this is a short look.
+    /// Whether this is a short measurement.
     pub quick: bool,
 }
 
 impl Settings {
-    /// A whole measurement of the usual work.
+    /// A full measurement of the built-in workloads.
     pub fn new(devices: Vec<Arc<OpenDevice>>) -> Self {
         Self {
             devices,
@@ -56,7 +56,7 @@ impl Settings {
         }
     }
 
-    /// A short look: the same work, fewer rounds.
+    /// A short measurement: the same workloads, fewer rounds.
     #[must_use]
     pub fn quick(mut self) -> Self {
         self.time_each = Duration::from_millis(600);
@@ -66,17 +66,17 @@ impl Settings {
     }
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Clone, Debug)]
 pub enum Progress<'a> {
-    /// A device's peaks are measured.
+    /// The peak rates of a device are measured.
     Peak {
         /// The device.
         device: DeviceName,
         /// The precision.
         precision: Dtype,
     },
-    /// A workload begins.
+    /// A workload starts.
     Begun {
         /// Its name.
         workload: &'a str,
@@ -120,7 +120,7 @@ struct Variant {
     why: Option<String>,
 }
 
-/// Measures everything and says what it means.
+/// Measures everything and gives the report with its verdicts.
 pub fn run(settings: &Settings, tell: &mut dyn FnMut(&Progress<'_>)) -> Report {
     let started = Instant::now();
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
@@ -136,7 +136,7 @@ pub fn run(settings: &Settings, tell: &mut dyn FnMut(&Progress<'_>)) -> Report {
         finished.iter().for_each(|measured| tell(&Progress::Done(measured)));
         results.extend(finished);
     }
-    // Only now is it known how fast each device can be.
+    // The best rate of each device is known only now.
     for (result, amount) in results.iter_mut().zip(&amounts) {
         result.share_of_peak = share_of_peak(result, amount, &peaks);
     }
@@ -200,7 +200,8 @@ fn measure(
             variants.push(Variant::prepare(workload, device, precision, settings.time_each));
         }
     }
-    // Warming up has used some of the time; a slow compiler shall not take all of it.
+    // The warm-up has used some of the time; at least half is left for the rounds, however slow the
+    // compiler was.
     let left = settings.time_each.saturating_sub(started.elapsed()).max(settings.time_each / 2);
     let begun = Instant::now();
     let count = variants.len().max(1);
@@ -278,7 +279,7 @@ impl Variant {
         self.job = None;
     }
 
-    /// Takes one sample, unless the variant has failed.
+    /// Takes one sample, unless the variant has failed before.
     fn sample(&mut self) {
         let (repeats, Some(job)) = (self.repeats, &mut self.job) else { return };
         let started = Instant::now();
@@ -291,13 +292,13 @@ impl Variant {
     }
 }
 
-/// A few rounds of such runs would take far longer than anyone waits.
+/// Whether a few rounds of such runs would take far longer than the time for the workload.
 fn is_too_slow(seconds: f64, time_each: Duration) -> bool {
     seconds > 2.0 * time_each.as_secs_f64().max(1.0)
 }
 
-/// Runs until two runs agree; gives what that took and the seconds of the last run. The first
-/// run compiles, so only the second can be too slow.
+/// Runs until two runs agree; gives what that took and the seconds of the last run. The first run
+/// compiles kernels, so it doesn't count as too slow.
 fn warm_up(
     job: &mut dyn Job,
     started: Instant,
@@ -328,7 +329,7 @@ fn warm_up(
     Ok((warm_up, last))
 }
 
-/// A workload may do better than what was taken for the peak.
+/// A workload may reach a higher rate than the one measured as the peak.
 fn raise_peaks(peaks: &mut [Peak], variants: &[Variant]) {
     for variant in variants {
         let fastest = variant.times.iter().copied().fold(f64::INFINITY, f64::min);
@@ -349,7 +350,7 @@ fn raise_peaks(peaks: &mut [Peak], variants: &[Variant]) {
     }
 }
 
-/// The share of the device's best rate: of products if they are what limits, else of memory.
+/// The share of the device's best rate: of matrix products if they are the limit, else of memory.
 fn share_of_peak(result: &Measured, amount: &Amount, peaks: &[Peak]) -> Option<f64> {
     if !result.is_measured() {
         return None;
@@ -409,7 +410,7 @@ mod tests {
     use surefoot::device::open;
 
     #[test]
-    fn the_cpu_is_measured_in_turns_and_its_warm_up_apart() {
+    fn the_cpu_is_measured_in_turns_and_its_warm_up_separately() {
         let cpu = open(DeviceName::CPU).expect("the CPU opens");
         let settings = Settings {
             workloads: vec![Workload::Attention, Workload::CopyToHost],

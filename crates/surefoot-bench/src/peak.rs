@@ -1,6 +1,6 @@
-//! The best rates a device shows: large products for its arithmetic, and for its memory one
-//! addition over much of it or a row by a large matrix. What a workload reaches is a share of
-//! these.
+//! The best rates of a device: large matrix products for its arithmetic, and for its memory an
+//! element-wise addition or the product of a row and a large matrix. Workloads are reported as a share
+//! of these.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const SIZES: [usize; 5] = [512, 1024, 2048, 4096, 8192];
 /// Runs of each size; the best one counts.
 const RUNS: u32 = 3;
 
-/// Measures a device in a precision. A size is the last one if its run takes `longest`.
+/// Measures a device in a precision. Sizes grow until one run takes `longest`.
 pub(crate) fn measure(device: &OpenDevice, precision: Dtype, longest: Duration) -> Peak {
     let mut peak = Peak { device: device.name(), precision, flops: None, size: 0, bandwidth: None };
     for size in SIZES {
@@ -45,7 +45,7 @@ pub(crate) fn measure(device: &OpenDevice, precision: Dtype, longest: Duration) 
     peak
 }
 
-/// Bytes in a second.
+/// Bytes per second.
 fn rate(prepare: impl FnOnce() -> Box<dyn Job>) -> Option<f64> {
     let (seconds, bytes) = best(prepare).ok()?;
     Some(bytes? / seconds)

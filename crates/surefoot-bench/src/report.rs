@@ -1,4 +1,4 @@
-//! What a run of the benchmark found, as `--json` prints it and `--compare` reads it.
+//! The result of a benchmark run, as `--json` prints it and `--compare` reads it.
 
 use serde::{Deserialize, Serialize};
 use surefoot::device::DeviceName;
@@ -6,48 +6,48 @@ use surefoot::place::Dtype;
 
 use crate::machine::Machine;
 
-/// The version of the form that this build writes.
+/// The version of the format that this build writes.
 pub(crate) const VERSION: u32 = 1;
 
-/// One run.
+/// The result of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    /// The version of this form.
+    /// The version of this format.
     pub surefoot_bench: u32,
-    /// The program that measured.
+    /// The program and version that measured.
     pub program: String,
-    /// When it began: seconds since 1970.
+    /// When it started: seconds since 1970.
     pub time: u64,
     /// How long it took.
     pub seconds: f64,
-    /// Whether it was a short look.
+    /// Whether it was a short measurement (`--quick`).
     pub quick: bool,
-    /// Where it ran.
+    /// The machine.
     pub machine: Machine,
-    /// How sure all intervals are.
+    /// The confidence level of all intervals.
     pub confidence: f64,
-    /// The best rates that devices showed.
+    /// The best rates of each device.
     pub peaks: Vec<Peak>,
     /// Every variant of every workload.
     pub results: Vec<Measured>,
-    /// What each workload's results mean.
+    /// The verdict on each workload.
     pub verdicts: Vec<Verdict>,
-    /// What all of it means.
+    /// The verdicts in one or two sentences.
     pub summary: String,
 }
 
-/// The best rates that a device showed in this run.
+/// The best rates that a device reached in this run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Peak {
     /// The device.
     pub device: DeviceName,
     /// The precision.
     pub precision: Dtype,
-    /// Products: operations in a second.
+    /// Matrix products: floating-point operations per second.
     pub flops: Option<f64>,
-    /// The size of the square matrices that gave it.
+    /// The size of the square matrices that reached it.
     pub size: usize,
-    /// Memory: bytes read and written in a second.
+    /// Memory: bytes read and written per second.
     pub bandwidth: Option<f64>,
 }
 
@@ -56,36 +56,36 @@ pub struct Peak {
 pub struct Measured {
     /// The workload's name.
     pub workload: String,
-    /// What exactly is run.
+    /// A description of what is run.
     pub what: String,
-    /// Where.
+    /// The device.
     pub device: DeviceName,
-    /// In what.
+    /// The precision.
     pub precision: Dtype,
-    /// Whether there are figures.
+    /// Whether it was measured.
     pub status: Status,
-    /// Why there are none.
+    /// Why it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
     /// The first runs, which compile and allocate.
     pub warm_up: WarmUp,
     /// How often the work is repeated in one sample.
     pub repeats: u32,
-    /// Nanoseconds of one piece of work in each round.
+    /// Nanoseconds of one run in each round.
     pub times_ns: Vec<f64>,
-    /// Half of the samples took at most this.
+    /// The median of the samples.
     pub median_ns: f64,
-    /// Where the true median is, as surely as `confidence` says.
+    /// The confidence interval of the median.
     pub interval: Interval,
-    /// 95 % of the samples took at most this.
+    /// The 95th percentile of the samples.
     pub p95_ns: f64,
-    /// Work in a second.
+    /// Work per second.
     pub throughput: Throughput,
     /// The share of the device's measured peak.
     pub share_of_peak: Option<f64>,
-    /// Bytes that the work added to what was in use.
+    /// Bytes of device memory that the workload uses.
     pub memory: u64,
-    /// How many times as fast as the CPU in fp32.
+    /// Speed relative to the CPU in fp32.
     pub speed_to_cpu: Option<Ratio>,
 }
 
@@ -93,9 +93,9 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// There are figures.
+    /// It was measured.
     Measured,
-    /// The device doesn't do this.
+    /// The device doesn't support it, or it is too slow to measure.
     Skipped,
     /// It failed.
     Failed,
@@ -104,15 +104,15 @@ pub enum Status {
 /// The runs before the samples.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct WarmUp {
-    /// The very first run.
+    /// The first run.
     pub first_ns: f64,
-    /// All of them together, making the work's data included.
+    /// All of them, including the creation of the input data.
     pub total_ns: f64,
-    /// How many.
+    /// The number of runs.
     pub runs: u32,
 }
 
-/// From a low to a high value.
+/// A confidence interval.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Interval {
     /// The low end.
@@ -121,7 +121,7 @@ pub struct Interval {
     pub high: f64,
 }
 
-/// A ratio and how surely.
+/// A ratio with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ratio {
     /// The ratio of the medians.
@@ -132,23 +132,23 @@ pub struct Ratio {
     pub high: f64,
 }
 
-/// Work in a second.
+/// Work per second.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Throughput {
-    /// How much.
+    /// The amount.
     pub value: f64,
-    /// Of what.
+    /// Its unit.
     pub unit: String,
 }
 
-/// What a workload's results mean.
+/// The verdict on one workload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Verdict {
     /// The workload.
     pub workload: String,
-    /// In words.
+    /// The verdict as text.
     pub text: String,
-    /// The fastest variant, if the noise lets it be told.
+    /// The fastest variant, unless the results are too noisy to tell.
     pub best: Option<(DeviceName, Dtype)>,
 }
 
@@ -158,12 +158,12 @@ impl Measured {
         (self.interval.high - self.interval.low) / 2.0 / self.median_ns
     }
 
-    /// What tells this variant from others.
+    /// What identifies this variant.
     pub fn key(&self) -> (&str, DeviceName, Dtype) {
         (&self.workload, self.device, self.precision)
     }
 
-    /// Whether there are figures.
+    /// Whether it was measured.
     pub fn is_measured(&self) -> bool {
         self.status == Status::Measured
     }

@@ -1,12 +1,12 @@
-//! What samples say and how surely: medians with intervals that hold for any distribution.
+//! Medians and ratios of samples, with confidence intervals that hold for any distribution.
 
-/// How sure intervals are.
+/// The confidence level of all intervals.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// Resamples of a bootstrap.
+/// The number of bootstrap resamples.
 const RESAMPLES: usize = 2000;
 
-/// The median; the mean of the two in the middle if the count is even. NaN of nothing.
+/// The median; the mean of the two middle values if the count is even. NaN without samples.
 pub fn median(samples: &[f64]) -> f64 {
     let sorted = sorted(samples);
     match sorted.len() {
@@ -16,16 +16,16 @@ pub fn median(samples: &[f64]) -> f64 {
     }
 }
 
-/// The value that a `share` of the samples doesn't exceed, by nearest rank. NaN of nothing.
+/// The quantile `share` by nearest rank. NaN without samples.
 pub fn quantile(samples: &[f64], share: f64) -> f64 {
     let sorted = sorted(samples);
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// An interval that holds the true median with at least [`CONFIDENCE`], whatever the
-/// distribution: two order statistics. Below six samples no two are that sure; then it is the
-/// least and the most.
+/// A confidence interval of the true median at level [`CONFIDENCE`], whatever the distribution: two
+/// order statistics. Fewer than six samples do not reach that level; then it is their minimum and
+/// maximum.
 pub fn median_interval(samples: &[f64]) -> (f64, f64) {
     let sorted = sorted(samples);
     let n = sorted.len();
@@ -54,15 +54,15 @@ fn binomial_half(n: usize, k: usize) -> f64 {
 /// How two sets of samples are related.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pairing {
-    /// Samples of the same number were taken in the same round.
+    /// Samples with the same index were taken in the same round.
     Rounds,
-    /// They come from two runs.
+    /// The samples come from different runs.
     None,
 }
 
-/// The ratio of the medians of `a` and `b`, with an interval by bootstrap: rounds are drawn
-/// again if they are shared, else each side on its own. With few samples, where a bootstrap is
-/// too sure of itself, the interval is that of the extremes.
+/// The ratio of the medians of `a` and `b`, with a bootstrap interval: whole rounds are resampled if
+/// they are shared, else each side on its own. With fewer than six samples, for which a bootstrap
+/// interval is too narrow, the interval is that of the extremes.
 pub fn ratio(a: &[f64], b: &[f64], pairing: Pairing) -> (f64, f64, f64) {
     let value = median(a) / median(b);
     if a.len() < 6 || b.len() < 6 {
@@ -70,12 +70,13 @@ pub fn ratio(a: &[f64], b: &[f64], pairing: Pairing) -> (f64, f64, f64) {
         let most = |samples: &[f64]| samples.iter().copied().fold(0.0, f64::max);
         return (value, least(a) / most(b), most(a) / least(b));
     }
-    let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
+    // A fixed seed, so that the same samples always give the same interval.
+    let mut random = fastrand::Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     let rounds = a.len().min(b.len());
     let mut found: Vec<f64> = (0..RESAMPLES)
         .map(|_| match pairing {
             Pairing::Rounds => {
-                let drawn: Vec<usize> = (0..rounds).map(|_| dice.below(rounds)).collect();
+                let drawn: Vec<usize> = (0..rounds).map(|_| random.usize(..rounds)).collect();
                 let of = |samples: &[f64]| {
                     median(&drawn.iter().map(|round| samples[*round]).collect::<Vec<_>>())
                 };
@@ -83,8 +84,9 @@ pub fn ratio(a: &[f64], b: &[f64], pairing: Pairing) -> (f64, f64, f64) {
             }
             Pairing::None => {
                 let mut of = |samples: &[f64]| {
-                    let drawn: Vec<f64> =
-                        (0..samples.len()).map(|_| samples[dice.below(samples.len())]).collect();
+                    let drawn: Vec<f64> = (0..samples.len())
+                        .map(|_| samples[random.usize(..samples.len())])
+                        .collect();
                     median(&drawn)
                 };
                 of(a) / of(b)
@@ -103,25 +105,13 @@ fn sorted(samples: &[f64]) -> Vec<f64> {
     sorted
 }
 
-/// Numbers for resampling: the same in every run, so that a report can be made again.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, bound: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        ((u128::from(self.0) * bound as u128) >> 64) as usize
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     #[test]
-    fn medians_and_quantiles_of_few_samples_are_those_of_the_books() {
+    fn medians_and_quantiles_of_few_samples_are_the_textbook_values() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan() && quantile(&[], 0.5).is_nan());
@@ -131,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_of_a_median_is_that_of_the_tables() {
+    fn the_interval_of_a_median_is_that_of_sign_test_tables() {
         let of = |n: u32| median_interval(&(1..=n).map(f64::from).collect::<Vec<_>>());
         // Ranks for 95 %, as tables of the sign test give them.
         assert_eq!(of(6), (1.0, 6.0));
@@ -141,14 +131,12 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_holds_the_median_as_often_as_it_says() {
-        let mut dice = Dice(7);
+    fn the_interval_covers_the_true_median_as_often_as_it_claims() {
+        let mut random = fastrand::Rng::with_seed(7);
         let mut held = 0;
         for _ in 0..4000 {
             // Skewed, as times are: the true median of u³ is 1/8.
-            let samples: Vec<f64> = (0..15)
-                .map(|_| (dice.below(1 << 20) as f64 / f64::from(1 << 20)).powi(3))
-                .collect();
+            let samples: Vec<f64> = (0..15).map(|_| random.f64().powi(3)).collect();
             let (low, high) = median_interval(&samples);
             held += usize::from((low..=high).contains(&0.125));
         }
@@ -156,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_rounds_cancel_what_slows_both() {
+    fn shared_rounds_cancel_load_that_slows_both_sides() {
         // Each round is slow or fast for both; b takes half of a.
         let slow: Vec<f64> = (0..20).map(|round| 1.0 + f64::from(round % 5)).collect();
         let a: Vec<f64> = slow.iter().map(|s| 2.0 * s).collect();
@@ -168,21 +156,21 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_interval_holds_the_samples_median(samples in prop::collection::vec(0.1f64..1e9, 1..60)) {
+        fn an_interval_contains_the_median_of_its_samples(samples in prop::collection::vec(0.1f64..1e9, 1..60)) {
             let (low, high) = median_interval(&samples);
             let middle = median(&samples);
             prop_assert!(low <= middle && middle <= high);
         }
 
         #[test]
-        fn a_ratio_lies_in_its_interval_and_turns_over(
+        fn a_ratio_lies_in_its_interval_and_inverts_with_swapped_sides(
             a in prop::collection::vec(0.5f64..2.0, 6..20),
             b in prop::collection::vec(0.5f64..2.0, 6..20),
         ) {
             let (value, low, high) = ratio(&a, &b, Pairing::None);
             prop_assert!(low <= value && value <= high);
-            let (turned, ..) = ratio(&b, &a, Pairing::None);
-            prop_assert!((value * turned - 1.0).abs() < 1e-9);
+            let (inverse, ..) = ratio(&b, &a, Pairing::None);
+            prop_assert!((value * inverse - 1.0).abs() < 1e-9);
         }
     }
 }

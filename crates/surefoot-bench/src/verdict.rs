@@ -1,5 +1,5 @@
-//! What the figures mean, in words: whether a device is faster than the CPU, whether less
-//! precision pays, and when the noise doesn't let it be told.
+//! The results in words: whether a device is faster than the CPU, whether a lower precision is worth
+//! it, and when the noise is too large to tell.
 
 use surefoot::device::{DeviceKind, DeviceName};
 use surefoot::place::Dtype;
@@ -7,32 +7,32 @@ use surefoot::place::Dtype;
 use crate::report::{Measured, Ratio, Report, Verdict};
 use crate::statistics::{self, Pairing};
 
-/// Ratios within this of 1 make no difference to anyone.
+/// Ratios closer to 1 than this count as the same speed.
 const SAME: f64 = 0.05;
-/// An interval whose ends differ by more than this factor says nothing.
+/// An interval whose ends differ by more than this factor is too noisy.
 const WIDE: f64 = 1.5;
 
-/// What a ratio says.
+/// What the interval of a ratio of speeds shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Says {
-    /// Surely faster.
+pub enum SpeedDifference {
+    /// Faster: the whole interval is above the threshold.
     Faster,
-    /// Surely slower.
+    /// Slower: the whole interval is below the threshold.
     Slower,
-    /// As fast, give or take what nobody notices.
+    /// The same speed, within the threshold.
     Same,
-    /// The noise is larger than what is asked.
+    /// The interval is too wide to tell.
     TooNoisy,
 }
 
-/// What a ratio of speeds says.
-pub fn judge(ratio: &Ratio) -> Says {
+/// Judges a ratio of speeds by its interval.
+pub fn judge(ratio: &Ratio) -> SpeedDifference {
     match (ratio.low, ratio.high) {
-        (low, high) if !(low.is_finite() && high.is_finite()) => Says::TooNoisy,
-        (low, _) if low > 1.0 + SAME => Says::Faster,
-        (_, high) if high < 1.0 - SAME => Says::Slower,
-        (low, high) if low >= 1.0 - 2.0 * SAME && high <= 1.0 + 2.0 * SAME => Says::Same,
-        _ => Says::TooNoisy,
+        (low, high) if !(low.is_finite() && high.is_finite()) => SpeedDifference::TooNoisy,
+        (low, _) if low > 1.0 + SAME => SpeedDifference::Faster,
+        (_, high) if high < 1.0 - SAME => SpeedDifference::Slower,
+        (low, high) if low >= 1.0 - 2.0 * SAME && high <= 1.0 + 2.0 * SAME => SpeedDifference::Same,
+        _ => SpeedDifference::TooNoisy,
     }
 }
 
@@ -50,10 +50,13 @@ pub fn all(report: &Report) -> Vec<Verdict> {
 fn of_workload(report: &Report, workload: &str) -> Verdict {
     let measured: Vec<&Measured> =
         report.of(workload).filter(|result| result.is_measured()).collect();
-    let mut said = Vec::new();
+    let mut sentences = Vec::new();
     if measured.is_empty() {
         let why = report.of(workload).find_map(|result| result.why.clone());
-        said.push(format!("Not measured: {}.", why.unwrap_or_else(|| "no device does it".into())));
+        sentences.push(format!(
+            "Not measured: {}.",
+            why.unwrap_or_else(|| "no device supports it".into())
+        ));
     }
     let mut devices: Vec<DeviceName> = Vec::new();
     for result in &measured {
@@ -69,29 +72,29 @@ fn of_workload(report: &Report, workload: &str) -> Verdict {
         if *device != DeviceName::CPU
             && let Some(ratio) = &full.speed_to_cpu
         {
-            said.push(against_cpu(full, ratio));
+            sentences.push(against_cpu(full, ratio));
         }
         for half in [Dtype::F16, Dtype::BF16].into_iter().filter_map(on) {
-            said.push(less_precision(report, full, half));
+            sentences.push(less_precision(report, full, half));
         }
     }
     let best = best(&measured);
     match best {
-        Some(best) if measured.len() > 1 => said.insert(
+        Some(best) if measured.len() > 1 => sentences.insert(
             0,
             format!("Fastest: {} {}, {}.", best.device, best.precision, time(best.median_ns)),
         ),
         None if measured.len() > 1 => {
-            said.insert(0, "Too noisy to say which is fastest.".to_owned());
+            sentences.insert(0, "Too noisy to say which is fastest.".to_owned());
         }
         _ => {}
     }
     if let [only] = measured[..] {
-        said.push(format!("{} {}: {}.", only.device, only.precision, time(only.median_ns)));
+        sentences.push(format!("{} {}: {}.", only.device, only.precision, time(only.median_ns)));
     }
     Verdict {
         workload: workload.to_owned(),
-        text: said.join(" "),
+        text: sentences.join(" "),
         best: best.map(|best| (best.device, best.precision)),
     }
 }
@@ -99,8 +102,8 @@ fn of_workload(report: &Report, workload: &str) -> Verdict {
 fn against_cpu(full: &Measured, ratio: &Ratio) -> String {
     let who = format!("{} fp32", full.device);
     match judge(ratio) {
-        Says::Faster => format!("{who} is {} for this.", times(ratio, "cpu")),
-        Says::Slower => format!(
+        SpeedDifference::Faster => format!("{who} is {} for this.", times(ratio, "cpu")),
+        SpeedDifference::Slower => format!(
             "{who} is slower, {}{}.",
             times(ratio, "cpu"),
             match full.share_of_peak {
@@ -113,8 +116,8 @@ fn against_cpu(full: &Measured, ratio: &Ratio) -> String {
                 _ => String::new(),
             }
         ),
-        Says::Same => format!("{who} is as fast as cpu."),
-        Says::TooNoisy => format!("{who}: too noisy to say, {}.", times(ratio, "cpu")),
+        SpeedDifference::Same => format!("{who} is as fast as cpu."),
+        SpeedDifference::TooNoisy => format!("{who}: too noisy to say, {}.", times(ratio, "cpu")),
     }
 }
 
@@ -123,8 +126,10 @@ fn less_precision(report: &Report, full: &Measured, half: &Measured) -> String {
     let ratio = Ratio { value, low, high };
     let (device, precision) = (half.device, half.precision);
     match judge(&ratio) {
-        Says::Faster => format!("{precision} pays on {device}: {}.", times(&ratio, "fp32")),
-        Says::TooNoisy if high / low > WIDE || value > 1.0 => {
+        SpeedDifference::Faster => {
+            format!("{precision} is worth it on {device}: {}.", times(&ratio, "fp32"))
+        }
+        SpeedDifference::TooNoisy if high / low > WIDE || value > 1.0 => {
             format!("{precision} on {device}: too noisy to say, {}.", times(&ratio, "fp32"))
         }
         _ => format!(
@@ -138,7 +143,7 @@ fn less_precision(report: &Report, full: &Measured, half: &Measured) -> String {
 fn why_not_worth_it(report: &Report, full: &Measured, half: &Measured) -> String {
     let kind = report.machine.devices.iter().find(|d| d.name == half.device).map(|d| d.kind);
     if let Some(DeviceKind::Cpu | DeviceKind::SoftwareGpu) = kind {
-        return format!("the processor converts {} to fp32 and back", half.precision);
+        return format!("the CPU converts {} to fp32 and back", half.precision);
     }
     let flops = |precision| report.peak(half.device, precision).and_then(|peak| peak.flops);
     match (flops(half.precision), flops(Dtype::F32), full.share_of_peak) {
@@ -146,15 +151,15 @@ fn why_not_worth_it(report: &Report, full: &Measured, half: &Measured) -> String
             format!("this device multiplies no faster in {}", half.precision)
         }
         (_, _, Some(share)) if share < 0.2 => format!(
-            "products are only a small part of this work ({} of the peak) and the rest stays as it \
-             is",
+            "matrix products are only a small part of this work ({} of the peak) and the rest is not \
+             faster",
             percent(share)
         ),
-        _ => "converting takes as long as it saves".to_owned(),
+        _ => "conversions take as long as the products save".to_owned(),
     }
 }
 
-/// The fastest, if it surely is.
+/// The fastest, if it is faster than every other beyond the noise.
 fn best<'a>(measured: &[&'a Measured]) -> Option<&'a Measured> {
     let fastest = *measured.iter().min_by(|a, b| a.median_ns.total_cmp(&b.median_ns))?;
     let is_sure = measured.iter().filter(|other| other.key() != fastest.key()).all(|other| {
@@ -164,7 +169,7 @@ fn best<'a>(measured: &[&'a Measured]) -> Option<&'a Measured> {
     is_sure.then_some(fastest)
 }
 
-/// The whole report in a sentence or two.
+/// A summary of the whole report in one or two sentences.
 pub fn summary(report: &Report) -> String {
     let compared: Vec<&Verdict> = report
         .verdicts
@@ -180,7 +185,7 @@ pub fn summary(report: &Report) -> String {
     }
     wins.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let Some(((device, precision), count)) = wins.first() else {
-        return "Nothing could be told apart: too noisy, or only one way to run it.".to_owned();
+        return "No clear winner: too noisy, or there is only one variant.".to_owned();
     };
     let noisy = compared.iter().filter(|verdict| verdict.best.is_none()).count();
     let noisy = match noisy {
@@ -195,7 +200,7 @@ pub fn summary(report: &Report) -> String {
     )
 }
 
-/// A ratio to something as people say it, with its interval.
+/// A ratio with its interval, as text.
 pub fn times(ratio: &Ratio, of: &str) -> String {
     format!("{}× {of} ({} to {})", three(ratio.value), three(ratio.low), three(ratio.high))
 }
@@ -240,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_says_something_only_beyond_its_interval() {
+    fn a_ratio_is_judged_by_its_whole_interval() {
         let of = |low, high| judge(&Ratio { value: 1.0, low, high });
-        assert_eq!(of(1.2, 2.0), Says::Faster);
-        assert_eq!(of(0.3, 0.9), Says::Slower);
-        assert_eq!(of(0.98, 1.03), Says::Same);
-        assert_eq!(of(0.8, 1.4), Says::TooNoisy);
-        assert_eq!(of(1.01, 1.6), Says::TooNoisy);
-        assert_eq!(of(0.0, f64::INFINITY), Says::TooNoisy);
+        assert_eq!(of(1.2, 2.0), SpeedDifference::Faster);
+        assert_eq!(of(0.3, 0.9), SpeedDifference::Slower);
+        assert_eq!(of(0.98, 1.03), SpeedDifference::Same);
+        assert_eq!(of(0.8, 1.4), SpeedDifference::TooNoisy);
+        assert_eq!(of(1.01, 1.6), SpeedDifference::TooNoisy);
+        assert_eq!(of(0.0, f64::INFINITY), SpeedDifference::TooNoisy);
     }
 
     #[test]
@@ -260,9 +265,8 @@ mod tests {
         ]);
         assert!(text.starts_with("Fastest: gpu fp16"), "{text}");
         assert!(text.contains("gpu fp32 is 2.0× cpu (2.0 to 2.0) for this."), "{text}");
-        assert!(text.contains("fp16 pays on gpu: 2.0× fp32"), "{text}");
-        let useless =
-            "fp16 isn't worth it on cpu, 0.50× fp32 (0.50 to 0.50), because the processor";
+        assert!(text.contains("fp16 is worth it on gpu: 2.0× fp32"), "{text}");
+        let useless = "fp16 isn't worth it on cpu, 0.50× fp32 (0.50 to 0.50), because the CPU";
         assert!(text.contains(useless), "{text}");
         assert!(
             summary.contains("--device gpu --precision fp16 is the fastest for 1 of 1"),
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_noise_hides_is_not_told() {
+    fn a_difference_within_the_noise_is_reported_as_too_noisy() {
         let noise = [8.0, 14.0, 9.0, 15.0, 7.0, 13.0, 10.0, 12.0, 11.0];
         let other = [9.0, 8.0, 16.0, 7.0, 14.0, 9.5, 12.0, 8.5, 15.0];
         let (text, summary) = text(vec![
@@ -280,11 +284,11 @@ mod tests {
         ]);
         assert!(text.starts_with("Too noisy to say which is fastest."), "{text}");
         assert!(text.contains("gpu fp32: too noisy to say"), "{text}");
-        assert!(summary.starts_with("Nothing could be told apart"), "{summary}");
+        assert!(summary.starts_with("No clear winner"), "{summary}");
     }
 
     #[test]
-    fn work_that_no_device_does_says_why() {
+    fn a_workload_that_no_device_supports_says_why() {
         let mut copy = measured("copy", DeviceName::CPU, Dtype::F32, &[]);
         (copy.status, copy.why) = (crate::Status::Skipped, Some("nothing is copied".into()));
         assert_eq!(text(vec![copy]).0, "Not measured: nothing is copied.");

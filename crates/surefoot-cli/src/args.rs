@@ -1,4 +1,4 @@
-//! The command line: what every command shares, and the list of commands.
+//! The command line: the options that every command takes, and the list of commands.
 
 use std::path::PathBuf;
 
@@ -10,15 +10,15 @@ use crate::commands;
 use crate::exit::Failure;
 use crate::terminal::Terminal;
 
-/// Runs models on whatever devices this machine has, and keeps its footing when one fails.
+/// Trains, runs, serves and verifies models, and recovers when a device fails
 #[derive(Debug, Parser)]
 #[command(
     name = "surefoot",
     version,
     max_term_width = 100,
     after_help = "\
-Exit codes: 0 done; 1 done and the answer is no; 2 wrong usage or bad input;
-3 a device fault that the policy did not let it survive; 4 undecided; 130 interrupted."
+Exit codes: 0 done; 1 done and the answer is no; 2 wrong usage or bad input; 3 a device fault that
+recovery was not able or not allowed to survive; 4 undecided; 130 interrupted."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -29,17 +29,18 @@ pub(crate) struct Arguments {
 
 /// Options that every command takes.
 #[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Output")]
 pub(crate) struct Global {
-    /// Print one JSON document on stdout, for machines
+    /// Print the result as JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
     /// Print nothing but results and errors
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Say more on stderr (-vv for even more)
+    /// Log more to stderr; repeat for more detail
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
-    /// Append what happens to this file, one JSON event a line
+    /// Append events to this file, as JSON Lines (read it with `surefoot journal`)
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) journal: Option<PathBuf>,
 }
@@ -67,12 +68,12 @@ pub(crate) enum Command {
 }
 
 impl Global {
-    /// The journal that `--journal` names, or none.
+    /// The journal that `--journal` names; one that records nothing without it.
     pub(crate) fn open_journal(&self) -> Result<Journal, Failure> {
         Ok(self.journal_builder()?.build())
     }
 
-    /// That journal, to be given more sinks.
+    /// The same, as a builder that can be given more sinks.
     pub(crate) fn journal_builder(&self) -> Result<JournalBuilder, Failure> {
         let mut builder = Journal::builder();
         if let Some(path) = &self.journal {
@@ -88,7 +89,7 @@ impl Global {
     }
 }
 
-/// Says if events were lost: the work itself is not undone for that.
+/// Writes a note if events were lost; the work itself still counts.
 pub(crate) fn flush(journal: &Journal, terminal: &Terminal) {
     if let Err(error) = journal.flush() {
         terminal.note(&format!("the journal is incomplete: {error}"));

@@ -1,4 +1,4 @@
-//! This program, started again as a child process: for probes, and for `--isolate`.
+//! Runs this program as a child process: for probes, and for `--isolate`.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -14,7 +14,7 @@ use surefoot::journal::Journal;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
-/// A command that runs this very program with other arguments.
+/// A command that runs this program with other arguments.
 pub(crate) fn own_command(
     arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
 ) -> io::Result<Command> {
@@ -23,14 +23,15 @@ pub(crate) fn own_command(
     Ok(command)
 }
 
-/// Runs this very command line without `--isolate` in a child, and again if the child dies. If this
-/// process is asked to end, so is the child at once: it has nothing to bring to an end.
+/// Runs this command line without `--isolate` in a child process, and restarts it if the child dies.
+/// When this process is asked to stop, the child is stopped at once.
 pub(crate) fn supervise(terminal: &Terminal, journal: Journal) -> Result<Exit, Failure> {
     supervise_with(terminal, journal, &|_| Vec::new(), Duration::ZERO)
 }
 
-/// [`supervise`], with more arguments for the child, made of the faults that ended the ones before
-/// it, and time for it to end by itself: it has to look at [`supervisor::asked_to_stop`](surefoot::device::supervisor::asked_to_stop).
+/// [`supervise`], with more arguments for the child, made from the faults that ended earlier ones, and
+/// time for it to stop by itself: it has to poll
+/// [`supervisor::asked_to_stop`](surefoot::device::supervisor::asked_to_stop).
 pub(crate) fn supervise_with(
     terminal: &Terminal,
     journal: Journal,
@@ -53,10 +54,10 @@ pub(crate) fn supervise_by(
 ) -> Result<Exit, Failure> {
     static INTERRUPTED: AtomicBool = AtomicBool::new(false);
     let cannot = |error: &dyn std::error::Error| {
-        Failure::usage("the work could not be started in a process of its own").caused_by(error)
+        Failure::usage("the child process for --isolate could not be started").caused_by(error)
     };
-    // Ctrl-C, or a request to end. The terminal sends the first to the child as well; it ends by
-    // itself, and this one waits.
+    // Ctrl-C or SIGTERM. The terminal sends Ctrl-C to the child as well, which then stops by itself
+    // while this process waits.
     ctrlc::set_handler(|| INTERRUPTED.store(true, Ordering::Relaxed))
         .map_err(|error| cannot(&error))?;
     let program = std::env::current_exe().map_err(|error| cannot(&error))?;
@@ -72,7 +73,7 @@ pub(crate) fn supervise_by(
                 command
             },
             |fault| {
-                terminal.note(&format!("the process died, starting it again: {fault}"));
+                terminal.note(&format!("note: the child process died and is restarted: {fault}"));
                 deaths.borrow_mut().push(fault.clone());
             },
         )

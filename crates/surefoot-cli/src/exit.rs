@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use surefoot::Fault;
 
-/// The exit codes of DESIGN.md.
+/// The exit codes; `surefoot --help` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     /// Done.
@@ -14,11 +14,11 @@ pub(crate) enum Exit {
     No = 1,
     /// Wrong usage or bad input.
     Usage = 2,
-    /// A device fault that the policy did not let the work survive.
+    /// A device fault that recovery was not able or not allowed to survive.
     Fault = 3,
-    /// The evidence doesn't decide.
+    /// The evidence is not enough for a decision.
     Undecided = 4,
-    /// Ctrl-C.
+    /// Ctrl-C or SIGTERM.
     Interrupted = 130,
 }
 
@@ -92,10 +92,8 @@ impl From<Fault> for Failure {
         let place =
             fault.device.as_ref().map_or_else(String::new, |device| format!(" on {device}"));
         let mut failure = Self::new(exit, format!("{} in {}{place}", fault.kind, fault.operation));
-        failure.because = fault.chain.clone();
-        for earlier in &fault.earlier {
-            failure.because.push(format!("before that, {earlier}"));
-        }
+        failure.because.clone_from(&fault.chain);
+        failure.because.extend(fault.tried());
         failure.hints = fault.advice;
         failure
     }

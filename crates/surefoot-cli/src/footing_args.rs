@@ -1,67 +1,104 @@
-//! The options of every command that runs work on a device, and the footing they describe.
+//! The options of every command that runs work on a device, and the `Footing` that they describe.
+
+use std::sync::{Mutex, Once, PoisonError};
 
 use clap::{Args, ValueEnum};
 use surefoot::device::memory::Bytes;
-use surefoot::device::{Selector, select};
+use surefoot::device::{Selector, is_in_build, select};
 use surefoot::journal::Journal;
 use surefoot::place::Precision;
-use surefoot::recover::{Drill, Policy, Rung};
+use surefoot::recover::{Drill, DrillError, Policy, Rung};
 use surefoot::{Footing, FootingBuilder};
 
 use crate::exit::Failure;
+use crate::terminal::note;
 
-/// Where work runs, in what precision and memory, and what may be done when it fails.
+/// Where work runs, in what precision and memory, and what recovery may do.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Device and recovery")]
 pub(crate) struct FootingArgs {
-    /// The device, or several in order of preference: cpu, gpu, gpu:1, vulkan, metal, mps, cuda
+    /// Device, or several in order of preference, separated by commas: cpu, gpu, gpu:1, vulkan, metal,
+    /// mps, cuda
     #[arg(long, value_name = "NAMES", default_value = "auto", value_parser = select)]
     pub(crate) device: Selector,
-    /// The precision of heavy operations: auto, fp32, fp16 or bf16
+    /// Precision of matrix products and convolutions: auto, fp32, fp16 or bf16
     #[arg(long, value_name = "PRECISION", default_value = "auto")]
     pub(crate) precision: Precision,
-    /// Stay within this much memory, for example 2GiB
+    /// Memory budget, for example 2GiB
     #[arg(long, value_name = "BYTES")]
     pub(crate) memory: Option<Bytes>,
     /// What to do when a device fails
-    #[arg(long, value_enum, value_name = "WHAT", default_value = "recover")]
+    #[arg(long, value_enum, value_name = "ACTION", default_value = "recover")]
     on_fault: OnFault,
-    /// Stay on the device that was chosen, even if it fails
+    /// Don't move to another device when the chosen one fails
     #[arg(long)]
     no_fallback: bool,
-    /// Forbid a rung of the recovery ladder: reclaim, split, checkpoint, precision, stream,
-    /// cpu_segment, next_device
-    #[arg(long, value_name = "RUNG")]
+    /// Forbid a recovery step: reclaim, split, checkpoint, precision, stream, cpu_segment, next_device
+    #[arg(long, value_name = "STEP")]
     forbid: Vec<Rung>,
-    /// Let an out-of-memory be answered by a lower precision
+    /// Allow recovery from out-of-memory by a lower precision
     #[arg(long)]
     allow_lower_precision: bool,
-    /// Make faults on purpose, to see recovery work: KIND:step=3,count=2,device=gpu,op=NAME
-    #[arg(long, value_name = "DRILL")]
-    drill: Option<String>,
-    /// Work in a child process that is started again if a driver or the kernel kills it
+    /// Inject faults to test recovery, for example out_of_memory:step=3,count=2; can be repeated
+    ///
+    /// The form is KIND or KIND:SETTING=VALUE,… with the settings step (the number of the run, from
+    /// 0), count (how often), op (the operation), device, at (before, during, between-parts or after),
+    /// nth and point (for at=during: at the n-th operation, allocation or read), probability and
+    /// seed.
+    ///
+    /// Operations: `train step` and evaluate in train; forward, generate and embed in the commands of
+    /// the same name; decode and embed in serve; `block 0`, `block 1`, … for single blocks of a model.
+    ///
+    /// Kinds: out_of_memory, device_mismatch, dtype_mismatch, unsupported_dtype, unsupported_op,
+    /// placeholder_storage, device_lost, driver_or_init, kernel_compile, command_buffer,
+    /// shape_mismatch, numeric, data_loading, model_loading, state_lost, not_device_related.
+    ///
+    /// If a drill never struck, the program says so at the end and exits with 2.
+    #[arg(long, value_name = "DRILL", value_parser = parse_drill)]
+    drill: Vec<Drill>,
+    /// Run in a child process that is restarted if the driver or the kernel kills it
     #[arg(long)]
     pub(crate) isolate: bool,
 }
 
+/// The drills of all footings of this process. A command may build several footings; whether a drill
+/// has struck is known only when the command has ended.
+static INJECTED: Mutex<Vec<Drill>> = Mutex::new(Vec::new());
+
+/// The drills that struck in none of the footings that had them, as they could be written.
+pub(crate) fn drills_that_never_struck() -> Vec<String> {
+    let drills = INJECTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let strikes: Vec<_> = drills.iter().flat_map(Drill::strikes).collect();
+    let mut idle: Vec<String> = Vec::new();
+    for rule in strikes.iter().map(|strike| &strike.rule) {
+        let struck = strikes.iter().any(|other| other.rule == *rule && other.struck > 0);
+        if !struck && !idle.contains(rule) {
+            idle.push(rule.clone());
+        }
+    }
+    idle
+}
+
+fn parse_drill(text: &str) -> Result<Drill, DrillError> {
+    text.parse()
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OnFault {
-    /// Climb down the ladder
+    /// Try the recovery steps in order
     Recover,
     /// Stop at the first fault
     Fail,
 }
 
 impl FootingArgs {
-    /// The footing that was asked for, not yet built.
+    /// A builder with these options.
     pub(crate) fn footing(&self, journal: Journal) -> Result<FootingBuilder, Failure> {
-        let drill = match &self.drill {
-            None => Drill::default(),
-            Some(text) => text.parse().map_err(|error| {
-                Failure::usage("--drill can't be understood")
-                    .caused_by(&error as &surefoot::recover::DrillError)
-            })?,
-        };
+        let drill = self.drill.iter().cloned().fold(Drill::default(), Drill::and);
+        self.name_devices_of_other_builds();
+        if !drill.is_empty() {
+            INJECTED.lock().unwrap_or_else(PoisonError::into_inner).push(drill.clone());
+        }
         let builder = Footing::builder()
             .devices(self.device.clone())
             .precision(self.precision)
@@ -74,9 +111,24 @@ impl FootingArgs {
         })
     }
 
-    /// Whether faults are made on purpose.
+    /// Notes the named devices that this build can't use; the first usable one is taken instead.
+    fn name_devices_of_other_builds(&self) {
+        static ONCE: Once = Once::new();
+        let Selector::Chain(names) = &self.device else { return };
+        let missing: Vec<String> = names
+            .iter()
+            .filter(|name| !is_in_build(name.backend))
+            .map(ToString::to_string)
+            .collect();
+        if !missing.is_empty() {
+            let names = missing.join(", ");
+            ONCE.call_once(|| note(&format!("note: {names} is left out: not in this build")));
+        }
+    }
+
+    /// Whether faults are injected.
     pub(crate) fn has_drill(&self) -> bool {
-        self.drill.is_some()
+        !self.drill.is_empty()
     }
 
     /// What recovery may do.

@@ -1,4 +1,4 @@
-//! The program `surefoot`: arguments in, an exit code out.
+//! The program `surefoot`: parses arguments, calls the libraries, prints, and returns an exit code.
 
 mod args;
 mod child;
@@ -21,11 +21,15 @@ fn main() -> ExitCode {
     let arguments = args::Arguments::parse();
     terminal::start_logging(&arguments.global);
     let terminal = terminal::Terminal::new(&arguments.global);
-    match commands::run(arguments, &terminal) {
-        Ok(exit) => exit.into(),
-        Err(failure) => {
-            terminal.failure(&failure);
-            failure.exit.into()
-        }
+    let ended = commands::run(arguments, &terminal).unwrap_or_else(|failure| {
+        terminal.failure(&failure);
+        failure.exit
+    });
+    // A drill that never struck has tested nothing: that must not look like success.
+    let idle = footing_args::drills_that_never_struck();
+    for drill in &idle {
+        terminal.warn(&format!("the drill {drill} never struck: nothing was tested"));
     }
+    let failed = !idle.is_empty() && ended == exit::Exit::Done;
+    if failed { exit::Exit::Usage.into() } else { ended.into() }
 }

@@ -1,24 +1,25 @@
-//! Files that results go to.
+//! Output files: a result must not overwrite what it is made from.
 
 use std::path::Path;
 
 use crate::exit::Failure;
 
-/// Refuses to write a result over what it is made from: a file, or a file of a model's folder.
+/// Refuses an output path that is one of the inputs: the same file, or a file of a model's folder.
 pub(crate) fn spare(option: &str, out: &Path, inputs: &[&Path]) -> Result<(), Failure> {
     let Ok(target) = out.canonicalize() else { return Ok(()) };
     for input in inputs {
         let Ok(whole) = input.canonicalize() else { continue };
         let is_part = whole.is_dir() && target.parent() == Some(&whole) && is_of_a_model(&target);
         if target == whole || is_part {
-            let what = format!("{option} {} would replace what it is made from", out.display());
-            return Err(Failure::usage(what).hint("another place for the result"));
+            let what =
+                format!("{option} {} would overwrite an input of this command", out.display());
+            return Err(Failure::usage(what).hint(format!("give {option} another path")));
         }
     }
     Ok(())
 }
 
-/// Whether a file is called as those of published models are. Results may lie beside them.
+/// Whether the file name is one that published models use. Other files in the folder may be results.
 fn is_of_a_model(file: &Path) -> bool {
     const OTHERS: [&str; 10] = [
         "config.json",
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_result_is_made_from_is_spared() {
+    fn inputs_are_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let model = folder.path().join("model");
         std::fs::create_dir(&model).unwrap();
@@ -55,7 +56,7 @@ mod tests {
         assert!(spare(&model.join("new.safetensors"), &model));
         let result = model.join("states.safetensors");
         std::fs::write(&result, "x").unwrap();
-        assert!(spare(&result, &model), "a result that lies beside the model");
+        assert!(spare(&result, &model), "a result in the same folder as the model");
         assert!(spare(&folder.path().join("new"), &weights));
         assert!(spare(&weights, Path::new("http://127.0.0.1/")));
     }

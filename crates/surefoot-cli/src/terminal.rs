@@ -1,16 +1,19 @@
-//! The one place that prints: results to stdout, everything else to stderr, colour only on a
-//! terminal and never with NO_COLOR.
+//! The one place that prints: results to stdout, everything else to stderr. Colour is used on a
+//! terminal only and never with NO_COLOR; `anstream` decides and removes it elsewhere.
 
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use anstream::{AutoStream, ColorChoice};
+use anstyle::{AnsiColor, Style};
 use serde::Serialize;
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 
-/// Sends what the libraries log to stderr: warnings at `-v`, more at `-vv`, all at `-vvv`.
-/// Without `-v` nothing is logged; what matters is told as notes and faults.
+/// Writes the log records of all libraries to stderr: warnings at `-v`, more at `-vv` and `-vvv`.
+/// Without `-v` nothing is logged; what a user must know is printed as notes and errors.
 pub(crate) fn start_logging(global: &Global) {
     let default = match global.verbose {
         0 => return,
@@ -20,32 +23,49 @@ pub(crate) fn start_logging(global: &Global) {
     };
     let filter = tracing_subscriber::EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new(default));
-    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(io::stderr)
-        .with_ansi(!no_colour && io::stderr().is_terminal())
+        .with_ansi(AutoStream::choice(&io::stderr()) != ColorChoice::Never)
         .init();
 }
 
-/// Writes a line to stderr. One that nobody reads any more (`2>&1 | head`) is no reason to end.
-pub(crate) fn say(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+/// Whether text on stdout is coloured.
+pub(crate) fn is_stdout_coloured() -> bool {
+    AutoStream::choice(&io::stdout()) != ColorChoice::Never
 }
 
-/// Prints for one run of the program.
-pub(crate) struct Terminal {
-    quiet: bool,
-    colour: bool,
+/// Writes a line to stderr. If its reader closed it (`2>&1 | head`), the program goes on.
+pub(crate) fn say(line: &str) {
+    let _ = writeln!(anstream::stderr(), "{line}");
 }
+
+/// Set by `-q`. There is one terminal, and code that only describes options has no [`Terminal`].
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Writes a line about the run to stderr, unless `-q`.
+pub(crate) fn note(text: &str) {
+    if !QUIET.load(Ordering::Relaxed) {
+        say(text);
+    }
+}
+
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const CAUSE: Style = Style::new().bold();
+const HINT: Style = AnsiColor::Cyan.on_default().bold();
+
+/// Prints for one run of the program.
+pub(crate) struct Terminal;
 
 impl Terminal {
     pub(crate) fn new(global: &Global) -> Self {
-        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        Self { quiet: global.quiet, colour: !no_colour && io::stderr().is_terminal() }
+        QUIET.store(global.quiet, Ordering::Relaxed);
+        Self
     }
 
-    /// Writes a result to stdout. A reader that went away (`| head`) ends the program quietly.
+    /// Writes a result to stdout. If its reader closed it (`| head`), the program ends without an
+    /// error.
     pub(crate) fn result(&self, text: &str) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -74,7 +94,7 @@ impl Terminal {
         self.result(&(text + "\n"))
     }
 
-    /// Writes a JSON document on one line of stdout; whether anybody still reads it.
+    /// Writes a JSON document on one line of stdout; false if the reader has closed it.
     pub(crate) fn json_line_is_read(&self, document: &impl Serialize) -> bool {
         let Ok(text) = serde_json::to_string(document) else { return true };
         let mut out = io::stdout().lock();
@@ -82,57 +102,56 @@ impl Terminal {
         !written.is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
     }
 
-    /// Says something about the run on stderr, unless `-q`.
+    /// Writes a line about the run to stderr, unless `-q`.
     pub(crate) fn note(&self, text: &str) {
-        if !self.quiet {
-            say(text);
-        }
+        note(text);
     }
 
-    /// Says what went wrong and what to do next.
+    /// Writes a warning, with `-q` too.
+    pub(crate) fn warn(&self, text: &str) {
+        say(&format!("{WARNING}warning:{WARNING:#} {text}"));
+    }
+
+    /// Writes what went wrong, why, and what to do next.
     pub(crate) fn failure(&self, failure: &Failure) {
-        say(&format!("{} {}", self.paint("1;31", "error:"), failure.what));
+        say(&format!("{ERROR}error:{ERROR:#} {}", failure.what));
         for cause in &failure.because {
-            say(&format!("  {} {}", self.paint("1", "because:"), cause.replace('\n', "\n    ")));
+            say(&format!("  {CAUSE}because:{CAUSE:#} {}", cause.replace('\n', "\n    ")));
         }
         for hint in &failure.hints {
-            say(&format!("  {} {hint}", self.paint("1;36", "try:")));
+            say(&format!("  {HINT}try:{HINT:#} {hint}"));
         }
     }
-
-    fn paint(&self, code: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-    }
 }
 
-/// Columns that line up.
-pub(crate) struct Table<const N: usize> {
-    rows: Vec<[String; N]>,
-}
+/// Aligned columns without borders.
+pub(crate) struct Table<const N: usize>(comfy_table::Table);
 
 impl<const N: usize> Table<N> {
     pub(crate) fn new(headings: [&str; N]) -> Self {
-        Self { rows: vec![headings.map(str::to_owned)] }
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::NOTHING).set_header(headings);
+        table.column_iter_mut().for_each(|column| {
+            column.set_padding((0, 2));
+        });
+        Self(table)
+    }
+
+    /// Aligns every column but the first to the right, for numbers.
+    pub(crate) fn numbers(mut self) -> Self {
+        for column in self.0.column_iter_mut().skip(1) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
+        self
     }
 
     pub(crate) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells);
+        self.0.add_row(cells);
     }
 }
 
 impl<const N: usize> fmt::Display for Table<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let width = |column: usize| {
-            let cells =
-                self.rows.iter().filter(|row| column + 1 < N && !row[column + 1].is_empty());
-            cells.map(|row| row[column].chars().count()).max().unwrap_or(0)
-        };
-        let widths: [usize; N] = std::array::from_fn(width);
-        for row in &self.rows {
-            let line: Vec<String> =
-                row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-            writeln!(f, "{}", line.join("  ").trim_end())?;
-        }
-        Ok(())
+        writeln!(f, "{}", self.0.trim_fmt())
     }
 }

@@ -1,4 +1,4 @@
-//! Tells of faults, and of what is done about them, as they happen: for work that goes on for long.
+//! Prints faults and recovery steps to stderr as they happen, for commands that run for a long time.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,11 +7,12 @@ use surefoot::journal::{Event, EventKind};
 
 use crate::terminal::say;
 
-/// So many lines are written in this time; a device that fails in every pass says no more.
+/// At most this many lines within [`WITHIN`], so that a device that fails in every pass doesn't
+/// flood the terminal.
 const LINES: u32 = 10;
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// A listener for a journal that writes to stderr.
+/// A journal listener that writes to stderr.
 pub(crate) fn tell(quiet: bool) -> impl Fn(&Event) + Send + Sync + 'static {
     let written = Mutex::new((Instant::now(), 0_u32));
     move |event| {
@@ -19,7 +20,7 @@ pub(crate) fn tell(quiet: bool) -> impl Fn(&Event) + Send + Sync + 'static {
         let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
         if written.0.elapsed() >= WITHIN {
             if written.1 > LINES {
-                say(&format!("… and {} lines more like these", written.1 - LINES));
+                say(&format!("… and {} more such lines", written.1 - LINES));
             }
             *written = (Instant::now(), 0);
         }
@@ -38,7 +39,7 @@ fn line(event: &Event) -> Option<String> {
             Some(format!("{}{place}: {}: {message}", event.op, fault.kind))
         }
         (EventKind::Rung, _, Some(rung)) => {
-            Some(format!("{}{place}: going on by {rung}", event.op))
+            Some(format!("{}{place}: recovering by {rung}", event.op))
         }
         _ => None,
     }
@@ -50,12 +51,12 @@ mod tests {
     use surefoot::FaultKind;
 
     #[test]
-    fn faults_and_rungs_are_told_and_what_just_works_is_not() {
+    fn faults_and_recovery_steps_are_printed_and_ordinary_steps_are_not() {
         let fault = Event::new(EventKind::Fault, "decode").device("gpu");
         let told = line(&fault.fault(FaultKind::OutOfMemory, "no room\nfor it")).unwrap();
         assert_eq!(told, "decode on gpu: out_of_memory: no room");
         let rung = line(&Event::new(EventKind::Rung, "decode").recovery("split")).unwrap();
-        assert_eq!(rung, "decode: going on by split");
+        assert_eq!(rung, "decode: recovering by split");
         assert_eq!(line(&Event::new(EventKind::Step, "decode")), None);
     }
 }

@@ -102,7 +102,7 @@ fn a_training_configuration_is_measured_in_every_precision_with_a_verdict_in_wor
                 .and(contains("samples/s"))
                 .and(contains("fp16 isn't worth it on cpu").or(contains("too noisy to say"))),
         )
-        .stderr(contains("small.yaml (1 of 1)").and(contains("the page is in")));
+        .stderr(contains("small.yaml (1 of 1)").and(contains("wrote the page")));
     let html = fs::read_to_string(page).unwrap();
     assert!(html.contains("data-page=\"bench\"") && html.contains("\"surefoot_bench\":1"));
 }

@@ -47,6 +47,18 @@ fn findings_exit_1_and_show_the_line_with_a_caret() {
     surefoot(folder.path()).assert().code(1).stdout(predicate::str::contains(shown));
 }
 
+/// SF029 (`.item()` in every step of a training loop) is a hint.
+#[test]
+fn hints_alone_exit_0_and_with_strict_1() {
+    let hint = include_str!("../../surefoot-torch/tests/cases/SF029/bad_item.py");
+    let folder = project(&[("a.py", hint)]);
+    let found = predicate::str::contains("hint[SF029]");
+    surefoot(folder.path()).assert().code(0).stdout(found.clone());
+    surefoot(folder.path()).arg("--strict").assert().code(1).stdout(found);
+    let folder = project(&[("a.py", hint), ("b.py", BAD)]);
+    surefoot(folder.path()).assert().code(1);
+}
+
 #[test]
 fn a_file_that_does_not_parse_exits_2_is_named_and_the_others_are_checked() {
     let folder = project(&[("bad.py", BAD), ("broken.py", BROKEN), ("latin.py", "")]);

@@ -32,8 +32,11 @@ fn what_is_unknown_is_said_to_be_no_device_fault() {
     explain(&["the quick brown fox"])
         .assert()
         .success()
-        .stdout(contains("not_device_related: nothing"));
-    explain(&["KeyError: 'cuda'"]).assert().success().stdout(contains("this is no device fault"));
+        .stdout(contains("not_device_related: no known device fault"));
+    explain(&["KeyError: 'cuda'"])
+        .assert()
+        .success()
+        .stdout(contains("this is not a device fault"));
 }
 
 #[test]
@@ -100,5 +103,5 @@ fn a_long_log_is_read_from_its_end() {
         .assert()
         .success()
         .stdout(contains("device_lost"))
-        .stderr(contains("not looked at"));
+        .stderr(contains("were not read"));
 }

@@ -78,11 +78,11 @@ fn the_summary_tells_counts_times_and_the_story_of_each_fault() {
         "1 of 2 faulted operations recovered (50 %), 1 given up, 0 without an end",
         "fault 1: out_of_memory in forward on gpu",
         "cause can't allocate 4 GiB",
-        "earlier: step forward, took 20.0 ms rung",
-        "rung reclaim on gpu, but then out_of_memory: still can't",
+        "earlier: step forward, took 20.0 ms recovery",
+        "recovery reclaim on gpu, but then out_of_memory: still can't",
         "outcome recovered by split batch",
         "fault 2: model_loading in load",
-        "outcome given up, no rung was tried",
+        "outcome given up, no recovery step was tried",
     ] {
         assert!(squeezed.contains(part), "no '{part}' in\n{text}");
     }
@@ -158,7 +158,7 @@ fn a_cut_off_last_line_is_skipped_with_a_note() {
         .assert()
         .success()
         .stdout(contains("28 events"))
-        .stderr(contains("line 30, the last one, is broken off"));
+        .stderr(contains("line 30, the last one, is incomplete"));
     surefoot_journal(&[&path, "-q"]).assert().success().stderr(is_empty());
 }
 

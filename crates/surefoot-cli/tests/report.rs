@@ -37,7 +37,7 @@ fn a_journal_becomes_one_page_with_its_events_as_data() {
         .assert()
         .success()
         .stdout(contains("2 events"))
-        .stderr(contains("the page is in").and(contains("run.html")));
+        .stderr(contains("wrote the page").and(contains("run.html")));
     let html = fs::read_to_string(&page).unwrap();
     assert!(html.starts_with("<!doctype html>") && html.contains("<title>run.jsonl"));
     assert!(html.contains("\"count\":2"));
@@ -170,5 +170,5 @@ fn a_port_that_is_taken_is_a_usage_error_that_says_what_to_do() {
         .args(["train", "c.yaml", &option])
         .assert()
         .code(2)
-        .stderr(contains("the run can't be watched").and(contains("--watch=PORT")));
+        .stderr(contains("the live page could not be started").and(contains("--watch=PORT")));
 }

@@ -418,7 +418,7 @@ checkpoint: {every: 1, keep: 2}
         let output = parent.wait_with_output().unwrap();
         let told = text(&output.stderr);
         assert!(output.status.success(), "{told}");
-        assert!(told.contains("the process died, starting it again"), "{told}");
+        assert!(told.contains("the child process died and is restarted"), "{told}");
         let end = last_object(&output.stdout);
         let from = end["resumed_from"].as_u64().unwrap();
         assert!(from > 0, "{end}");

@@ -1,4 +1,4 @@
-//! The page of a benchmark.
+//! The HTML page of a benchmark.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::page::{self, Connect, Kind};
 
-/// A benchmark's report, and what the reader knows it by.
+/// A benchmark's report with a title.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchPage<R> {
     /// The title.

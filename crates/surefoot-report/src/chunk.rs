@@ -1,5 +1,6 @@
-//! Events in the form that the page takes them: columns of numbers, with texts named by their
-//! place in a list. A column whose values are all the same is that one value, and 0 is no text.
+//! Events in the columnar form that the page's scripts read: numbers, with texts replaced by their
+//! index in a list of strings. A column with one value throughout is that value alone, and index 0
+//! means no text.
 //!
 //! ```json
 //! {"number":0,"origin":1763182295123456,"count":2,"strings":["","forward","cpu"],
@@ -20,13 +21,13 @@ pub(crate) struct Chunk {
     /// When the first event was recorded: µs since 1970.
     origin: u64,
     count: usize,
-    /// Of ordinary events, 1 in so many is here.
+    /// If ordinary events are sampled: one in so many is included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) stride: Option<u64>,
-    /// Events before this chunk that are gone.
+    /// The number of events before this chunk that were dropped.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) lost: u64,
-    /// Processes that began to write.
+    /// The number of processes that wrote.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) runs: u64,
     strings: Vec<String>,
@@ -84,7 +85,7 @@ impl Column {
     }
 }
 
-/// A name's place in the list of texts, or a value.
+/// The index of a name in the list of strings, or a value.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Scalar {
@@ -92,7 +93,7 @@ enum Scalar {
     Value(Value),
 }
 
-/// What JavaScript's numbers hold exactly.
+/// Integers up to this are exact in JavaScript.
 const EXACT: i128 = 1 << 53;
 
 impl Chunk {
@@ -194,6 +195,7 @@ mod tests {
     use serde_json::json;
     use std::time::Duration;
     use surefoot::fault::FaultKind;
+    use surefoot::recover::Rung;
 
     fn at(time_us: u64, mut event: Event) -> Event {
         (event.time_us, event.pid, event.thread) = (time_us, 7, 1);
@@ -221,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn times_at_both_ends_do_not_overflow() {
+    fn the_smallest_and_largest_times_do_not_overflow() {
         let note = || Event::new(EventKind::Note, "x");
         let json = serde_json::to_value(Chunk::of(0, &[at(0, note()), at(u64::MAX, note())]));
         assert_eq!(json.unwrap()["dt"], json!([0, i64::MAX]));
@@ -236,6 +238,10 @@ mod tests {
         let stories = include_str!("page/js/stories.js");
         for kind in FaultKind::ALL {
             assert!(stories.contains(&format!("  {kind}: ")), "{kind} has no meaning there");
+        }
+        for rung in Rung::ALL {
+            let name = rung.as_str();
+            assert!(stories.contains(&format!("  {name}: ")), "{name} has no description there");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The page of a comparison of two models: the verdict, how the evidence grew with each
-//! challenge, and how far each site is from the other model's.
+//! The HTML page of a comparison of two models: the verdict, the evidence after each challenge, and
+//! the distance at each site.
 
 use std::io::{self, Write};
 
@@ -7,13 +7,13 @@ use serde::Serialize;
 
 use crate::page::{self, Connect, Kind};
 
-/// What was decided.
+/// The verdict of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Verdict {
     /// The models are the same within tolerance.
     Same,
-    /// They are not.
+    /// The models differ.
     Different,
     /// The challenges ran out first.
     Undecided,
@@ -22,23 +22,23 @@ pub enum Verdict {
 /// A comparison with its evidence.
 #[derive(Clone, Debug, Serialize)]
 pub struct Evidence {
-    /// What the reader knows it by.
+    /// The title.
     pub title: String,
-    /// What was decided.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why, in a sentence or two.
+    /// The reason, in one or two sentences.
     pub summary: String,
-    /// How often DIFFERENT may be wrong.
+    /// The largest probability of a false DIFFERENT.
     pub alpha: f64,
-    /// How often SAME may be wrong.
+    /// The largest probability of a false SAME.
     pub beta: f64,
     /// The evidence after each challenge, in order.
     pub challenges: Vec<Challenge>,
-    /// How many of them the verdict needed.
+    /// The number of challenges that the verdict needed.
     pub challenges_used: usize,
     /// The sites, from the first layer to the last.
     pub sites: Vec<Site>,
-    /// Anything else worth a line: hashes, the policy, the root of the transcript.
+    /// Further facts as name and value: hashes, the policy, the root of the transcript.
     pub facts: Vec<(String, String)>,
 }
 
@@ -56,11 +56,11 @@ pub struct Challenge {
 /// One site: the boundary of a block.
 #[derive(Clone, Debug, Serialize)]
 pub struct Site {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// How far the models are apart here, over all challenges.
+    /// The distance between the models here, over all challenges.
     pub distance: f64,
-    /// How far noise alone would bring them.
+    /// The distance that numerical noise alone can cause.
     pub tolerance: f64,
     /// The share of sketch bits that differ.
     pub bits: f64,

@@ -1,4 +1,4 @@
-//! The page of a journal: a timeline, memory, where time went, and the story of each fault.
+//! The HTML page of a journal: timeline, memory, time per operation, and the history of each fault.
 
 use std::io::{self, Write};
 
@@ -8,9 +8,9 @@ use surefoot::journal::{Event, EventKind, Line, VERSION};
 use crate::chunk::Chunk;
 use crate::page::{self, Connect, Kind};
 
-/// Ordinary events beyond this many are thinned out evenly: a browser holds no more with ease.
+/// Above this number, ordinary events are sampled evenly: browsers become slow with more.
 const MOST_ORDINARY: usize = 200_000;
-/// Faults, rungs and notes are never thinned; a file that holds more of them than this is cut.
+/// Faults, recovery steps and notes are never sampled; above this number the rest is dropped.
 const MOST_OTHERS: usize = 200_000;
 
 /// Collects a journal's lines and writes its page.
@@ -18,7 +18,7 @@ const MOST_OTHERS: usize = 200_000;
 pub struct JournalPage {
     title: String,
     source: String,
-    kept: Vec<Kept>,
+    kept: Vec<SampledEvent>,
     ordinary: usize,
     seen_ordinary: u64,
     others: usize,
@@ -30,7 +30,7 @@ pub struct JournalPage {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct SampledEvent {
     event: Event,
     /// The number among the ordinary ones.
     ordinary: Option<u64>,
@@ -47,7 +47,7 @@ struct Data<'a> {
 }
 
 impl JournalPage {
-    /// An empty page; the title is what the reader knows the journal by.
+    /// An empty page with a title.
     pub fn new(title: impl Into<String>) -> Self {
         Self {
             title: title.into(),
@@ -64,14 +64,14 @@ impl JournalPage {
         }
     }
 
-    /// Says where the events are from, below the title.
+    /// A line below the title that says where the events are from.
     #[must_use]
     pub fn source(mut self, source: impl Into<String>) -> Self {
         self.source = source.into();
         self
     }
 
-    /// Takes the next line.
+    /// Adds the next line of the journal.
     pub fn add(&mut self, line: &Line) {
         match line {
             Line::Event(event) => self.add_event(event),
@@ -90,7 +90,7 @@ impl JournalPage {
                 return;
             }
             self.others += 1;
-            self.kept.push(Kept { event: event.clone(), ordinary: None });
+            self.kept.push(SampledEvent { event: event.clone(), ordinary: None });
             return;
         }
         let number = self.seen_ordinary;
@@ -98,7 +98,7 @@ impl JournalPage {
         if !number.is_multiple_of(self.stride) {
             return;
         }
-        self.kept.push(Kept { event: event.clone(), ordinary: Some(number) });
+        self.kept.push(SampledEvent { event: event.clone(), ordinary: Some(number) });
         self.ordinary += 1;
         if self.ordinary > MOST_ORDINARY {
             self.stride *= 2;

@@ -1,9 +1,9 @@
-//! Pages a person can read, in one style: journals, training, benchmarks, verification and load
-//! tests, as files that need no network, and the journal's page live while a run goes on.
+//! HTML reports in one style for journals, training runs, benchmarks, model comparisons and load
+//! tests, as single files that need no network; and a live page of a journal ([`live`]).
 //!
-//! A page is one HTML document: a shell, a style sheet and plain scripts from `page/`, with the
-//! data as JSON inside. Text from data reaches the document only as text, never as markup, and a
-//! content policy in the page forbids it to load anything.
+//! A page is one HTML document: a template, a style sheet and plain scripts from `page/`, with the
+//! data as JSON inside. Text from data is inserted only as text, never as markup, and the page's
+//! content security policy forbids it to load anything.
 //!
 //! ```
 //! use surefoot::journal::{Event, EventKind, Line};

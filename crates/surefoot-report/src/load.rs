@@ -1,5 +1,5 @@
-//! The page of a load test: rates and latencies as clients are added, how latencies are spread,
-//! and how large the batches were.
+//! The HTML page of a load test: rate and latency by number of clients, the distribution of
+//! latencies, and batch sizes.
 
 use std::io::{self, Write};
 
@@ -10,49 +10,49 @@ use crate::page::{self, Connect, Kind};
 /// A load test of a server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadTest {
-    /// What the reader knows it by.
+    /// The title.
     pub title: String,
-    /// What it came to, in a sentence or two.
+    /// The result, in one or two sentences.
     pub summary: String,
-    /// The phases, in order of their clients.
+    /// The phases, by number of clients.
     pub phases: Vec<LoadPhase>,
-    /// How latencies are spread, over all phases.
+    /// The histogram of latencies, over all phases.
     pub latencies: Vec<LatencyBucket>,
-    /// How many batches had so many requests: the size and the count.
+    /// The histogram of batch sizes: size and count.
     pub batches: Vec<(u64, u64)>,
-    /// Anything else worth a line: a name and its value.
+    /// Further facts as name and value.
     pub facts: Vec<(String, String)>,
 }
 
-/// A stretch with a fixed number of clients.
+/// A part of the test with a fixed number of clients.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct LoadPhase {
-    /// Clients at once.
+    /// Concurrent clients.
     pub clients: u64,
-    /// Requests answered in a second.
+    /// Requests answered per second.
     pub requests_per_second: f64,
-    /// Tokens in a second, where that means something.
+    /// Tokens per second, for generated text.
     pub tokens_per_second: Option<f64>,
-    /// Half of the requests took at most this.
+    /// Median latency.
     pub median_ms: f64,
-    /// 95 % took at most this.
+    /// 95th percentile of the latency.
     pub p95_ms: f64,
-    /// 99 % took at most this.
+    /// 99th percentile of the latency.
     pub p99_ms: f64,
     /// Requests answered.
     pub answered: u64,
-    /// Requests turned away because the queue was full.
+    /// Requests rejected because the queue was full.
     pub refused: u64,
     /// Requests that failed.
     pub failed: u64,
 }
 
-/// Requests that took about as long.
+/// A bucket of the histogram of latencies.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LatencyBucket {
-    /// They took at most this.
+    /// The upper bound of the latency.
     pub up_to_ms: f64,
-    /// How many.
+    /// The number of requests.
     pub count: u64,
 }
 

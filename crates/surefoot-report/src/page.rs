@@ -1,4 +1,4 @@
-//! The shell of a page, and how data gets into it without becoming markup.
+//! The HTML template of all pages, and how data is inserted without becoming markup.
 
 use std::io::{self, Write};
 
@@ -10,7 +10,7 @@ const SHOW: &str = include_str!("page/js/show.js");
 const CHART: &str = include_str!("page/js/chart.js");
 const CURVES: &str = include_str!("page/js/curves.js");
 
-/// The pages that there are.
+/// The kinds of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Journal,
@@ -55,7 +55,7 @@ impl Kind {
     }
 }
 
-/// Where a page may connect to.
+/// Where the content security policy lets a page connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Connect {
     Nowhere,
@@ -89,7 +89,11 @@ pub(crate) fn write(
                     out.write_all(script.as_bytes())?;
                 }
             }
-            other => return Err(io::Error::other(format!("the shell has no place '{other}'"))),
+            other => {
+                return Err(io::Error::other(format!(
+                    "the template has an unknown placeholder '{other}'"
+                )));
+            }
         }
         rest = after;
     }
@@ -113,8 +117,8 @@ fn escape_text(text: &str) -> String {
     escaped
 }
 
-/// JSON as it can stand inside a script element: within JSON these bytes are only ever part of
-/// a string, where an escape means the same, and without `<` no `</script>` or `<!--` can be.
+/// Escapes JSON for a script element: these bytes occur in JSON only inside strings, where the escape
+/// means the same, and without `<` there can be no `</script>` or `<!--`.
 struct InScript<W>(W);
 
 impl<W: Write> Write for InScript<W> {
@@ -168,14 +172,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn every_page_is_whole_and_names_no_other_host() {
+    fn every_page_is_complete_and_names_no_other_host() {
         for kind in [Kind::Journal, Kind::Training, Kind::Evidence, Kind::Load, Kind::Bench] {
             let mut html = Vec::new();
             write(&mut html, kind, Connect::Nowhere, "x", &0).unwrap();
             let text = String::from_utf8(html).unwrap();
             assert!(text.trim_end().ends_with("</html>"));
             assert!(text.contains("connect-src 'none'"));
-            assert!(!text.contains("{{"), "{kind:?} has an empty place");
+            assert!(!text.contains("{{"), "{kind:?} has a placeholder that was not filled");
             // The namespace of SVG is a name, not an address.
             let addresses = text.replace("http://www.w3.org/2000/svg", "");
             assert!(!addresses.contains("http://") && !addresses.contains("https://"), "{kind:?}");

@@ -1,4 +1,4 @@
-//! The page of a training run: its curves, epochs and faults.
+//! The HTML page of a training run: curves, epochs and faults.
 
 use std::io::{self, Write};
 
@@ -6,14 +6,14 @@ use serde::Serialize;
 
 use crate::page::{self, Connect, Kind};
 
-/// A training run, as its report tells it.
+/// The data of a training run's page.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Training {
-    /// What the reader knows the run by.
+    /// The title.
     pub title: String,
-    /// What it came to, in a sentence.
+    /// The result, in one sentence.
     pub summary: String,
-    /// Points along the way, in order of their steps.
+    /// Metrics by step, in order.
     pub points: Vec<Point>,
     /// Every epoch.
     pub epochs: Vec<Epoch>,
@@ -21,35 +21,35 @@ pub struct Training {
     pub best_step: Option<u64>,
     /// The last test of a classifier, a row for each class in order.
     pub confusion: Option<Vec<ClassRow>>,
-    /// Anything else worth a line: a name and its value.
+    /// Further facts as name and value.
     pub facts: Vec<(String, String)>,
 }
 
 /// How the test samples of one class were predicted.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClassRow {
-    /// What the class is called.
+    /// The name of the class.
     pub name: String,
     /// Test samples of the class.
     pub samples: u64,
-    /// The share of those predicted as this class that are of it.
+    /// Precision: the share of the predictions of this class that are correct.
     pub precision: Option<f64>,
-    /// The share of its samples that are predicted as it.
+    /// Recall: the share of its samples that are predicted as this class.
     pub recall: Option<f64>,
     /// How many of its samples were predicted as each class.
     pub predicted: Vec<u64>,
 }
 
-/// Where a run was at one step.
+/// The metrics at one step.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Point {
     /// Steps done.
     pub step: u64,
     /// The loss.
     pub loss: f64,
-    /// The share of right answers.
+    /// The share of correct predictions.
     pub accuracy: f64,
-    /// Samples trained on in a second.
+    /// Samples per second.
     pub samples_per_second: f64,
 }
 
@@ -62,17 +62,17 @@ pub struct Epoch {
     pub step: u64,
     /// The mean loss while training.
     pub train_loss: f64,
-    /// The share of right answers while training.
+    /// The share of correct predictions while training.
     pub train_accuracy: f64,
     /// The mean loss on the test samples.
     pub test_loss: f64,
-    /// The share of right answers on the test samples.
+    /// The share of correct predictions on the test samples.
     pub test_accuracy: f64,
-    /// Samples trained on in a second.
+    /// Samples per second.
     pub samples_per_second: f64,
-    /// Bytes in use.
+    /// Bytes of memory in use.
     pub memory: u64,
-    /// Where it ran.
+    /// The device.
     pub device: String,
 }
 

@@ -1,5 +1,5 @@
-//! One token of a decoder: each block reads its weights once for one row, so memory limits it.
-//! Weights are held in the precision itself, as a server would.
+//! Decoding one token: each block reads its weights once for one row, so memory bandwidth is the
+//! limit. Weights are stored in the measured precision, as a server would store them.
 
 use burn::tensor::activation::{silu, softmax};
 use burn::tensor::{Int, Tensor};
@@ -59,14 +59,14 @@ impl Decode {
         }
     }
 
-    /// The next token: read each time, since it is the next input.
+    /// The next token. It is read each time, since it is the next input.
     fn step(&self) -> Result<i64, Fault> {
         let device = self.embedding.device();
         let token = Tensor::<1, Int>::from_ints([self.token as i32], &device);
         let mut x = self.embedding.clone().select(0, token);
         for block in &self.blocks {
             x = block.attend(x);
-            x = block.feed(x);
+            x = block.feed_forward(x);
         }
         let next = norm(x).matmul(self.head.clone()).argmax(1);
         let read = next.try_into_data().map_err(|error| from_error("decode", error))?;
@@ -78,7 +78,7 @@ impl Block {
     fn attend(&self, x: Tensor<2>) -> Tensor<2> {
         let qkv = norm(x.clone()).matmul(self.qkv.clone()).reshape([3 * HEADS, 1, HEAD]);
         let part = |at: usize| qkv.clone().narrow(0, at * HEADS, HEADS);
-        // The oldest of the cache makes room, so every step is as long as the last.
+        // The oldest entry of the cache is dropped, so every step does the same work.
         let keys = Tensor::cat(vec![self.keys.clone().narrow(1, 1, CONTEXT - 1), part(1)], 1);
         let values = Tensor::cat(vec![self.values.clone().narrow(1, 1, CONTEXT - 1), part(2)], 1);
         let scores = part(0).matmul(keys.swap_dims(1, 2)).div_scalar((HEAD as f32).sqrt());
@@ -86,14 +86,14 @@ impl Block {
         x + seen.reshape([1, WIDTH]).matmul(self.out.clone())
     }
 
-    fn feed(&self, x: Tensor<2>) -> Tensor<2> {
+    fn feed_forward(&self, x: Tensor<2>) -> Tensor<2> {
         let both = norm(x.clone()).matmul(self.gate_up.clone());
         let (gate, up) = (both.clone().narrow(1, 0, INNER), both.narrow(1, INNER, INNER));
         x + (silu(gate) * up).matmul(self.down.clone())
     }
 }
 
-/// By the root of the mean square.
+/// RMS normalisation.
 fn norm(x: Tensor<2>) -> Tensor<2> {
     let square = x.clone().mul(x.clone()).mean_dim(1);
     x.div(square.add_scalar(1e-4).sqrt())

@@ -1,4 +1,4 @@
-//! Single operations, as models use them, in the dtype itself: nothing is cast around them.
+//! Single operations as models use them, in the measured dtype without casts.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use surefoot::recover::Confirm;
 
 use super::{Amount, Job};
 
-/// Random numbers that stay in the range of fp16 through products.
+/// Random numbers small enough for products to stay in the range of fp16.
 pub(super) fn random<const D: usize>(
     shape: [usize; D],
     device: &OpenDevice,
@@ -23,8 +23,8 @@ pub(super) fn random<const D: usize>(
     Tensor::<D>::random(shape, spread, device.burn()).cast(float_dtype(precision))
 }
 
-/// Repeats an operation and reads one value of the last result: a device works through its
-/// queue in order, so all of them are done then.
+/// Repeats an operation and reads one value of the last result. A device works through its queue in
+/// order, so all of them are done then.
 fn repeat<const D: usize>(
     name: &str,
     repeats: u32,
@@ -152,7 +152,7 @@ impl Job for Attention {
     }
 }
 
-/// One is added to many numbers: as fast as memory lets it.
+/// Adds one to many numbers: limited by memory bandwidth.
 pub(crate) struct AddOne {
     x: Tensor<1>,
     bytes: usize,
@@ -184,7 +184,7 @@ impl Job for AddOne {
     }
 }
 
-/// One row by a large matrix, which is read once: what decoding does.
+/// The product of one row and a large matrix, which is read once, as in decoding.
 pub(crate) struct RowByMatrix {
     row: Tensor<2>,
     matrix: Tensor<2>,
@@ -220,7 +220,7 @@ impl Job for RowByMatrix {
     }
 }
 
-/// A software device copies with the processor: less shows as much.
+/// A software GPU copies with the CPU, so fewer bytes are enough.
 fn size_of_copies(device: &OpenDevice) -> usize {
     if device.info.kind == DeviceKind::SoftwareGpu { 16 << 20 } else { 64 << 20 }
 }

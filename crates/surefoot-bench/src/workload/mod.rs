@@ -1,4 +1,4 @@
-//! The work that is measured.
+//! The workloads that are measured.
 
 mod decode;
 mod kernels;
@@ -10,40 +10,40 @@ use surefoot::Fault;
 use surefoot::device::OpenDevice;
 use surefoot::place::Dtype;
 
-pub use training::Own;
+pub use training::TrainingSetup;
 
-/// How much one piece of work is.
+/// The size of one run of a workload.
 #[derive(Clone, Debug, Default)]
 pub struct Amount {
-    /// What a person counts: samples, tokens, bytes, operations.
+    /// What is counted: samples, tokens, bytes or operations.
     pub count: f64,
-    /// What that is called when it is counted a second; `FLOP/s` and `B/s` are scaled.
+    /// The unit of that count per second; `FLOP/s` and `B/s` get SI prefixes.
     pub unit: &'static str,
-    /// Operations of its products, if they are what limits it.
+    /// Floating-point operations of its matrix products, if they are the limit.
     pub flops: Option<f64>,
-    /// Bytes that must go through memory, if that is what limits it.
+    /// Bytes that must be read and written, if memory is the limit.
     pub bytes: Option<f64>,
 }
 
-/// Work that is ready to run on its device.
+/// A workload that is ready to run on its device.
 pub trait Job {
-    /// Does the work `repeats` times and reads a value that depends on it.
+    /// Runs it `repeats` times and reads a value that depends on the result.
     fn run(&mut self, repeats: u32) -> Result<(), Fault>;
 
-    /// How much one run is.
+    /// The size of one run.
     fn amount(&self) -> Amount;
 
-    /// What exactly is run.
+    /// A description of what is run.
     fn what(&self) -> String;
 
-    /// Whether several runs may follow each other before one is read. Work whose result the
-    /// next piece needs on the host, as a loss or a token, is read each time.
+    /// Whether several runs may be submitted before a result is read. Where the host needs each
+    /// result, such as a loss or a token, every run is read.
     fn can_repeat(&self) -> bool {
         false
     }
 }
 
-/// A sort of work.
+/// A kind of work.
 #[derive(Clone)]
 pub enum Workload {
     /// A product of square matrices.
@@ -60,14 +60,14 @@ pub enum Workload {
     DecodeStep,
     /// From the host to the device.
     CopyToDevice,
-    /// And back.
+    /// From the device to the host.
     CopyToHost,
     /// One step of the user's own training.
-    Own(Arc<Own>),
+    Configured(Arc<TrainingSetup>),
 }
 
 impl Workload {
-    /// What is measured unless the user brings work of their own.
+    /// The built-in workloads.
     pub const ALL: [Self; 8] = [
         Self::Matmul,
         Self::Convolution,
@@ -90,7 +90,7 @@ impl Workload {
             Self::DecodeStep => "decode step",
             Self::CopyToDevice => "copy to device",
             Self::CopyToHost => "copy to host",
-            Self::Own(own) => &own.name,
+            Self::Configured(setup) => &setup.name,
         }
     }
 
@@ -109,7 +109,7 @@ impl Workload {
             Self::DecodeStep => Box::new(decode::Decode::new(device, precision)),
             Self::CopyToDevice => Box::new(kernels::CopyToDevice::new(device, precision)),
             Self::CopyToHost => Box::new(kernels::CopyToHost::new(device, precision)),
-            Self::Own(own) => Box::new(training::own(own, device, precision)?),
+            Self::Configured(setup) => Box::new(training::configured(setup, device, precision)?),
         })
     }
 

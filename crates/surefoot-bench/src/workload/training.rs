@@ -1,4 +1,4 @@
-//! One step of training as `surefoot train` does it: forward, backward, update, the loss read.
+//! One training step as `surefoot train` does it: forward, backward, update, and reading the loss.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,9 +22,9 @@ use super::{Amount, Job};
 
 const RULE: Rule = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
 
-/// The user's own training: what one step of a configuration does.
-pub struct Own {
-    /// What it is called: the file.
+/// One training step of a configuration file, or of a built-in model.
+pub struct TrainingSetup {
+    /// Its name: that of the file.
     pub name: String,
     model: ModelConfig,
     form: Form,
@@ -40,15 +40,15 @@ pub enum OwnError {
     /// The configuration is wrong.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// Its data is.
+    /// Its data can't be read.
     #[error("{0}")]
     Data(#[from] DataError),
-    /// A sample of it is.
+    /// A sample of the data can't be read.
     #[error("{0}")]
     Sample(#[from] Fault),
 }
 
-impl Own {
+impl TrainingSetup {
     /// Reads a configuration and the samples of its first step.
     pub fn read(path: &Path) -> Result<Self, OwnError> {
         let config = Config::read(path, &[])?;
@@ -88,7 +88,7 @@ pub(super) struct TrainingStep {
 
 impl TrainingStep {
     fn new(
-        own: &Own,
+        setup: &TrainingSetup,
         what: impl FnOnce(usize) -> String,
         device: &OpenDevice,
         precision: Dtype,
@@ -100,24 +100,24 @@ impl TrainingStep {
                 Dtype::BF16 => Precision::Bf16,
                 _ => Precision::Fp32,
             })
-            // A step that had to be mended would be another step.
+            // A step that had to be recovered would not be the same work.
             .policy(Policy::fail())
             .build()?;
-        let model = Builtin::new(&own.model, own.form, own.seed, device.burn());
+        let model = Builtin::new(&setup.model, setup.form, setup.seed, device.burn());
         let shapes = parameters::shapes(&model);
         let numbers = shapes.iter().map(|shape| shape.dims.iter().product::<usize>()).sum();
         let plain = model.valid();
         Ok(Self {
             footing,
             settings: StepSettings {
-                rule: own.rule,
-                clip_norm: own.clip_norm,
-                micro_batch: own.batch.samples(),
+                rule: setup.rule,
+                clip_norm: setup.clip_norm,
+                micro_batch: setup.batch.samples(),
             },
             state: State::new(plain, device.name()),
             shapes,
-            batch: own.batch.clone(),
-            form: own.form,
+            batch: setup.batch.clone(),
+            form: setup.form,
             what: what(numbers),
         })
     }
@@ -175,7 +175,7 @@ impl Job for TrainingStep {
     }
 }
 
-/// Noise with labels: what the numbers are doesn't change how long a step takes.
+/// Random samples with labels: their values don't change how long a step takes.
 fn noise(form: Form, samples: usize) -> Result<HostBatch, Fault> {
     let mut batch = HostBatch::new(form, samples);
     let mut state = 1u64;
@@ -193,8 +193,8 @@ fn noise(form: Form, samples: usize) -> Result<HostBatch, Fault> {
     Ok(batch)
 }
 
-fn made(model: ModelConfig, form: Form, samples: usize) -> Result<Own, Fault> {
-    Ok(Own {
+fn built_in(model: ModelConfig, form: Form, samples: usize) -> Result<TrainingSetup, Fault> {
+    Ok(TrainingSetup {
         name: String::new(),
         model,
         form,
@@ -207,24 +207,24 @@ fn made(model: ModelConfig, form: Form, samples: usize) -> Result<Own, Fault> {
 
 pub(super) fn mlp(device: &OpenDevice, precision: Dtype) -> Result<TrainingStep, Fault> {
     let form = Form::Dense { channels: 1, height: 28, width: 28, target: Target::Classes(10) };
-    let own = made(ModelConfig::Mlp { hidden: vec![512, 256] }, form, 256)?;
+    let setup = built_in(ModelConfig::Mlp { hidden: vec![512, 256] }, form, 256)?;
     let what = |_| "784-512-256-10, 256 samples, AdamW".to_owned();
-    TrainingStep::new(&own, what, device, precision)
+    TrainingStep::new(&setup, what, device, precision)
 }
 
 pub(super) fn cnn(device: &OpenDevice, precision: Dtype) -> Result<TrainingStep, Fault> {
     let form = Form::Dense { channels: 3, height: 32, width: 32, target: Target::Classes(10) };
-    let own = made(ModelConfig::Cnn { width: 16, stages: 3 }, form, 16)?;
+    let setup = built_in(ModelConfig::Cnn { width: 16, stages: 3 }, form, 16)?;
     let what = |_| "residual, 16 to 64 channels, 16 images of 32×32×3, AdamW".to_owned();
-    TrainingStep::new(&own, what, device, precision)
+    TrainingStep::new(&setup, what, device, precision)
 }
 
-pub(super) fn own(
-    own: &Arc<Own>,
+pub(super) fn configured(
+    setup: &Arc<TrainingSetup>,
     device: &OpenDevice,
     precision: Dtype,
 ) -> Result<TrainingStep, Fault> {
-    let samples = own.batch.samples();
+    let samples = setup.batch.samples();
     let what = |numbers| format!("{numbers} parameters, {samples} samples a step");
-    TrainingStep::new(own, what, device, precision)
+    TrainingStep::new(setup, what, device, precision)
 }

@@ -1,4 +1,4 @@
-//! `surefoot bench`: how fast each device and precision is here, and what that means.
+//! `surefoot bench`: measures each device and precision, prints a table and a verdict.
 
 mod table;
 
@@ -13,7 +13,7 @@ use serde::Serialize;
 use surefoot::device::{OpenDevice, Selector, open, select};
 use surefoot::place::Dtype;
 use surefoot_bench::compare::{Comparison, compare};
-use surefoot_bench::workload::{Own, Workload};
+use surefoot_bench::workload::{TrainingSetup, Workload};
 use surefoot_bench::{Progress, Report, Settings, run};
 use surefoot_report::BenchPage;
 
@@ -22,42 +22,42 @@ use crate::commands::devices;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
-/// Measure every device and precision on real work, and say what it means
+/// Measure the speed of every device and precision on typical workloads
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Variants take turns in rounds, so that a busy machine slows all alike. A sample ends when a value
-that depends on the work was read. Medians come with a 95 % interval; ratios are told only beyond
-it. `peak` is the share of the best rate that the device showed in this run: large products, or
-memory read and written. A CPU takes about a minute, a GPU about as much again; with --quick some
-10 seconds.
+Variants are measured in turns, so that other load on the machine affects all of them alike. A
+sample ends when a value that depends on the work was read. Medians have a 95 % confidence interval;
+a difference within it is reported as too noisy. `peak` is the share of the best rate that the device
+reached in this run, for large matrix products or for memory. A CPU takes about a minute, a GPU
+another minute; with --quick about 10 seconds.
 
-With --compare the exit code is 1 if something got slower by more than the noise and 5 %.
+With --compare the exit code is 1 if a workload got slower by more than its noise and 5 %.
 
 Examples:
-  surefoot bench                              everything that this machine has
+  surefoot bench                              all devices of this machine
   surefoot bench --quick --device cpu
   surefoot bench --workload configs/digits.yaml
-                                              one step of your own training instead
+                                              one step of your own training
   surefoot bench --json > before.json
-  surefoot bench --compare before.json        what got slower since?
-  surefoot bench --html bench.html            a page to read and pass on")]
+  surefoot bench --compare before.json        what got slower since then
+  surefoot bench --html bench.html            also write an HTML page")]
 pub(crate) struct Bench {
-    /// The devices: auto for all that are there, or names: cpu,gpu
+    /// Devices to measure, separated by commas: cpu,gpu; auto for all that are found
     #[arg(long, value_name = "NAMES", default_value = "auto", value_parser = select)]
     device: Selector,
-    /// The precisions: fp32, fp16, bf16
+    /// Precisions to measure, separated by commas: fp32, fp16, bf16
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = precision, default_values = ["fp32", "fp16", "bf16"])]
     precision: Vec<Dtype>,
-    /// Measure one step of this training configuration instead of the usual work
+    /// Measure one step of this training configuration instead of the built-in workloads
     #[arg(long, value_name = "CONFIG")]
     workload: Option<PathBuf>,
-    /// A short look: the same work, fewer rounds, more noise
+    /// Measure fewer rounds: faster, but with more noise
     #[arg(long)]
     quick: bool,
-    /// Also write a page for a browser to this file
+    /// Also write an HTML page to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Compare with an older run's --json
+    /// Compare with an older run, written with --json
     #[arg(long, value_name = "OLD.json")]
     compare: Option<PathBuf>,
 }
@@ -80,7 +80,7 @@ fn precision(text: &str) -> Result<Dtype, String> {
 
 impl Bench {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
-        // What can be wrong is found before minutes are spent.
+        // Bad input is found before minutes are spent on measuring.
         let old = self.compare.as_deref().map(read_report).transpose()?;
         let page = self.html.as_deref().map(create).transpose()?;
         let settings = self.settings(terminal)?;
@@ -92,7 +92,7 @@ impl Bench {
         if let (Some(file), Some(path)) = (page, &self.html) {
             let page = BenchPage { title: self.title(), report: &document };
             page.write(BufWriter::new(file)).map_err(|error| unwritable(path, &error))?;
-            terminal.note(&format!("note: the page is in {}", path.display()));
+            terminal.note(&format!("note: wrote the page {}", path.display()));
         }
         if global.json {
             terminal.json(&document)?;
@@ -117,17 +117,17 @@ impl Bench {
         settings.precisions.clone_from(&self.precision);
         settings.precisions.dedup();
         if let Some(path) = &self.workload {
-            let own = Own::read(path).map_err(|error| {
+            let own = TrainingSetup::read(path).map_err(|error| {
                 Failure::usage(format!("{} can't be measured", path.display()))
                     .because(error.to_string())
                     .hint("--workload takes a configuration as `surefoot train` does; see configs/")
             })?;
-            settings.workloads = vec![Workload::Own(Arc::new(own))];
+            settings.workloads = vec![Workload::Configured(Arc::new(own))];
         }
         Ok(settings)
     }
 
-    /// Opens the devices that were asked for; of `auto`, those that are there.
+    /// Opens the devices that were named; for `auto`, those that are found.
     fn devices(&self, terminal: &Terminal) -> Result<Vec<Arc<OpenDevice>>, Failure> {
         if let Selector::Chain(names) = &self.device {
             return names.iter().map(|name| open(*name).map_err(Failure::from)).collect();
@@ -135,11 +135,11 @@ impl Bench {
         let mut opened = Vec::new();
         for found in devices::find() {
             match &found.unavailable {
-                Some(why) => terminal.note(&format!("note: {} is passed over: {why}", found.name)),
-                // As everywhere, `auto` has no use for an imitation of a GPU on the processor.
+                Some(why) => terminal.note(&format!("note: {} is left out: {why}", found.name)),
+                // As everywhere, `auto` does not choose a software GPU.
                 None if !found.is_worth_choosing() => terminal.note(&format!(
-                    "note: {0} is passed over: its driver computes on the processor, far more slowly \
-                     than cpu; measure it with --device {0}",
+                    "note: {0} is left out: its driver computes on the CPU, far more slowly than cpu; \
+                     measure it with --device {0}",
                     found.name
                 )),
                 None => opened.push(open(found.name).map_err(Failure::from)?),
@@ -162,13 +162,13 @@ fn exit(report: &Report, comparison: Option<&Comparison>, terminal: &Terminal) -
     let Some(comparison) = comparison else { return Exit::Done };
     if !comparison.other_machine.is_empty() {
         terminal.note(&format!(
-            "note: the other file is from another machine, so nothing is judged: {}",
+            "note: the older run is from another machine, so regressions are not judged: {}",
             comparison.other_machine.join("; ")
         ));
         return Exit::Done;
     }
     if comparison.lines.is_empty() {
-        terminal.note("note: the other file has no work in common with this run");
+        terminal.note("note: the older run has no workload in common with this one");
     }
     if comparison.regressions().next().is_some() { Exit::No } else { Exit::Done }
 }

@@ -1,10 +1,11 @@
-//! `surefoot check`: finds device trouble in PyTorch code before it happens.
+//! `surefoot check`: finds device bugs in PyTorch code without running it.
 
-use std::io::{self, IsTerminal, Read};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use surefoot_torch::discover::{Found, discover};
+use surefoot_torch::finding::Severity;
 use surefoot_torch::project::{Checked, Report, check_files};
 use surefoot_torch::report::{self, count};
 use surefoot_torch::settings::{Overrides, Settings};
@@ -13,58 +14,62 @@ use surefoot_torch::{check, fix, plan, rules};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, is_stdout_coloured};
 
-/// Find device trouble in PyTorch code before it happens
+/// Find device bugs in PyTorch code without running it
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  surefoot check                        check what is under this folder
+  surefoot check                        check all Python files and notebooks in this folder
   surefoot check train.py eval.ipynb    check these files
-  surefoot check --fix src              mend what can be mended safely
+  surefoot check --fix src              apply the fixes that are safe
   surefoot check --diff src             show what --fix would change
-  surefoot check --select SF00 src      only rules that begin with SF00
+  surefoot check --select SF00 src      only rules whose code starts with SF00
   surefoot check --explain SF010        what a rule finds, and why
-  surefoot check --plan > PLAN.md       the project's device story and what to change
+  surefoot check --plan > PLAN.md       how the project uses devices, and what to change
   cat x.py | surefoot check - --stdin-filename x.py
 
 Settings are read from [tool.surefoot] in pyproject.toml: select, ignore, exclude,
 per-file-ignores. A line ending in `# noqa: SF001` is left alone.
 
-Exit codes: 0 nothing found; 1 findings; 2 a file could not be read or parsed.")]
+Exit codes: 0 no errors or warnings; 1 errors or warnings, with --strict also hints; 2 a file could
+not be read or parsed.")]
 pub(crate) struct Check {
     /// Files and folders, or - for stdin
     #[arg(default_value = ".", value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// How findings are printed
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
-    /// Mend what can be mended safely
+    /// Apply the fixes that are safe
     #[arg(long, conflicts_with_all = ["diff", "plan"])]
     fix: bool,
     /// Show what --fix would change, and change nothing
     #[arg(long, conflicts_with = "plan")]
     diff: bool,
-    /// Check only these rules: codes or how they begin
+    /// Check only these rules: codes, prefixes of codes, or names
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     select: Vec<String>,
-    /// Leave these rules out
+    /// Don't check these rules
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     ignore: Vec<String>,
     /// Explain a rule, or list them all
     #[arg(long, value_name = "RULE", num_args = 0..=1, default_missing_value = "all")]
     explain: Option<String>,
-    /// Print the project's device story and what to change, as Markdown
+    /// Print how the project uses devices and what to change, as Markdown
     #[arg(long)]
     plan: bool,
-    /// What to call the text from stdin
+    /// Exit with 1 for hints too, not only for errors and warnings
+    #[arg(long)]
+    strict: bool,
+    /// File name to report for text from stdin
     #[arg(long, value_name = "FILE", default_value = "-")]
     stdin_filename: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people
+    /// Readable text
     Text,
     /// One JSON document
     Json,
@@ -93,16 +98,16 @@ impl Check {
         }
         let found = discover(&self.paths, &settings);
         if found.files.is_empty() && found.errors.is_empty() {
-            terminal.note("no Python files or notebooks here");
+            terminal.note("note: no Python files or notebooks were found");
         }
         if self.diff || self.fix {
-            return self.mend(found, &settings, global, terminal);
+            return self.apply_fixes(found, &settings, global, terminal);
         }
         let mut report = check_files(&found.files, &settings);
         report.errors.splice(0..0, found.errors);
         if self.plan {
             terminal.result(&plan::plan(&found.files, &report))?;
-            return Ok(outcome(&report));
+            return Ok(self.outcome(&report));
         }
         self.print(&report, global, terminal)
     }
@@ -145,14 +150,14 @@ impl Check {
             report
                 .add(check::check(&now, &rules).map(|findings| Checked { source: now, findings }));
             terminal.note(report::text::render(&report, false).trim_end());
-            return Ok(outcome(&report));
+            return Ok(self.outcome(&report));
         }
         report.add(check::check(&source, &rules).map(|findings| Checked { source, findings }));
         self.print(&report, global, terminal)
     }
 
     /// `--fix` and `--diff`.
-    fn mend(
+    fn apply_fixes(
         &self,
         found: Found,
         settings: &Settings,
@@ -206,13 +211,24 @@ impl Check {
             Format::Sarif => terminal.json(&report::sarif::document(report))?,
             Format::Github => terminal.result(&report::github::render(report))?,
             Format::Text => {
-                let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-                let colour = !no_colour && io::stdout().is_terminal();
-                terminal.result(&report::text::render(report, colour))?;
+                terminal.result(&report::text::render(report, is_stdout_coloured()))?;
                 terminal.note(&summary(report));
             }
         }
-        Ok(outcome(report))
+        Ok(self.outcome(report))
+    }
+
+    /// A file that could not be checked counts more than any finding; hints alone count with
+    /// `--strict` only.
+    fn outcome(&self, report: &Report) -> Exit {
+        let mut findings = report.checked.iter().flat_map(|checked| &checked.findings);
+        if !report.errors.is_empty() {
+            Exit::Usage
+        } else if findings.any(|found| self.strict || found.severity != Severity::Hint) {
+            Exit::No
+        } else {
+            Exit::Done
+        }
     }
 }
 
@@ -233,20 +249,9 @@ fn summary(report: &Report) -> String {
         text.push_str(&format!("; {} could not be checked", count(report.errors.len(), "file")));
     }
     if fixable > 0 {
-        text.push_str(&format!("; {fixable} can be mended with --fix"));
+        text.push_str(&format!("; {fixable} can be fixed with --fix"));
     }
     text
-}
-
-/// What could not be checked weighs more than what was found.
-fn outcome(report: &Report) -> Exit {
-    if !report.errors.is_empty() {
-        Exit::Usage
-    } else if report.findings() > 0 {
-        Exit::No
-    } else {
-        Exit::Done
-    }
 }
 
 fn explain(name: &str, terminal: &Terminal) -> Result<Exit, Failure> {

@@ -1,4 +1,4 @@
-//! `surefoot devices`: what this build can use on this machine.
+//! `surefoot devices`: lists the devices that this build can use on this machine.
 
 use std::time::Duration;
 
@@ -17,15 +17,15 @@ use crate::terminal::{Table, Terminal};
 #[command(after_help = "\
 Examples:
   surefoot devices            a table
-  surefoot devices --json     everything that is known, for machines")]
+  surefoot devices --json     all details of each device")]
 pub(crate) struct Devices {
-    /// Look in this very process and print JSON: what the command itself runs in a child
+    /// Look for devices in this process and print JSON; the command runs itself so in a child process
     #[arg(long, hide = true)]
     in_process: bool,
 }
 
-/// Loading all drivers takes seconds at most; one that takes longer hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Loading all drivers takes seconds; one that takes longer than this hangs.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Devices {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
@@ -48,7 +48,7 @@ impl Devices {
 }
 
 /// Every device of this build. Those that need a driver are looked for in a child process, so
-/// that a driver that crashes costs a line in the table.
+/// that a crash of a driver is only a line in the table.
 pub(crate) fn find() -> Vec<Found> {
     let with_driver: Vec<Backend> = Backend::PREFERRED
         .into_iter()
@@ -61,7 +61,7 @@ pub(crate) fn find() -> Vec<Found> {
     let looked = own_command(["devices", "--in-process"]).map_or_else(
         |error| Err(error.to_string()),
         |command| {
-            surefoot::device::supervisor::run_probe(command, PATIENCE, |line| text += line)
+            surefoot::device::supervisor::run_probe(command, TIMEOUT, |line| text += line)
                 .map_err(|fault| fault.chain.join(": "))
         },
     );
@@ -80,28 +80,28 @@ pub(crate) fn find() -> Vec<Found> {
 
 fn table(found: &[Found]) -> String {
     let mut table = Table::new(["--device", "device", "memory", "dtypes"]);
+    let mut unavailable = String::new();
     for device in found {
+        let name = device.name.to_string();
         match (&device.info, &device.unavailable) {
             (Some(info), _) => table.row([
-                device.name.to_string(),
+                name,
                 format!("{}{}", info.label, kind_note(info.kind)),
                 memory(info),
                 info.dtypes.iter().map(|dtype| dtype.as_str()).collect::<Vec<_>>().join(" "),
             ]),
-            (None, why) => table.row([
-                device.name.to_string(),
-                format!("not available, because {}", why.as_deref().unwrap_or("it did not open")),
-                String::new(),
-                String::new(),
-            ]),
+            (None, why) => {
+                let why = why.as_deref().unwrap_or("it did not open");
+                unavailable += &format!("{name}: not available, because {why}\n");
+            }
         }
     }
-    table.to_string()
+    format!("{table}{unavailable}")
 }
 
 fn kind_note(kind: DeviceKind) -> &'static str {
     match kind {
-        DeviceKind::SoftwareGpu => " (computes on the processor)",
+        DeviceKind::SoftwareGpu => " (computes on the CPU)",
         DeviceKind::VirtualGpu => " (virtual)",
         _ => "",
     }
@@ -111,9 +111,9 @@ fn memory(info: &DeviceInfo) -> String {
     let size = match (info.memory_used, info.memory_total) {
         (Some(used), Some(total)) => format!("{} of {}", Bytes(used), Bytes(total)),
         (None, Some(total)) => Bytes(total).to_string(),
-        _ => "not told".to_owned(),
+        _ => "unknown".to_owned(),
     };
-    format!("{size}, {}", if info.unified_memory { "unified" } else { "its own" })
+    format!("{size}, {}", if info.unified_memory { "shared with the host" } else { "dedicated" })
 }
 
 fn not_in_this_build() -> String {

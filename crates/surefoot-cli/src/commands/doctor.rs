@@ -1,4 +1,4 @@
-//! `surefoot doctor`: probes each device for real and says how to use it.
+//! `surefoot doctor`: tests each device and suggests settings.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -17,24 +17,24 @@ use crate::commands::devices;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
-/// Probe each device for real: storage, arithmetic, dtypes, limits, threads, copies, recovery
+/// Test each device: storage, arithmetic, dtypes, limits, threads, copies, recovery
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each device is probed in a process of its own, so a driver that crashes costs a line.
-Exit code 1 if a device that was asked for is unhealthy or not there.
+Each device is tested in a child process, so that a crash of its driver is reported like any other
+failure. The exit code is 1 if a device is unhealthy or a named one is missing.
 
 Examples:
-  surefoot doctor                 every device that is there
-  surefoot doctor --device gpu    this one, which has to be there
-  surefoot doctor --json          for machines")]
+  surefoot doctor                 every device that is found
+  surefoot doctor --device gpu    this one, which must be there
+  surefoot doctor --json          as JSON")]
 pub(crate) struct Doctor {
-    /// Probe only these devices: cpu, gpu, gpu:1, vulkan, metal, mps, cuda, cuda:0, auto
+    /// Test these devices only: cpu, gpu, gpu:1, vulkan, metal, mps, cuda, cuda:0; auto for all
     #[arg(long, value_name = "NAMES", default_value = "auto", value_parser = select)]
     device: Selector,
-    /// Stop a probe that takes longer than this many seconds
+    /// Stop the test of a device after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
-    /// Probe in this very process and print findings: what the command itself runs in a child
+    /// Test in this process and print findings; the command runs itself so in a child process
     #[arg(long, hide = true)]
     in_process: bool,
 }
@@ -44,7 +44,7 @@ pub(crate) struct Doctor {
 struct Diagnosis {
     device: String,
     healthy: bool,
-    /// It could not be opened, or its probe died.
+    /// Why it could not be opened, or how its test ended early.
     #[serde(skip_serializing_if = "Option::is_none")]
     failure: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -107,7 +107,7 @@ impl Doctor {
         Ok(if healthy { Exit::Done } else { Exit::No })
     }
 
-    /// The child's side: one finding a line.
+    /// The child process: prints one finding per line.
     fn probe_here(self, terminal: &Terminal) -> Result<Exit, Failure> {
         let Selector::Chain(names) = &self.device else {
             return Err(Failure::usage("--in-process needs --device"));
@@ -133,7 +133,7 @@ impl Doctor {
     ) -> Result<Diagnosis, Failure> {
         let mut diagnosis = Diagnosis { device: name.to_string(), info, ..Default::default() };
         let command = own_command(["doctor", "--in-process", "--device", &name.to_string()])
-            .map_err(|error| Failure::usage("the probe could not be started").caused_by(&error))?;
+            .map_err(|error| Failure::usage("the test could not be started").caused_by(&error))?;
         let mut doing = String::from("opening it");
         let mut told = Ok(());
         let ended = supervisor::run_probe(command, Duration::from_secs(self.timeout), |text| {
@@ -147,7 +147,7 @@ impl Doctor {
                 }
                 Ok(Finding::Dtype(dtype, support)) => diagnosis.dtypes.push((dtype, support)),
                 Ok(Finding::Settings(settings)) => diagnosis.settings = Some(settings),
-                // Drivers print what they like; what isn't a finding is theirs.
+                // Not a finding: drivers print to stdout as well.
                 Err(_) => {}
             }
         });

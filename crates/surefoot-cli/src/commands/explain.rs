@@ -1,4 +1,4 @@
-//! `surefoot explain`: what an error message means and what to change.
+//! `surefoot explain`: says what an error message means and what to change.
 
 mod input;
 
@@ -16,8 +16,8 @@ use input::Messages;
 /// Say what a device error message means and what to change
 ///
 /// Knows the messages of PyTorch (CUDA, MPS, CPU), CUDA, Metal, Vulkan and wgpu, Burn, candle,
-/// MLX, JAX, ONNX Runtime, ROCm, llama.cpp and Triton. It never guesses: a text that it doesn't
-/// recognise is `not_device_related` with a confidence of 0.1.
+/// MLX, JAX, ONNX Runtime, ROCm, llama.cpp and Triton. A text that it doesn't recognise is reported
+/// as `not_device_related` with a confidence of 0.1.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -26,17 +26,17 @@ Examples:
   surefoot explain --jsonl < messages.jsonl
 
 With --jsonl each line of stdin is an object with a `message`; each line of stdout is an object
-with kind, confidence, evidence and advice, in the same order. A line that can't be read gives
-an object with `error` and the `line`'s number in its place, the rest goes on, and the program
-ends with exit code 2.
+with kind, confidence, evidence and advice, in the same order. For a line that can't be parsed,
+the output is an object with `error` and the number of the `line`; the other lines are still
+explained, and the exit code is 2.
 
-Limits: of a long text the last 1 MiB is read, where a log says why the program died; a line
-of --jsonl may be 8 MiB long.")]
+Limits: of a long text only the last 1 MiB is read, because logs end with the cause; a line of
+--jsonl may be up to 8 MiB long.")]
 pub(crate) struct Explain {
     /// The message, or - to read a whole log or traceback from stdin
     #[arg(required_unless_present = "jsonl", conflicts_with = "jsonl", allow_hyphen_values = true)]
     text: Option<String>,
-    /// Read one JSON object with a `message` a line from stdin, write one explanation a line
+    /// Read JSON Lines with a `message` each from stdin, write one explanation per line
     #[arg(long)]
     jsonl: bool,
 }
@@ -47,7 +47,7 @@ impl Explain {
         let text = if text == "-" {
             let (text, skipped) = input::end_of(io::stdin().lock()).map_err(unreadable)?;
             if skipped > 0 {
-                terminal.note(&format!("note: the first {skipped} bytes were not looked at"));
+                terminal.note(&format!("note: the first {skipped} bytes were not read"));
             }
             text
         } else {
@@ -61,7 +61,7 @@ impl Explain {
         if global.json {
             terminal.json(&explanation)?;
         } else {
-            terminal.result(&for_people(&explanation))?;
+            terminal.result(&readable(&explanation))?;
         }
         Ok(Exit::Done)
     }
@@ -71,7 +71,7 @@ fn unreadable(error: io::Error) -> Failure {
     Failure::usage("stdin could not be read").caused_by(&error)
 }
 
-/// One explanation a line, in the order of the messages.
+/// One explanation per line, in the order of the messages.
 fn explain_lines(terminal: &Terminal) -> Result<Exit, Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
     let mut bad = Vec::new();
@@ -93,12 +93,13 @@ fn explain_lines(terminal: &Terminal) -> Result<Exit, Failure> {
         return stopped(error);
     }
     let Some(first) = bad.first() else { return Ok(Exit::Done) };
-    terminal.note(&format!("note: every other line was explained ({} could not be)", bad.len()));
-    Err(Failure::usage(format!("line {first} is no object with a `message`"))
+    terminal
+        .note(&format!("note: {} lines could not be parsed; all others were explained", bad.len()));
+    Err(Failure::usage(format!("line {first} is not a JSON object with a `message`"))
         .hint("the objects with `error` in the output name each such line"))
 }
 
-/// A reader that went away (`| head`) is no failure.
+/// A reader that closed the pipe (`| head`) is not a failure.
 fn stopped(error: io::Error) -> Result<Exit, Failure> {
     match error.kind() {
         io::ErrorKind::BrokenPipe => Ok(Exit::Done),
@@ -106,14 +107,14 @@ fn stopped(error: io::Error) -> Result<Exit, Failure> {
     }
 }
 
-fn for_people(explanation: &Explanation) -> String {
+fn readable(explanation: &Explanation) -> String {
     let mut text = String::new();
     let kind = explanation.kind;
     let verdict = match (explanation.recognised(), kind) {
-        (false, _) => {
-            "not_device_related: nothing in this text is a device fault that I know of".into()
+        (false, _) => "not_device_related: no known device fault was found in this text".into(),
+        (true, FaultKind::NotDeviceRelated) => {
+            "not_device_related: this is not a device fault".into()
         }
-        (true, FaultKind::NotDeviceRelated) => "not_device_related: this is no device fault".into(),
         (true, kind) => kind.to_string(),
     };
     // Writing to a String can't fail.

@@ -1,4 +1,4 @@
-//! `surefoot journal`: what a journal says, for people, for machines and for Perfetto.
+//! `surefoot journal`: summarises a journal as text, JSON, a page or a trace.
 
 mod report;
 
@@ -14,41 +14,41 @@ use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
-/// A file that begins with this many lines that aren't a journal's is none.
-const ENOUGH_JUNK: u64 = 1000;
-/// How many broken lines are named.
+/// A file that starts with this many lines that are not events is not a journal.
+const MOST_BROKEN_AT_START: u64 = 1000;
+/// How many broken lines are listed.
 const BROKEN_SHOWN: usize = 5;
 
-/// Sum up a journal: times, faults, what preceded them and how they ended
+/// Summarise a journal: times, faults, what preceded them and how they ended
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The file is read as a stream, so its size doesn't matter. Medians and p95 are exact up to 4,096
-timings of an operation and within 0.4 % beyond. A trace is held in memory to be sorted: 200 to
-300 bytes an event. A page holds up to 200,000 ordinary events and thins out more; it needs no
-network.
+The file is read as a stream, so it may be larger than memory. Medians and p95 are exact for up to
+4,096 timings of an operation and within 0.4 % for more. A trace is sorted in memory and takes 200
+to 300 bytes per event. A page holds up to 200,000 ordinary events, of more it holds a sample; it
+needs no network.
 
 Examples:
   surefoot doctor --journal run.jsonl    write a journal
-  surefoot journal run.jsonl             sum it up
-  surefoot journal run.jsonl --json      the same, with every story, as one JSON document
+  surefoot journal run.jsonl             summarise it
+  surefoot journal run.jsonl --json      the same with the history of every fault, as JSON
   surefoot journal run.jsonl --html run.html
-                                         a page to read, search and pass on
+                                         a page with timeline and search, in one file
   surefoot journal run.jsonl --trace t.json
                                          and open t.json in https://ui.perfetto.dev
   zcat old.jsonl.gz | surefoot journal -")]
 pub(crate) struct Journal {
-    /// The journal, or - to read it from stdin
+    /// The journal, or - for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Also write a trace for Perfetto or chrome://tracing to this file
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Also write a page for a browser to this file: timeline, memory, stories, search
+    /// Also write an HTML page to this file: timeline, memory, faults, search
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
 }
 
-/// What a journal becomes besides its summary.
+/// The outputs besides the summary.
 #[derive(Default)]
 struct Views {
     trace: Option<Trace>,
@@ -68,12 +68,12 @@ impl Journal {
         if let (Some(page), Some(path)) = (&views.page, &self.html) {
             write_page(page, path)?;
             terminal
-                .note(&format!("note: the page is in {}; open it in a browser", path.display()));
+                .note(&format!("note: wrote the page {}; open it in a browser", path.display()));
         }
         if let (Some(trace), Some(path)) = (views.trace, &self.trace) {
             write_trace(trace, path)?;
             terminal.note(&format!(
-                "note: the trace is in {}; open it in https://ui.perfetto.dev",
+                "note: wrote the trace {}; open it in https://ui.perfetto.dev",
                 path.display()
             ));
         }
@@ -96,7 +96,7 @@ impl Journal {
         if self.is_stdin() { "stdin".to_owned() } else { self.file.display().to_string() }
     }
 
-    /// The file's own name, without the folders that mean nothing elsewhere.
+    /// The name of the file without its folders.
     fn title(&self) -> String {
         match self.file.file_name() {
             Some(name) if !self.is_stdin() => name.to_string_lossy().into_owned(),
@@ -127,7 +127,7 @@ impl Journal {
         Ok(Box::new(BufReader::with_capacity(1 << 16, file)))
     }
 
-    /// Writing over the journal would destroy it.
+    /// Refuses to overwrite the journal.
     fn refuse_bad_target(&self, option: &str, target: Option<&Path>) -> Result<(), Failure> {
         let Some(target) = target else { return Ok(()) };
         let what = if option == "html" { "page" } else { option };
@@ -142,7 +142,7 @@ impl Journal {
         };
         if same {
             return Err(Failure::usage(format!("the {what} can't go to {}", target.display()))
-                .because("that is the journal itself, which would be lost")
+                .because("that is the journal itself, which would be overwritten")
                 .hint(format!("give --{option} another name")));
         }
         Ok(())
@@ -177,7 +177,7 @@ fn read(name: &str, source: impl BufRead, views: &mut Views) -> Result<Summary, 
             page.add(&line);
         }
         summarizer.add(line);
-        if summarizer.broken() >= ENOUGH_JUNK && !summarizer.has_found_any() {
+        if summarizer.broken() >= MOST_BROKEN_AT_START && !summarizer.has_found_any() {
             break;
         }
     }
@@ -194,7 +194,7 @@ fn read(name: &str, source: impl BufRead, views: &mut Views) -> Result<Summary, 
 fn not_a_journal(name: &str, why: &str) -> Failure {
     Failure::usage(format!("{name} is not a journal"))
         .because(report::clean(why, 200))
-        .hint("a journal has one JSON event a line; write one with --journal FILE")
+        .hint("a journal has one JSON event per line; write one with --journal FILE")
 }
 
 fn write_trace(trace: Trace, path: &Path) -> Result<(), Failure> {
@@ -209,13 +209,13 @@ fn write_page(page: &JournalPage, path: &Path) -> Result<(), Failure> {
     })
 }
 
-/// What a reader of the summary should know about the file.
+/// Notes about the file itself.
 fn notes(summary: &Summary) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(line) = &summary.cut_off {
         notes.push(format!(
-            "line {}, the last one, is broken off and was skipped: the writer was stopped in the \
-             middle of it",
+            "line {}, the last one, is incomplete and was skipped: the process that wrote it was \
+             stopped",
             line.line
         ));
     }
@@ -228,8 +228,8 @@ fn notes(summary: &Summary) -> Vec<String> {
     }
     if let Some(version) = summary.version.filter(|version| *version > VERSION) {
         notes.push(format!(
-            "the journal has version {version} and this program knows {VERSION}: a newer surefoot \
-             may read more from it"
+            "the journal has format version {version}, this program knows up to {VERSION}: use a newer \
+             surefoot to read all of it"
         ));
     }
     notes

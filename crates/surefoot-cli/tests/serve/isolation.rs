@@ -75,7 +75,7 @@ fn a_child_without_a_device_is_started_again() {
     assert_ne!(child_of(server.pid()), first);
     let said = std::fs::read_to_string(log.path()).unwrap();
     assert!(said.contains("no device is left"), "{said}");
-    assert!(said.contains("starting it again"), "{said}");
+    assert!(said.contains("is restarted"), "{said}");
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
 }

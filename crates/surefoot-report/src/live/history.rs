@@ -1,8 +1,8 @@
-//! The events of a run that is watched: the latest ones, numbered, for any number of readers.
+//! A bounded buffer of the latest events of a run, with any number of readers.
 //!
-//! The thread that records an event only takes a short lock and pushes; it never waits for a
-//! reader. Each reader has its own place and takes what came since. A reader that is so slow
-//! that its next event was dropped is told how many it missed.
+//! The thread that records an event takes a short lock and pushes; it never waits for a reader. Each
+//! reader has its own position and takes the events since then. A reader that is so slow that its
+//! next event was dropped gets the number of events that it missed.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,12 @@ use surefoot::journal::Event;
 use tokio::sync::watch;
 
 /// Events that are kept for pages that are opened or reloaded later.
-const KEPT: usize = 200_000;
+const CAPACITY: usize = 200_000;
 
 /// Shared by the journal's listener and the server.
 #[derive(Debug)]
 pub(super) struct History {
-    kept: Mutex<Kept>,
+    kept: Mutex<Buffer>,
     capacity: usize,
     /// Changes when the run has ended.
     ended: watch::Sender<bool>,
@@ -26,25 +26,25 @@ pub(super) struct History {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct Buffer {
     events: VecDeque<Arc<Event>>,
     /// The number of the first one.
     first: u64,
 }
 
-/// What came since a reader's place.
+/// The events since a reader's position.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct NewEvents {
     /// The number of the first event.
     pub(super) number: u64,
     pub(super) events: Vec<Arc<Event>>,
-    /// Events before it that the reader never got.
+    /// The number of events before it that the reader missed.
     pub(super) lost: u64,
 }
 
 impl Default for History {
     fn default() -> Self {
-        Self::with_capacity(KEPT)
+        Self::with_capacity(CAPACITY)
     }
 }
 
@@ -59,7 +59,7 @@ impl History {
         }
     }
 
-    /// Keeps an event; the oldest goes if there are too many.
+    /// Adds an event; drops the oldest if the buffer is full.
     pub(super) fn push(&self, event: &Event) {
         let event = Arc::new(event.clone());
         let mut kept = self.lock();
@@ -73,13 +73,13 @@ impl History {
         drop(oldest);
     }
 
-    /// At most `most` events from `place` on.
-    pub(super) fn since(&self, place: u64, most: usize) -> News {
+    /// At most `most` events from `position` on.
+    pub(super) fn since(&self, position: u64, most: usize) -> NewEvents {
         let kept = self.lock();
-        let number = place.max(kept.first);
+        let number = position.max(kept.first);
         let skip = usize::try_from(number - kept.first).unwrap_or(usize::MAX);
         let events = kept.events.iter().skip(skip).take(most).cloned().collect();
-        News { number, events, lost: number - place }
+        NewEvents { number, events, lost: number - position }
     }
 
     pub(super) fn end(&self) {
@@ -90,7 +90,7 @@ impl History {
         *self.ended.borrow()
     }
 
-    /// Returns when the run has ended or `time` is over.
+    /// Returns when the run has ended, or after `time`.
     pub(super) async fn ended_within(&self, time: Duration) {
         let mut ended = self.ended.subscribe();
         let _ = tokio::time::timeout(time, ended.wait_for(|ended| *ended)).await;
@@ -102,18 +102,18 @@ impl History {
         Reader(Arc::clone(self))
     }
 
-    /// Waits until all readers have left, or `time` is over.
+    /// Waits until all readers have left, at most for `time`.
     pub(super) fn wait_for_readers(&self, time: Duration) {
         let readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
         drop(self.left.wait_timeout_while(readers, time, |readers| *readers > 0));
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, Buffer> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A reader that is there.
+/// Counts as a reader while it exists.
 #[derive(Debug)]
 pub(super) struct Reader(Arc<History>);
 
@@ -133,12 +133,12 @@ mod tests {
         numbers.for_each(|n| history.push(&Event::new(EventKind::Note, n.to_string())));
     }
 
-    fn ops(news: &News) -> Vec<&str> {
-        news.events.iter().map(|event| &*event.op).collect()
+    fn ops(new: &NewEvents) -> Vec<&str> {
+        new.events.iter().map(|event| &*event.op).collect()
     }
 
     #[test]
-    fn a_reader_gets_what_came_since_in_order_and_piece_by_piece() {
+    fn a_reader_gets_new_events_in_order_and_in_chunks() {
         let history = History::with_capacity(10);
         push(&history, 0..5);
         let first = history.since(0, 3);
@@ -149,13 +149,13 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_reader_is_told_what_it_missed() {
+    fn a_slow_reader_gets_the_number_of_missed_events() {
         let history = History::with_capacity(10);
         push(&history, 0..5);
         assert_eq!(history.since(0, 2).events.len(), 2);
         push(&history, 5..40);
-        let news = history.since(2, 3);
-        assert_eq!((news.number, news.lost, ops(&news)), (30, 28, vec!["30", "31", "32"]));
+        let new = history.since(2, 3);
+        assert_eq!((new.number, new.lost, ops(&new)), (30, 28, vec!["30", "31", "32"]));
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! The journal's page while a run goes on, on loopback.
+//! A live page of a journal, served on loopback while a run goes on.
 //!
-//! [`Server::start`] gives a server; its [`Server::listener`] goes to the journal's builder. A
-//! page that connects gets the history first and then what happens, as server-sent events, so a
-//! reload loses nothing. [`Server::end`] tells all pages that the run is over, waits a moment
-//! until they have everything, and stops.
+//! [`Server::start`] starts a server; pass its [`Server::listener`] to the journal's builder. A page
+//! that connects gets the past events first and then new ones, as server-sent events, so that a
+//! reload loses nothing. [`Server::end`] tells all pages that the run is over, waits up to two
+//! seconds until they have everything, and stops.
 //!
-//! Only loopback is listened on, and only requests that name it as their host are answered, so
-//! that no other site's page can read along by a name that points here.
+//! The server listens on loopback only and rejects requests with another host name, so that no web
+//! site can read the events through a DNS name that points here (DNS rebinding).
 //!
 //! ```no_run
 //! use surefoot::journal::Journal;
@@ -34,25 +34,25 @@ use tokio::runtime::Runtime;
 use history::History;
 
 /// How long the end waits for pages that are still reading.
-const PATIENCE: Duration = Duration::from_secs(2);
+const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why a run can't be watched.
+/// Why the live page can't be started.
 #[derive(Debug, thiserror::Error)]
 pub enum LiveError {
-    /// The port can't be listened on.
-    #[error("port {port} on this machine can't be listened on")]
+    /// The port can't be bound.
+    #[error("can't listen on port {port} of this machine")]
     Port {
         /// The port.
         port: u16,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The server's threads can't be started.
-    #[error("the server's threads can't be started")]
+    #[error("can't start the threads of the server")]
     Threads(#[source] io::Error),
 }
 
-/// A page that shows a run as it goes on.
+/// The server of a live page.
 #[derive(Debug)]
 pub struct Server {
     history: Arc<History>,
@@ -64,7 +64,7 @@ impl Server {
     /// Listens on a port of loopback; 0 takes any that is free.
     pub fn start(title: impl Into<String>, port: u16) -> Result<Self, LiveError> {
         let history = Arc::new(History::default());
-        // One thread: the run needs the processor more than the page does.
+        // One thread: the run needs the CPU more than the page does.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("surefoot-watch")
@@ -85,18 +85,18 @@ impl Server {
         Ok(Self { history, address, runtime: Some(runtime) })
     }
 
-    /// What to give to [`surefoot::journal::JournalBuilder::listener`]: quick, never waits.
+    /// The listener for [`surefoot::journal::JournalBuilder::listener`]. It never blocks.
     pub fn listener(&self) -> impl Fn(&Event) + Send + Sync + 'static {
         let history = Arc::clone(&self.history);
         move |event| history.push(event)
     }
 
-    /// Where the page is.
+    /// The address of the page.
     pub fn url(&self) -> String {
         format!("http://{}/", self.address)
     }
 
-    /// Tells all pages that the run is over, lets them have the rest, and stops.
+    /// Tells all pages that the run is over, sends them the remaining events, and stops.
     pub fn end(mut self) {
         self.stop();
     }
@@ -104,7 +104,7 @@ impl Server {
     fn stop(&mut self) {
         let Some(runtime) = self.runtime.take() else { return };
         self.history.end();
-        self.history.wait_for_readers(PATIENCE);
+        self.history.wait_for_readers(END_TIMEOUT);
         runtime.shutdown_timeout(Duration::from_millis(200));
     }
 }

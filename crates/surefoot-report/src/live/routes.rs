@@ -1,4 +1,4 @@
-//! What the server answers: the page, the stream of events, and the page as a file.
+//! The routes of the server: the live page, the stream of events, and the page as a file.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -20,19 +20,19 @@ use crate::JournalPage;
 use crate::chunk::Chunk;
 use crate::journal::write_live;
 
-/// Events of one message: enough for speed, few enough for a page to stay responsive.
+/// Events per message: enough for speed, few enough for a page to stay responsive.
 const MESSAGE: usize = 5_000;
-/// How often a page that has everything looks for more.
-const PAUSE: Duration = Duration::from_millis(150);
+/// How often the server looks for new events.
+const POLL_INTERVAL: Duration = Duration::from_millis(150);
 
-/// How long a page may take to notice the end.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// How long a page may take to close the stream after the end.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(500);
 
 #[derive(Clone)]
 struct Shared {
     history: Arc<History>,
     title: Arc<str>,
-    /// Tells one run from another on the same port.
+    /// Distinguishes two runs on the same port.
     instance: u64,
 }
 
@@ -49,7 +49,7 @@ pub(super) fn routes(history: Arc<History>, title: String) -> Router {
         .with_state(shared)
 }
 
-/// Refuses requests that reached this machine under another name.
+/// Rejects requests with a host name other than loopback.
 async fn only_loopback(request: Request, next: Next) -> Response {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     let name = host.map(|host| host.rsplit_once(':').map_or(host, |(name, _)| name));
@@ -72,7 +72,7 @@ async fn page(State(shared): State<Shared>) -> Response {
     }
 }
 
-/// The run so far as a page that can be kept.
+/// The run so far as a page that can be saved.
 async fn report(State(shared): State<Shared>) -> Response {
     let made = tokio::task::spawn_blocking(move || {
         let mut page = JournalPage::new(&*shared.title);
@@ -99,33 +99,33 @@ async fn events(State(shared): State<Shared>) -> Response {
 
 type Message = Result<Sse, Infallible>;
 
-/// Sends the history and then what happens, until the run ends or the page goes.
+/// Sends the past events and then new ones, until the run ends or the page closes the stream.
 async fn feed(shared: Shared, sender: mpsc::Sender<Message>, reader: Reader) {
     let hello = Sse::default().event("hello").data(format!("{{\"instance\":{}}}", shared.instance));
     let mut open = sender.send(Ok(hello)).await.is_ok();
-    let mut place = 0;
+    let mut position = 0;
     while open {
-        // Asked before the events are: what comes in between is sent in the next round.
+        // Read before the events: what is recorded in between is sent in the next round.
         let has_ended = shared.history.has_ended();
-        let news = shared.history.since(place, MESSAGE);
-        if news.events.is_empty() {
+        let new = shared.history.since(position, MESSAGE);
+        if new.events.is_empty() {
             if has_ended {
                 let _ = sender.send(Ok(Sse::default().event("end").data("{}"))).await;
                 break;
             }
             tokio::select! {
-                () = shared.history.ended_within(PAUSE) => {}
+                () = shared.history.ended_within(POLL_INTERVAL) => {}
                 () = sender.closed() => break,
             }
             continue;
         }
-        place = news.number + news.events.len() as u64;
-        let mut chunk = Chunk::of(news.number, news.events.iter().map(AsRef::as_ref));
-        chunk.lost = news.lost;
+        position = new.number + new.events.len() as u64;
+        let mut chunk = Chunk::of(new.number, new.events.iter().map(AsRef::as_ref));
+        chunk.lost = new.lost;
         let Ok(text) = serde_json::to_string(&chunk) else { break };
         open = sender.send(Ok(Sse::default().event("chunk").data(text))).await.is_ok();
     }
-    // A page closes the stream once it has the end; one that doesn't is not waited for long.
-    let _ = tokio::time::timeout(FAREWELL, sender.closed()).await;
+    // A page closes the stream when it receives the end.
+    let _ = tokio::time::timeout(CLOSE_TIMEOUT, sender.closed()).await;
     drop(reader);
 }

@@ -1,4 +1,4 @@
-//! A benchmark as text for people.
+//! The report of a benchmark as text.
 
 use std::fmt::Write;
 
@@ -6,6 +6,8 @@ use surefoot::device::memory::Bytes;
 use surefoot_bench::compare::{Change, Comparison};
 use surefoot_bench::verdict::times;
 use surefoot_bench::{Measured, Report, Status};
+
+use crate::terminal::Table;
 
 pub(super) fn text(report: &Report, comparison: Option<&Comparison>) -> String {
     let mut out = String::new();
@@ -52,16 +54,16 @@ const HEADINGS: [&str; 9] =
     ["", "median", "95 % interval", "p95", "rate", "peak", "memory", "× cpu", "warm-up"];
 
 fn rows(out: &mut String, results: &[&Measured]) {
-    let mut rows = vec![HEADINGS.map(str::to_owned)];
+    let mut table = Table::new(HEADINGS).numbers();
     for result in results.iter().filter(|result| result.status != Status::Skipped) {
         let name = format!("{} {}", result.device, result.precision);
         if result.status == Status::Failed {
             let mut cells = [const { String::new() }; 9];
             (cells[0], cells[1]) = (name, "failed".to_owned());
-            rows.push(cells);
+            table.row(cells);
             continue;
         }
-        rows.push([
+        table.row([
             name,
             time(result.median_ns),
             format!("{} to {}", time(result.interval.low), time(result.interval.high)),
@@ -75,22 +77,13 @@ fn rows(out: &mut String, results: &[&Measured]) {
             format!("{} first", time(result.warm_up.first_ns)),
         ]);
     }
-    let width =
-        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 9] = std::array::from_fn(width);
-    for row in &rows {
-        let cells =
-            row.iter().zip(widths).enumerate().map(|(column, (cell, width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-        let line = cells.collect::<Vec<_>>().join("  ");
-        let _ = writeln!(out, "  {}", line.trim_end());
+    for line in table.to_string().lines() {
+        let _ = writeln!(out, "  {line}");
     }
 }
 
 fn compared(out: &mut String, comparison: &Comparison) {
-    let _ = writeln!(out, "\nSince then:");
+    let _ = writeln!(out, "\nCompared with the older run:");
     let mut same = 0;
     for line in &comparison.lines {
         let ratio = line.slowdown.map(|ratio| times(&ratio, "the time")).unwrap_or_default();
@@ -106,19 +99,19 @@ fn compared(out: &mut String, comparison: &Comparison) {
             Change::TooNoisy => {
                 writeln!(out, "  too noisy  {name}: {old} → {new}, {ratio}")
             }
-            Change::Broken => writeln!(out, "  broken     {name}: took {old}, fails now"),
+            Change::Broken => writeln!(out, "  failed     {name}: took {old}, fails now"),
         };
     }
-    let _ = writeln!(out, "  {same} of {} as fast as they were", comparison.lines.len());
+    let _ = writeln!(out, "  {same} of {} unchanged", comparison.lines.len());
     if comparison.only_in_one > 0 {
-        let _ = writeln!(out, "  {} only in one of the two", comparison.only_in_one);
+        let _ = writeln!(out, "  {} are in one of the two runs only", comparison.only_in_one);
     }
     if let Some(note) = &comparison.note {
         let _ = writeln!(out, "  {note}");
     }
 }
 
-/// Lines that fit a terminal, indented below their first.
+/// The text in lines of at most 98 characters, with the following lines indented.
 fn wrapped(text: &str) -> String {
     let mut out = String::new();
     let mut width = 0;

@@ -1,8 +1,10 @@
-//! The summary of a journal as text for people.
+//! The summary of a journal as text.
 
 use std::fmt::{Display, Write};
 
 use surefoot::journal::{Event, EventKind, Incident, IncidentEnd, Operation, Summary};
+
+use crate::terminal::Table;
 
 const OPERATIONS_SHOWN: usize = 20;
 const STORIES_SHOWN: usize = 10;
@@ -42,34 +44,27 @@ fn counts<'a, N: Display>(
 }
 
 fn operations(out: &mut String, summary: &Summary) {
-    // Faults and rungs are told as stories.
-    let told =
+    // Faults and recovery steps are listed below, fault by fault.
+    let listed =
         |operation: &&Operation| !matches!(operation.kind, EventKind::Fault | EventKind::Rung);
-    let all: Vec<_> = summary.operations.iter().filter(told).collect();
+    let all: Vec<_> = summary.operations.iter().filter(listed).collect();
     if all.is_empty() {
         return;
     }
     let shown = &all[..all.len().min(OPERATIONS_SHOWN)];
-    let names: Vec<_> = shown.iter().map(|operation| clean(&operation.op, 36)).collect();
-    let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(9);
-    let _ = writeln!(
-        out,
-        "\n{:<width$}  {:<10}{:>10}{:>10}{:>10}{:>10}{:>10}{:>11}",
-        "operation", "kind", "count", "mean", "median", "p95", "max", "bytes"
-    );
-    for (operation, name) in shown.iter().zip(names) {
+    let mut table =
+        Table::new(["operation", "kind", "count", "mean", "median", "p95", "max", "bytes"])
+            .numbers();
+    for operation in shown {
         let [mean, median, p95, max] =
             operation.timing.map_or([const { String::new() }; 4], |timing| {
                 [timing.mean_ns, timing.median_ns, timing.p95_ns, timing.max_ns].map(time)
             });
         let bytes = if operation.bytes == 0 { String::new() } else { size(operation.bytes) };
-        let row = format!(
-            "{name:<width$}  {:<10}{:>10}{mean:>10}{median:>10}{p95:>10}{max:>10}{bytes:>11}",
-            operation.kind,
-            grouped(operation.count),
-        );
-        let _ = writeln!(out, "{}", row.trim_end());
+        let (name, kind) = (clean(&operation.op, 36), operation.kind.to_string());
+        table.row([name, kind, grouped(operation.count), mean, median, p95, max, bytes]);
     }
+    let _ = write!(out, "\n{table}");
     if all.len() > shown.len() {
         let _ = writeln!(out, "and {} more, which --json lists", all.len() - shown.len());
     }
@@ -95,20 +90,20 @@ fn faults(out: &mut String, summary: &Summary) {
         grouped(outcomes.open),
     );
     for (number, story) in summary.incidents.iter().take(STORIES_SHOWN).enumerate() {
-        tell(out, number + 1, story, summary.first_us.unwrap_or(0));
+        history(out, number + 1, story, summary.first_us.unwrap_or(0));
     }
     let shown = summary.incidents.len().min(STORIES_SHOWN) as u64;
     if all > shown {
         let _ = writeln!(
             out,
-            "\nand {} more faults; --json tells the stories of {}",
+            "\nand {} more faults; --json has the history of {}",
             grouped(all - shown),
             summary.incidents.len()
         );
     }
 }
 
-fn tell(out: &mut String, number: usize, story: &Incident, first_us: u64) {
+fn history(out: &mut String, number: usize, story: &Incident, first_us: u64) {
     let device =
         story.device.as_deref().map_or(String::new(), |name| format!(" on {}", clean(name, 40)));
     let _ = writeln!(
@@ -133,9 +128,9 @@ fn tell(out: &mut String, number: usize, story: &Incident, first_us: u64) {
             Some(fault) => format!(", but then {}: {}", fault.kind, clean(&fault.message, 120)),
             None => String::new(),
         };
-        let _ = writeln!(out, "  rung     {}{device}{then}", clean(&rung.name, 60));
+        let _ = writeln!(out, "  recovery {}{device}{then}", clean(&rung.name, 60));
     }
-    // A fault that its own step brought took no time of its own.
+    // A fault that was recorded with its step has no duration of its own.
     let took = match story.took_us {
         None | Some(0) => String::new(),
         Some(us) => format!(" after {}", time(us.saturating_mul(1000))),
@@ -144,7 +139,7 @@ fn tell(out: &mut String, number: usize, story: &Incident, first_us: u64) {
         (IncidentEnd::Recovered, Some(rung)) => format!("recovered by {}{took}", clean(rung, 60)),
         (IncidentEnd::Recovered, None) => format!("recovered{took}"),
         (IncidentEnd::GivenUp, _) if story.rungs.is_empty() => {
-            format!("given up{took}, no rung was tried")
+            format!("given up{took}, no recovery step was tried")
         }
         (IncidentEnd::GivenUp, _) => format!("given up{took}"),
         (IncidentEnd::Open, _) => "unknown: the journal ends before it".to_owned(),
@@ -176,7 +171,8 @@ fn preceding(event: &Event, until_us: u64) -> String {
     line
 }
 
-/// Text from a file as one line that can't move the terminal's cursor, cut to a length.
+/// Text from a file as one line of at most `most` characters, without control characters. By hand,
+/// because it removes every control character, not only ANSI sequences, and joins lines.
 pub(super) fn clean(text: &str, most: usize) -> String {
     let words = text.split(|c: char| c.is_control() || c.is_whitespace());
     let line = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
@@ -223,7 +219,7 @@ fn three_digits(value: f64, unit: &str) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// A number with its thousands set apart.
+/// A number with separators between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();

@@ -1,19 +1,19 @@
-// The stories of faults, by the journal's protocol: a story belongs to one piece of work (its
-// operation, process and thread) and ends with that work's step. It recovered if the step
-// carries no fault and a rung was tried; else it was given up; without a step it stays open.
+// The history of each fault, by the journal's protocol: it belongs to one operation of a process and
+// thread, and ends with the step event of that operation. The operation recovered if that event has no
+// fault and a recovery step was tried; else it was given up; without a step event the end is unknown.
 
 const MEANINGS = {
   out_of_memory: "Device or host memory ran out, or one buffer is over the device's limit.",
-  device_mismatch: "Operands live on different devices.",
+  device_mismatch: "Operands are on different devices.",
   dtype_mismatch: "Operands have different element types.",
   unsupported_dtype: "The device can't compute in this element type.",
   unsupported_op: "The device has no kernel for this operation.",
   placeholder_storage: "Storage was read that was never written or allocated.",
   device_lost: "The device, its context or its driver connection is gone.",
-  driver_or_init: "The device could not be found or brought up.",
-  kernel_compile: "A kernel or shader did not compile, or doesn't fit the card.",
-  command_buffer: "A submitted command buffer failed, but the device may live on.",
-  shape_mismatch: "Shapes don't fit each other: the caller's mistake.",
+  driver_or_init: "The device could not be found or initialised.",
+  kernel_compile: "A kernel or shader did not compile, or the device can't run it.",
+  command_buffer: "A submitted command buffer failed; the device may still work.",
+  shape_mismatch: "Shapes don't match: a mistake of the caller.",
   numeric: "Inf or NaN where a finite number is needed.",
   data_loading: "A loader, its workers or its shared memory failed.",
   model_loading: "A model file is missing, damaged or of another shape.",
@@ -21,13 +21,13 @@ const MEANINGS = {
   not_device_related: "An ordinary error that has nothing to do with a device.",
 };
 const RUNGS = {
-  reclaim: "returned unused memory and tried again",
+  reclaim: "freed unused memory and tried again",
   split: "split the batch; the effective batch is unchanged",
   checkpoint: "recomputed activations instead of keeping them",
   precision: "changed the precision",
   stream: "streamed weights instead of keeping them",
-  cpu_segment: "ran this piece on the CPU",
-  next_device: "went to the next device",
+  cpu_segment: "ran this part on the CPU",
+  next_device: "moved to the next device",
 };
 
 class Stories {
@@ -103,7 +103,7 @@ class StoryList {
     const { recovered, "given up": given, open } = this.events.stories.outcomes();
     this.aside.textContent = all.length ? `${recovered} recovered, ${given} given up, ${open} without an end` : "";
     if (!all.length) {
-      this.box.replaceChildren(el("div.empty", null, "No faults: every piece of work succeeded at its first try."));
+      this.box.replaceChildren(el("div.empty", null, "No faults: every operation succeeded at its first try."));
       return;
     }
     if (!this.cards.length) this.box.replaceChildren();
@@ -172,7 +172,7 @@ class StoryList {
     if (story.outcome === "open") return el("li", null, el("b", null, "Outcome: not known"), el("div.means", null, "The journal ends before this work does."));
     const after = el("span.at", null, `+${time((e.t[story.end] - e.t[story.at]) * 1000)}`);
     if (story.outcome === "recovered") return el("li.good", null, el("b", null, `Outcome: recovered by ${e.text(story.by) || "trying again"}`), after, el("div.means", null, "The work succeeded; its result was confirmed."));
-    return el("li.bad", null, el("b", null, "Outcome: given up"), after, el("div.means", null, story.rungs ? "No rung that was left or allowed helped." : "No rung was tried: none was allowed, or none helps against this."));
+    return el("li.bad", null, el("b", null, "Outcome: given up"), after, el("div.means", null, story.rungs ? "No recovery step that was left or allowed helped." : "No recovery step was tried: none was allowed, or none helps against this kind of fault."));
   }
 
   /** Opens a story and brings it into view. */

@@ -21,7 +21,7 @@ use surefoot_models::embed::{self, Pooling};
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::tokens::{self, Request};
 use surefoot_models::stream::needs::Work;
-use surefoot_serve::engine::{Engine, EngineSettings, Generation, Said, Wish};
+use surefoot_serve::engine::{Engine, EngineSettings, Generation, LogitRules, Said, Wish};
 use surefoot_serve::metrics::Metrics;
 use testkit::model_folders;
 
@@ -301,6 +301,7 @@ fn decode(options: &Options, footing: Arc<Footing>) {
                 prompt: text(client, PROMPT),
                 max_tokens: NEW_TOKENS,
                 sampling: Sampling::GREEDY,
+                rules: LogitRules::default(),
                 logprobs: None,
             };
             let mut heard = engine.generate(vec![generation], None).unwrap().remove(0);

@@ -40,7 +40,8 @@ const LONGEST_END: Duration = Duration::from_secs(15);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints the address on stdout once requests are taken. Paths: /v1/embeddings, /v1/completions,
-/v1/chat/completions (with \"stream\": true as server-sent events), /v1/models, /health, /metrics.
+/v1/chat/completions (with \"stream\": true as server-sent events), /v1/models, /tokenize,
+/detokenize, /health, /metrics.
 Requests are run in batches, and new ones join those that run between two tokens. Ctrl-C and SIGTERM
 finish what was accepted; a second Ctrl-C doesn't wait.
 

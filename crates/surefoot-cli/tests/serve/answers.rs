@@ -268,3 +268,76 @@ fn issue_17_a_role_that_openai_does_not_know_is_refused() {
     refused.is_error(400, Some("invalid_value"));
     assert_eq!(refused.json()["error"]["param"], "messages[0].role");
 }
+
+/// The tokens of a greedy answer to `prompt` with more `fields`.
+fn greedy(server: &Server, fields: serde_json::Value) -> Vec<String> {
+    let mut body = json!({"prompt": [5, 9], "temperature": 0, "max_tokens": 12, "logprobs": 0});
+    body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    let answer = server.post("/v1/completions", body).good();
+    let tokens = answer["choices"][0]["logprobs"]["tokens"].as_array().unwrap();
+    tokens.iter().map(|token| token.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn logits_are_changed_as_a_request_asks() {
+    let server = Server::start(&fixture("gpt2-tiny"), &[]);
+    let spelt = |id: u32| {
+        let text = server.post("/detokenize", json!({"tokens": [id]})).good();
+        text["prompt"].as_str().unwrap().to_owned()
+    };
+    // A bias of 100 makes a token the only one, and one of -100 makes it none.
+    assert_eq!(greedy(&server, json!({"logit_bias": {"70": 100}})), vec![spelt(70); 12]);
+    let plain = greedy(&server, json!({}));
+    let first = server.post("/tokenize", json!({"prompt": plain[0]})).good()["tokens"][0].clone();
+    let banned = greedy(&server, json!({"logit_bias": {first.to_string(): -100}}));
+    assert!(!banned.contains(&plain[0]), "{plain:?} {banned:?}");
+    // With the same bias on three tokens, penalties make each of them come before one comes again.
+    let mut once = greedy(
+        &server,
+        json!({
+            "logit_bias": {"70": 90, "71": 90, "72": 90}, "max_tokens": 3,
+            "presence_penalty": 2, "frequency_penalty": 2,
+        }),
+    );
+    once.sort();
+    let mut expected = vec![spelt(70), spelt(71), spelt(72)];
+    expected.sort();
+    assert_eq!(once, expected);
+    // min_p 1 leaves the most likely token alone, at any temperature.
+    let hot = json!({"temperature": 2, "min_p": 1, "seed": 7});
+    assert_eq!(greedy(&server, hot), plain);
+}
+
+#[test]
+fn texts_become_tokens_and_tokens_texts() {
+    let server = Server::start(&fixture("gpt2-tiny"), &[]);
+    let answer = server.post("/tokenize", json!({"prompt": "tensor flow"})).good();
+    let tokens = answer["tokens"].clone();
+    assert_eq!(answer["count"], tokens.as_array().unwrap().len());
+    assert_eq!(answer["max_model_len"], 128);
+    let back = server.post("/detokenize", json!({"tokens": tokens})).good();
+    assert_eq!(back["prompt"], "tensor flow");
+    let as_ids = json!({"prompt": tokens, "max_tokens": 6, "temperature": 0});
+    let as_text = json!({"prompt": "tensor flow", "max_tokens": 6, "temperature": 0});
+    assert_eq!(server.complete(as_ids), server.complete(as_text));
+    server.post("/detokenize", json!({"tokens": [256]})).is_error(400, None);
+    server.post("/tokenize", json!({"prompt": ["a", "b"]})).is_error(422, None);
+}
+
+#[test]
+fn a_request_keeps_its_name_or_gets_one() {
+    let server = Server::start(&fixture("gpt2-tiny"), &[]);
+    let id_of = |given: Option<&str>| {
+        let header = given.map_or(String::new(), |id| format!("X-Request-Id: {id}\r\n"));
+        let ask =
+            format!("GET /v1/models HTTP/1.1\r\nHost: here\r\n{header}Connection: close\r\n\r\n");
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut server.send(&ask), &mut answer).unwrap();
+        let line = answer.lines().find_map(|line| line.strip_prefix("x-request-id: "));
+        line.unwrap_or_else(|| panic!("{answer}")).to_owned()
+    };
+    assert_eq!(id_of(Some("mine-7")), "mine-7");
+    let made = (id_of(None), id_of(None));
+    assert!(made.0.starts_with("req-") && made.0 != made.1, "{made:?}");
+    assert!(id_of(Some(&"x".repeat(200))).starts_with("req-"), "too long to be kept");
+}

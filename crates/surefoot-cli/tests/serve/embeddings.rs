@@ -123,3 +123,22 @@ fn the_model_the_health_and_the_metrics_are_told() {
         assert!(metrics.contains(name), "{name} is not in\n{metrics}");
     }
 }
+
+#[test]
+fn vectors_can_be_shorter() {
+    let server = Server::start(&fixture("bert-tiny"), &[]);
+    let vector = |body: serde_json::Value| -> Vec<f64> {
+        let answer = server.post("/v1/embeddings", body).good();
+        let numbers = answer["data"][0]["embedding"].as_array().unwrap();
+        numbers.iter().map(|number| number.as_f64().unwrap()).collect()
+    };
+    let whole = vector(json!({"input": [2, 10, 3]}));
+    let short = vector(json!({"input": [2, 10, 3], "dimensions": 8}));
+    assert_eq!(short.len(), 8);
+    let norm = whole[..8].iter().map(|number| number * number).sum::<f64>().sqrt();
+    for (short, whole) in short.iter().zip(&whole) {
+        assert!((short - whole / norm).abs() < 1e-6);
+    }
+    let many = json!({"input": [2, 10, 3], "dimensions": whole.len() + 1});
+    server.post("/v1/embeddings", many).is_error(400, None);
+}

@@ -31,9 +31,9 @@ fn each_mistake_has_its_status_and_names_what_is_wrong() {
             Some("best_of"),
         ),
         (
-            completion(json!({"prompt": "x", "logit_bias": {"1": 2}})),
+            completion(json!({"prompt": "x", "logit_bias": {"256": 2}})),
             400,
-            Some("unsupported_parameter"),
+            None,
             Some("logit_bias"),
         ),
         (
@@ -65,9 +65,9 @@ fn each_mistake_has_its_status_and_names_what_is_wrong() {
         ),
         (server.post("/v1/embeddings", json!({"input": ""})), 400, None, Some("input")),
         (
-            server.post("/v1/embeddings", json!({"input": "x", "dimensions": 5})),
+            server.post("/v1/embeddings", json!({"input": "x", "dimensions": 50_000})),
             400,
-            Some("unsupported_parameter"),
+            None,
             Some("dimensions"),
         ),
         (

@@ -165,6 +165,7 @@ impl LiveSequences {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::logit_rules::LogitRules;
     use crate::engine::sequence::{Generation, Hearing};
     use surefoot_models::generate::sample::Sampling;
 
@@ -176,6 +177,7 @@ mod tests {
                 prompt: vec![1; length],
                 max_tokens: 100,
                 sampling: Sampling::GREEDY,
+                rules: LogitRules::default(),
                 logprobs: None,
             };
             let (sequence, hearing) = Sequence::new(generation, None);

@@ -9,6 +9,7 @@ use surefoot_models::generate::tokens::Ending;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::error::EngineError;
+use super::logit_rules::LogitRules;
 
 /// What is to be generated.
 #[derive(Clone, Debug)]
@@ -19,6 +20,8 @@ pub struct Generation {
     pub max_tokens: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
+    /// How the logits are changed before.
+    pub rules: LogitRules,
     /// With each token, its probability and that of so many of the most likely ones.
     pub logprobs: Option<usize>,
 }
@@ -85,6 +88,8 @@ pub(crate) struct Sequence {
     pub(crate) prompt: usize,
     max_tokens: usize,
     sampler: Sampler,
+    temperature: f32,
+    rules: LogitRules,
     logprobs: Option<usize>,
     told: UnboundedSender<Said>,
     enough: Arc<AtomicBool>,
@@ -111,6 +116,8 @@ impl Sequence {
             tokens: generation.prompt,
             max_tokens: generation.max_tokens,
             sampler: Sampler::new(generation.sampling),
+            temperature: generation.sampling.temperature,
+            rules: generation.rules,
             logprobs: generation.logprobs,
             told,
             enough: Arc::clone(&hearing.enough),
@@ -158,7 +165,14 @@ impl Sequence {
         if !logits.iter().all(|logit| logit.is_finite()) {
             return Fate::NotFinite;
         }
-        let id = self.sampler.choose(logits);
+        let id = match self.rules.is_empty() {
+            true => self.sampler.choose(logits),
+            false => {
+                let (prompt, answer) = self.tokens.split_at(self.prompt);
+                let changed = self.rules.apply(logits, prompt, answer, self.temperature);
+                self.sampler.choose(&changed)
+            }
+        };
         if ends.contains(&id) {
             return Fate::Ended(Ending::EndOfText);
         }
@@ -230,6 +244,7 @@ mod tests {
             prompt: vec![5],
             max_tokens: 2,
             sampling: Sampling::GREEDY,
+            rules: LogitRules::default(),
             logprobs: None,
         };
         let (mut sequence, Hearing { said: mut heard, .. }) =

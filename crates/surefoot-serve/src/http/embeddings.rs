@@ -5,6 +5,8 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
 use super::App;
@@ -32,7 +34,7 @@ pub(super) async fn embeddings(
             return Err(ApiError::invalid(message).param("encoding_format"));
         }
     };
-    fields.without("dimensions", |_| false)?;
+    let dimensions = fields.count("dimensions", 1..=1 << 20)?;
     fields.finish()?;
     drop(body);
     let shape = app.engine.shape();
@@ -56,9 +58,12 @@ pub(super) async fn embeddings(
     let heard = app.engine.embed(texts, app.deadline())?;
     let mut data = Vec::with_capacity(heard.len());
     for (index, heard) in heard.into_iter().enumerate() {
-        let vector = heard.await.unwrap_or(Err(EngineError::Closed))?;
+        let mut vector = heard.await.unwrap_or(Err(EngineError::Closed))?;
+        if let Some(dimensions) = dimensions {
+            shorten(&mut vector, dimensions)?;
+        }
         let embedding = match packed {
-            true => Vector::Packed(base64(&little_endian(&vector))),
+            true => Vector::Packed(STANDARD.encode(little_endian(&vector))),
             false => Vector::Plain(vector),
         };
         data.push(Embedding { object: "embedding", index, embedding });
@@ -100,22 +105,22 @@ fn little_endian(vector: &[f32]) -> Vec<u8> {
     vector.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// Base64 with padding, as RFC 4648 has it.
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let at = |index: usize| u32::from(three.get(index).copied().unwrap_or(0));
-        let bits = at(0) << 16 | at(1) << 8 | at(2);
-        for letter in 0..4 {
-            if letter <= three.len() {
-                text.push(LETTERS[(bits >> (18 - 6 * letter) & 63) as usize] as char);
-            } else {
-                text.push('=');
-            }
-        }
+/// Leaves the first `dimensions` numbers of a vector, with length 1, as models that were trained for
+/// it (Matryoshka embeddings) expect it.
+fn shorten(vector: &mut Vec<f32>, dimensions: usize) -> Result<(), ApiError> {
+    if dimensions > vector.len() {
+        let message = format!(
+            "'dimensions' is {dimensions}; the vectors of this model have {}",
+            vector.len()
+        );
+        return Err(ApiError::invalid(message).param("dimensions"));
     }
-    text
+    vector.truncate(dimensions);
+    let norm = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
+    if norm > 0.0 {
+        vector.iter_mut().for_each(|number| *number = (f64::from(*number) / norm) as f32);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -123,18 +128,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn base64_is_that_of_the_rfc() {
-        for (bytes, text) in [
-            ("", ""),
-            ("f", "Zg=="),
-            ("fo", "Zm8="),
-            ("foo", "Zm9v"),
-            ("foob", "Zm9vYg=="),
-            ("fooba", "Zm9vYmE="),
-            ("foobar", "Zm9vYmFy"),
-        ] {
-            assert_eq!(base64(bytes.as_bytes()), text);
-        }
-        assert_eq!(base64(&little_endian(&[1.0, -2.5])), "AACAPwAAIMA=");
+    fn packed_numbers_are_little_endian_in_base64() {
+        assert_eq!(STANDARD.encode(little_endian(&[1.0, -2.5])), "AACAPwAAIMA=");
+    }
+
+    #[test]
+    fn a_shortened_vector_has_length_one_and_the_same_direction() {
+        let mut vector = vec![3.0, 4.0, 12.0];
+        shorten(&mut vector, 2).unwrap();
+        assert_eq!(vector, [0.6, 0.8]);
+        let error = shorten(&mut vector, 3).unwrap_err();
+        assert_eq!(error.body()["error"]["param"], "dimensions");
+        let mut zero = vec![0.0, 0.0, 1.0];
+        shorten(&mut zero, 2).unwrap();
+        assert_eq!(zero, [0.0, 0.0], "a vector without a direction stays");
     }
 }

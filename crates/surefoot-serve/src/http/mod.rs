@@ -20,6 +20,7 @@ mod sampling;
 mod speaker;
 mod stream;
 mod tokenize;
+mod tokens;
 
 use std::future::Future;
 use std::io;
@@ -29,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{DefaultBodyLimit, Path, Request, State};
-use axum::http::header;
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -252,6 +253,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/metrics", get(metrics))
@@ -263,12 +266,32 @@ pub fn router(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
-/// What happens to every request: keys, draining, the limit of time, and counting.
+/// The header that names a request, in both directions.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+/// The longest name of a request that is taken from a client.
+const LONGEST_ID: usize = 128;
+
+/// The name of a request: its own, if it has one that can be written to a log, or a new one.
+fn request_id(app: &App, request: &Request) -> HeaderValue {
+    let given = request.headers().get(REQUEST_ID).filter(|id| {
+        let id = id.as_bytes();
+        !id.is_empty() && id.len() <= LONGEST_ID && id.iter().all(u8::is_ascii_graphic)
+    });
+    match given {
+        Some(id) => id.clone(),
+        // Hexadecimal digits are a header's value.
+        None => HeaderValue::from_str(&app.id("req"))
+            .unwrap_or_else(|_| HeaderValue::from_static("req")),
+    }
+}
+
+/// What happens to every request: its name, keys, draining, the limit of time, and counting.
 async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let begun = Instant::now();
+    let id = request_id(&app, &request);
     let path = known(request.uri().path());
     let limit = app.settings.timeout.saturating_add(Duration::from_secs(1));
-    let response = if path != "/health" && !app.settings.keys.allow(request.headers()) {
+    let mut response = if path != "/health" && !app.settings.keys.allow(request.headers()) {
         ApiError::unauthorized().into_response()
     } else if app.is_draining() && path != "/metrics" {
         ApiError::draining().into_response()
@@ -278,6 +301,7 @@ async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
             Err(_) => ApiError::expired(limit).into_response(),
         }
     };
+    response.headers_mut().insert(REQUEST_ID, id);
     app.metrics.answered(path, response.status().as_u16());
     if !is_stream(&response) {
         app.metrics.took(path, begun.elapsed());
@@ -296,6 +320,8 @@ fn known(path: &str) -> &'static str {
         "/v1/embeddings" => "/v1/embeddings",
         "/v1/completions" => "/v1/completions",
         "/v1/chat/completions" => "/v1/chat/completions",
+        "/tokenize" => "/tokenize",
+        "/detokenize" => "/detokenize",
         "/metrics" => "/metrics",
         "/health" => "/health",
         path if path.starts_with("/v1/models") => "/v1/models",

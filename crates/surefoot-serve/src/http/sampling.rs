@@ -8,6 +8,7 @@ use surefoot_models::generate::sample::Sampling;
 
 use super::error::ApiError;
 use super::fields::{Fields, mistyped};
+use crate::engine::LogitRules;
 
 /// The most choices for one prompt.
 const MAX_CHOICES: usize = 128;
@@ -19,6 +20,7 @@ const MAX_STOPS: usize = 16;
 pub(super) struct Answering {
     pub(super) choices: usize,
     pub(super) sampling: Sampling,
+    pub(super) rules: LogitRules,
     pub(super) stops: Vec<String>,
     pub(super) max_tokens: Option<usize>,
     pub(super) stream: bool,
@@ -37,14 +39,10 @@ impl Answering {
             max_tokens = fields.count(name, 1..=most)?.or(max_tokens);
         }
         let stream = fields.flag("stream")?;
-        let zero = |value: &Value| value.as_f64() == Some(0.0);
-        fields.without("presence_penalty", zero)?;
-        fields.without("frequency_penalty", zero)?;
-        fields
-            .without("logit_bias", |value| value.as_object().is_some_and(|map| map.is_empty()))?;
         Ok(Self {
             choices: fields.count("n", 1..=MAX_CHOICES)?.unwrap_or(1),
             sampling: sampling(fields)?,
+            rules: rules(fields)?,
             stops: stops(fields)?,
             max_tokens,
             stream,
@@ -72,6 +70,38 @@ fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
         },
     };
     Ok(Sampling { temperature, top_k, top_p, seed })
+}
+
+fn rules(fields: &mut Fields<'_>) -> Result<LogitRules, ApiError> {
+    let usual = LogitRules::default();
+    let penalty = |fields: &mut Fields<'_>, key| {
+        fields.number(key, -2.0..=2.0).map(|penalty| penalty.unwrap_or(0.0) as f32)
+    };
+    Ok(LogitRules {
+        frequency_penalty: penalty(fields, "frequency_penalty")?,
+        presence_penalty: penalty(fields, "presence_penalty")?,
+        repetition_penalty: fields
+            .number("repetition_penalty", 0.01..=10.0)?
+            .map_or(usual.repetition_penalty, |penalty| penalty as f32),
+        bias: bias(fields)?,
+        min_p: fields.number("min_p", 0.0..=1.0)?.map_or(usual.min_p, |share| share as f32),
+    })
+}
+
+/// Token ids, as texts, to what is added to their logits.
+fn bias(fields: &mut Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
+    const EXPECTED: &str = "an object of token ids with numbers from -100 to 100";
+    let Some(value) = fields.take("logit_bias")? else { return Ok(Vec::new()) };
+    let Value::Object(map) = value else { return Err(mistyped("logit_bias", EXPECTED)) };
+    map.into_iter()
+        .map(|(id, bias)| {
+            let bias = bias.as_f64().filter(|bias| (-100.0..=100.0).contains(bias));
+            match (id.parse(), bias) {
+                (Ok(id), Some(bias)) => Ok((id, bias as f32)),
+                _ => Err(mistyped("logit_bias", EXPECTED)),
+            }
+        })
+        .collect()
 }
 
 fn stops(fields: &mut Fields<'_>) -> Result<Vec<String>, ApiError> {
@@ -140,6 +170,16 @@ mod tests {
             "stream_options": {"include_usage": true}, "presence_penalty": 0, "logit_bias": {},
         }))
         .unwrap();
+        assert!(asked.rules.is_empty());
+        let rules = taken(json!({
+            "presence_penalty": 0.5, "frequency_penalty": -1, "repetition_penalty": 1.25,
+            "min_p": 0.1, "logit_bias": {"5": -100, "7": 1.5},
+        }))
+        .unwrap()
+        .rules;
+        assert_eq!((rules.presence_penalty, rules.frequency_penalty), (0.5, -1.0));
+        assert_eq!((rules.repetition_penalty, rules.min_p), (1.25, 0.1));
+        assert_eq!(rules.bias, [(5, -100.0), (7, 1.5)]);
         assert_eq!(asked.stops, ["a", "b"]);
         assert_eq!((asked.choices, asked.max_tokens, asked.usage_in_stream), (3, Some(7), true));
         assert_eq!(asked.sampling.seed, u64::MAX);
@@ -160,8 +200,13 @@ mod tests {
             (json!({"stop": vec!["x"; 17]}), "stop"),
             (json!({"seed": 1.5}), "seed"),
             (json!({"stream_options": {"include_usage": true}}), "stream_options"),
-            (json!({"frequency_penalty": 0.5}), "frequency_penalty"),
-            (json!({"logit_bias": {"5": 1}}), "logit_bias"),
+            (json!({"frequency_penalty": 2.5}), "frequency_penalty"),
+            (json!({"presence_penalty": "much"}), "presence_penalty"),
+            (json!({"repetition_penalty": 0}), "repetition_penalty"),
+            (json!({"min_p": 1.5}), "min_p"),
+            (json!({"logit_bias": {"5": 101}}), "logit_bias"),
+            (json!({"logit_bias": {"five": 1}}), "logit_bias"),
+            (json!({"logit_bias": [5]}), "logit_bias"),
         ] {
             let error = taken(value.clone()).unwrap_err();
             assert_eq!(error.body()["error"]["param"], param, "{value}");

@@ -55,6 +55,9 @@ impl Ask {
             ))
             .param("n"));
         }
+        for (id, _) in &self.answering.rules.bias {
+            check_tokens(&[*id], app.engine().vocab(), "logit_bias")?;
+        }
         let mut all = Vec::with_capacity(wanted);
         for prompt in &self.prompts {
             check_tokens(prompt, app.engine().vocab(), self.form.input())?;
@@ -84,6 +87,7 @@ impl Ask {
                     prompt: prompt.clone(),
                     max_tokens,
                     sampling: self.answering.sampling_of(choice),
+                    rules: self.answering.rules.clone(),
                     logprobs: self.logprobs,
                 });
             }

@@ -1,0 +1,66 @@
+//! `POST /tokenize` and `POST /detokenize`, as vLLM has them: which tokens a text has, and which text
+//! tokens stand for.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+use super::App;
+use super::error::ApiError;
+use super::fields::{Fields, mistyped};
+use super::inputs::{Input, inputs};
+use super::posted::Posted;
+use super::stream::check_tokens;
+use super::tokenize::Special;
+use crate::engine::EngineError;
+
+pub(super) async fn tokenize(
+    State(app): State<Arc<App>>,
+    Posted { body, room, working: _working }: Posted,
+) -> Result<Response, ApiError> {
+    let mut fields = Fields::read(&body)?;
+    if let Some(model) = fields.text("model")? {
+        app.check_model(&model)?;
+    }
+    let limits = app.prompt_limits();
+    let texts = inputs("prompt", fields.needed("prompt")?, limits)?;
+    let special = match fields.raw("add_special_tokens").map(|flag| flag.get()) {
+        None | Some("true") => Special::Added,
+        Some("false") => Special::Written,
+        Some(_) => return Err(mistyped("add_special_tokens", "true or false")),
+    };
+    fields.finish()?;
+    drop(body);
+    let [Input::Text(_)] = texts.as_slice() else { return Err(mistyped("prompt", "a text")) };
+    let tokens =
+        app.tokenizing.tokens(app.texts.as_deref(), texts, "prompt", special, limits).await?;
+    drop(room);
+    let tokens = tokens.concat();
+    Ok(Json(json!({
+        "count": tokens.len(),
+        "max_model_len": app.engine.shape().context,
+        "tokens": tokens,
+    }))
+    .into_response())
+}
+
+pub(super) async fn detokenize(
+    State(app): State<Arc<App>>,
+    Posted { body, room: _room, working: _working }: Posted,
+) -> Result<Response, ApiError> {
+    let mut fields = Fields::read(&body)?;
+    if let Some(model) = fields.text("model")? {
+        app.check_model(&model)?;
+    }
+    let tokens = inputs("tokens", fields.needed("tokens")?, app.prompt_limits())?;
+    fields.finish()?;
+    let [Input::Tokens(tokens)] = tokens.as_slice() else {
+        return Err(mistyped("tokens", "a list of token ids"));
+    };
+    check_tokens(tokens, app.engine.vocab(), "tokens")?;
+    let prompt = app.texts()?.decode(tokens).map_err(EngineError::from)?;
+    Ok(Json(json!({ "prompt": prompt })).into_response())
+}

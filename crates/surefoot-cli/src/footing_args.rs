@@ -4,7 +4,7 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use clap::{Args, ValueEnum};
 use surefoot::device::memory::Bytes;
-use surefoot::device::{Selector, is_in_build, select};
+use surefoot::device::{Selector, is_in_build, select, supervisor};
 use surefoot::journal::Journal;
 use surefoot::place::Precision;
 use surefoot::recover::{Drill, DrillError, Policy, Rung};
@@ -65,8 +65,12 @@ pub(crate) struct FootingArgs {
 /// has struck is known only when the command has ended.
 static INJECTED: Mutex<Vec<Drill>> = Mutex::new(Vec::new());
 
-/// The drills that struck in none of the footings that had them, as they could be written.
+/// The drills that struck in none of the footings that had them, as they could be written. A process
+/// that replaces one that died doesn't know what struck that one, so it names none.
 pub(crate) fn drills_that_never_struck() -> Vec<String> {
+    if supervisor::inherited().attempt > 0 {
+        return Vec::new();
+    }
     let drills = INJECTED.lock().unwrap_or_else(PoisonError::into_inner);
     let strikes: Vec<_> = drills.iter().flat_map(Drill::strikes).collect();
     let mut idle: Vec<String> = Vec::new();

@@ -1,16 +1,18 @@
-//! How far a model is: first with loading what stays, then with its passes. A bar on a terminal,
-//! a line now and then elsewhere, with bytes and tokens a second and what limits. Short work shows
-//! nothing.
+//! Progress of a model run: first of loading weights, then of its passes. A bar on a terminal, a
+//! line every few seconds elsewhere, with bytes and tokens a second and what limits them. Short work
+//! shows nothing.
 
 use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use surefoot::device::memory::Bytes;
+use surefoot_models::runner::{AttemptEnd, AttemptStart, RunObserver};
 use surefoot_models::stream::meter::{Meter, Reading};
 
 use crate::terminal::say;
@@ -21,18 +23,72 @@ const LINE_EVERY: Duration = Duration::from_secs(15);
 /// Rates are of the time since this ago, so that they neither jump nor lag.
 const LOOK_BACK: Duration = Duration::from_secs(3);
 
-/// What there is to do.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Journey {
-    /// Bytes that are loaded first.
-    pub(crate) load_bytes: u64,
-    /// Blocks of a pass.
-    pub(crate) blocks: u64,
-    /// Passes, at most.
-    pub(crate) passes: u64,
+/// Shows the progress of a runner's attempts, and says when one is repeated.
+pub(crate) struct ProgressObserver {
+    quiet: bool,
+    hidden: AtomicBool,
+    shown: Mutex<Option<Progress>>,
 }
 
-impl Journey {
+impl ProgressObserver {
+    pub(crate) fn new(quiet: bool) -> Self {
+        Self { quiet, hidden: AtomicBool::new(quiet), shown: Mutex::new(None) }
+    }
+
+    /// Shows no progress from now on.
+    pub(crate) fn hide(&self) {
+        self.hidden.store(true, Ordering::Relaxed);
+    }
+
+    fn show(&self, progress: Option<Progress>) {
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = progress;
+    }
+}
+
+impl RunObserver for ProgressObserver {
+    fn attempt_started(&self, start: &AttemptStart<'_>) {
+        // The last one may still be shown, if it ended in a panic.
+        self.show(None);
+        if start.number > 1 && !self.quiet {
+            say(&format!(
+                "try {}: {} on {}, {} of weights resident",
+                start.number,
+                start.request.name(),
+                start.device,
+                Bytes(start.plan.resident_bytes)
+            ));
+        }
+        if !self.hidden.load(Ordering::Relaxed) {
+            let extent = RunExtent {
+                load_bytes: start.load_bytes,
+                blocks: start.blocks as u64,
+                passes: start.request.pass_count() as u64,
+            };
+            self.show(Some(Progress::start(Arc::clone(&start.meter), extent)));
+        }
+    }
+
+    fn loading_failed(&self) {
+        self.show(None);
+    }
+
+    fn attempt_ended(&self, _end: &AttemptEnd<'_>) {
+        self.show(None);
+    }
+}
+
+/// What there is to do.
+#[derive(Clone, Copy, Debug)]
+struct RunExtent {
+    /// Bytes that are loaded first.
+    load_bytes: u64,
+    /// Blocks of a pass.
+    blocks: u64,
+    /// Passes, at most.
+    passes: u64,
+}
+
+impl RunExtent {
     /// How far it is in all, and where it is now, in the unit of the phase; and in words.
     fn stage(&self, now: &Reading) -> (u64, u64, String) {
         if now.blocks == 0 && now.file_bytes < self.load_bytes {
@@ -71,17 +127,17 @@ impl Journey {
 }
 
 /// Shows how far it is until it is dropped.
-pub(crate) struct Progress {
+struct Progress {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Progress {
-    pub(crate) fn start(meter: Arc<Meter>, journey: Journey) -> Self {
+    fn start(meter: Arc<Meter>, extent: RunExtent) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let thread = {
             let stop = Arc::clone(&stop);
-            std::thread::spawn(move || show(&meter, &journey, &stop))
+            std::thread::spawn(move || show(&meter, &extent, &stop))
         };
         Self { stop, thread: Some(thread) }
     }
@@ -98,8 +154,10 @@ impl Drop for Progress {
     }
 }
 
-fn show(meter: &Meter, journey: &Journey, stop: &AtomicBool) {
+fn show(meter: &Meter, extent: &RunExtent, stop: &AtomicBool) {
     let begun = Instant::now();
+    // A model that was loaded before has counted its earlier runs.
+    let start = meter.read();
     std::thread::park_timeout(QUIET_START);
     if stop.load(Ordering::Relaxed) {
         return;
@@ -114,7 +172,7 @@ fn show(meter: &Meter, journey: &Journey, stop: &AtomicBool) {
     let mut seen = VecDeque::from([(begun, Reading::default())]);
     let mut line_at = begun;
     while !stop.load(Ordering::Relaxed) {
-        let (time, now) = (Instant::now(), meter.read());
+        let (time, now) = (Instant::now(), meter.read().since(&start));
         while seen.len() > 1 && time.duration_since(seen[0].0) > LOOK_BACK {
             seen.pop_front();
         }
@@ -123,13 +181,13 @@ fn show(meter: &Meter, journey: &Journey, stop: &AtomicBool) {
         seen.push_back((time, now));
         match &bar {
             Some(bar) => {
-                let (length, at, _) = journey.stage(&now);
+                let (length, at, _) = extent.stage(&now);
                 bar.set_length(length);
                 bar.set_position(at);
-                bar.set_message(journey.told(&before, &now, seconds));
+                bar.set_message(extent.told(&before, &now, seconds));
             }
             None if line_at.elapsed() >= LINE_EVERY => {
-                say(&journey.told(&before, &now, seconds));
+                say(&extent.told(&before, &now, seconds));
                 line_at = time;
             }
             None => {}
@@ -147,18 +205,18 @@ mod tests {
 
     #[test]
     fn loading_is_told_first_then_blocks_and_passes() {
-        let journey = Journey { load_bytes: 1 << 20, blocks: 4, passes: 3 };
+        let extent = RunExtent { load_bytes: 1 << 20, blocks: 4, passes: 3 };
         let at = |file_bytes, blocks, tokens| Reading {
             file_bytes,
             blocks,
             tokens,
             ..Reading::default()
         };
-        let told = |now: &Reading| journey.told(&Reading::default(), now, 2.0);
+        let told = |now: &Reading| extent.told(&Reading::default(), now, 2.0);
         assert_eq!(told(&at(1 << 19, 0, 0)), "loading 512 KiB of 1.00 MiB, 0.00 GB/s");
         let words = told(&at(4_000_000_000, 5, 10));
         assert_eq!(words, "pass 2/3, block 1/4, 2.00 GB/s, 5.0 tokens/s, limited by compute");
-        assert_eq!(journey.stage(&at(0, 12, 0)).0, journey.stage(&at(1 << 20, 12, 0)).1);
+        assert_eq!(extent.stage(&at(0, 12, 0)).0, extent.stage(&at(1 << 20, 12, 0)).1);
         let words = told(&at(1 << 20, 12, 0));
         assert_eq!(words, "pass 3/3, block 4/4, 0.00 GB/s, limited by compute");
     }

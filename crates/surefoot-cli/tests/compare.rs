@@ -51,6 +51,75 @@ fn a_model_that_does_not_fit_is_streamed_and_is_the_same() {
     assert_eq!(written["candidate"]["model"]["run"]["placement"], "mixed");
 }
 
+/// Noise is measured in several passes; all of them, and both models, stay within the budget.
+#[cfg(target_os = "linux")]
+#[test]
+fn two_models_are_compared_within_the_memory_of_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    for folder in [&one, &other] {
+        std::fs::create_dir(folder).unwrap();
+    }
+    let bytes = model_folders::llama(&one, 96 << 20, model_folders::Dtype::F32);
+    model_folders::llama(&other, 96 << 20, model_folders::Dtype::F32);
+    let budget = (bytes >> 20) * 3 / 4 + 64;
+    let journal = folder.path().join("journal.jsonl");
+    surefoot("compare")
+        .args([&one, &other])
+        .args(["--challenges", "20", "--tokens", "4", "--memory", &format!("{budget}MiB")])
+        .arg("--journal")
+        .arg(&journal)
+        .assert()
+        .code(0)
+        .stdout(contains("files: the same, byte by byte"));
+    let events: Vec<Value> = std::fs::read_to_string(journal)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let peaks: Vec<u64> =
+        events.iter().filter_map(|event| event["context"]["peak_bytes"].as_u64()).collect();
+    assert!(peaks.len() >= 8, "{events:?}");
+    assert!(peaks.iter().all(|peak| *peak <= budget << 20), "{peaks:?} of {budget} MiB");
+    // One footing for both models and all passes.
+    let selections = events.iter().filter(|event| event["kind"] == "selection");
+    assert_eq!(selections.count(), 1);
+}
+
+/// Issue 17: a change that no challenge meets was not mentioned.
+#[test]
+fn a_changed_row_that_no_challenge_meets_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, other) = (fixture("llama-tiny"), folder.path().join("other"));
+    let prompts = folder.path().join("prompts.txt");
+    std::fs::write(&prompts, "a\n".repeat(32)).unwrap();
+    let at = std::cell::Cell::new(0_usize);
+    // The row of token 200, which is in none of the prompts: rows have 64 numbers.
+    copy(&model, &other, "model.embed_tokens.weight", |x| {
+        let number = at.replace(at.get() + 1);
+        if number / 64 == 200 { x + 1.0 } else { x }
+    });
+    let compare = |options: &[&str]| {
+        let mut command = surefoot("compare");
+        command.args([&model, &other]).arg("--prompts").arg(&prompts).args(options);
+        command.assert().code(0)
+    };
+    compare(&[]).stdout(
+        contains("SAME")
+            .and(contains("files: model.safetensors differ; the weights differ in 1 tensor"))
+            .and(contains("model.embed_tokens.weight: 1 of 256 rows differ")),
+    );
+    let files = json(compare(&["--json"]))["files"].clone();
+    assert_eq!(files["same"], false);
+    assert_eq!(files["differing_tensors"][0]["name"], "model.embed_tokens.weight");
+    assert_eq!(files["differing_tensors"][0]["rows"], 1);
+    surefoot("compare")
+        .args([&model, &model])
+        .assert()
+        .code(0)
+        .stdout(contains("files: the same, byte by byte"));
+}
+
 #[test]
 fn a_changed_layer_is_named() {
     let folder = tempfile::tempdir().unwrap();

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
+use predicates::prelude::*;
 use predicates::str::contains;
 
 /// A BERT with a tokenizer that knows a word for each of some ids.
@@ -148,4 +149,22 @@ fn nothing_to_embed_and_a_tokenizer_that_does_not_fit_are_refused() {
         .stderr(contains("tokenizer.json").and(contains("256")));
 }
 
-use predicates::prelude::PredicateBooleanExt as _;
+/// Issue 17: a text was cut without a note.
+#[test]
+fn a_text_that_is_cut_is_told() {
+    let folder = encoder();
+    let long: Vec<String> = (0..500).map(|number| format!("w{}", number % 100)).collect();
+    let texts = format!("w1 w2\n{}\nw3\n", long.join(" "));
+    let run = |arguments: &[&str]| {
+        let mut command = Command::cargo_bin("surefoot").unwrap();
+        let command = command.arg("embed").arg(folder.path()).args(arguments);
+        command.write_stdin(texts.clone()).assert().success()
+    };
+    run(&[])
+        .stderr(contains("1 of 3 texts were cut to 128 tokens").and(contains("line 2, has 502")));
+    let output = run(&["--json"]);
+    let document: serde_json::Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(document["max_tokens"], 128);
+    assert_eq!(document["truncated"], serde_json::json!([{"line": 2, "tokens": 502}]));
+    assert_eq!(document["embeddings"].as_array().unwrap().len(), 3);
+}

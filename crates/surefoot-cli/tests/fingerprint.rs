@@ -52,7 +52,7 @@ fn the_commitment_is_told_before_anything_runs_and_follows_from_key_and_run_id()
         let errors = String::from_utf8(run.get_output().stderr.clone()).unwrap();
         let commitment = json(run)["commitment"].as_str().unwrap().to_owned();
         let told = errors.find(&commitment).expect("the commitment is a note");
-        assert!(told < errors.find("learning the noise").unwrap(), "{errors}");
+        assert!(told < errors.find("measuring the noise").unwrap(), "{errors}");
         commitment
     };
     let file = key.to_str().unwrap();

@@ -146,6 +146,80 @@ fn wrong_options_are_refused() {
     generate(&fixture("bert-tiny")).arg("x").assert().code(2).stderr(contains("is an encoder"));
 }
 
+/// Issue 17: 64 prompts that don't fit together were refused.
+#[test]
+fn prompts_that_do_not_fit_together_run_in_groups() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("prompts.txt");
+    let prompts: Vec<String> = (0..64).map(|number| format!("The tensor {number}")).collect();
+    std::fs::write(&file, prompts.join("\n")).unwrap();
+    let model = fixture("llama-tiny");
+    // 64 sequences need 36 MiB more than one: cache and activations.
+    let plan = |batch: &str| {
+        let mut command = Command::cargo_bin("surefoot").unwrap();
+        let sizes = ["--prompt-tokens", "16", "--max-tokens", "240", "--batch", batch];
+        let plan = json(command.arg("plan").arg(&model).args(sizes));
+        plan["least_bytes"].as_u64().unwrap()
+    };
+    let (one, all) = (plan("1"), plan("64"));
+    let budget = one + (16 << 20);
+    assert!(budget < all, "{budget} of {all} bytes");
+    let limited = json(generate(&model).arg("--prompts").arg(&file).args([
+        "--max-tokens",
+        "2000",
+        "--stop",
+        " ",
+        "--memory",
+        &budget.to_string(),
+    ]));
+    let free = json(generate(&model).arg("--prompts").arg(&file).args([
+        "--max-tokens",
+        "2000",
+        "--stop",
+        " ",
+    ]));
+    assert_eq!(limited["completions"].as_array().unwrap().len(), 64);
+    assert_eq!(limited["completions"], free["completions"]);
+    assert!(limited["planned_peak_bytes"].as_u64().unwrap() <= budget);
+}
+
+/// Issue 17: the text was printed twice.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_streamed_text_goes_on_after_its_process_died() {
+    use std::io::Read as _;
+    use std::process::Stdio;
+
+    let folder = tempfile::tempdir().unwrap();
+    model_folders::llama(folder.path(), 32 << 20, model_folders::Dtype::F32);
+    let tokenizer = fixture("llama-tiny").join("tokenizer.json");
+    std::fs::copy(tokenizer, folder.path().join("tokenizer.json")).unwrap();
+    let arguments = ["The tensor", "--max-tokens", "150", "--stream", "--temperature", "1"];
+    let whole = stdout(generate(folder.path()).args(arguments));
+    let program = assert_cmd::cargo::cargo_bin("surefoot");
+    let mut parent = std::process::Command::new(program)
+        .arg("generate")
+        .arg(folder.path())
+        .args(arguments)
+        .arg("--isolate")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut shown = vec![0; whole.len() / 4];
+    let mut out = parent.stdout.take().unwrap();
+    out.read_exact(&mut shown).unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", parent.id());
+    let child = std::fs::read_to_string(children).unwrap();
+    let child = child.split_whitespace().next().expect("the child is still at work").to_owned();
+    assert!(std::process::Command::new("kill").args(["-KILL", &child]).status().unwrap().success());
+    out.read_to_end(&mut shown).unwrap();
+    let ended = parent.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(ended.status.success() && told.contains("starting it again"), "{told}");
+    assert_eq!(String::from_utf8(shown).unwrap(), whole);
+}
+
 /// The promise: whatever the budget, the process stays within it and the tokens are the same,
 /// also where the system allows no more address space than a part of the model.
 #[cfg(target_os = "linux")]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 /// Why a model could not be opened, planned or run.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ModelError {
     /// A file is missing, unreadable or not what it should be.
     #[error("{}: {problem}", file.display())]
@@ -60,6 +61,12 @@ pub enum ModelError {
     /// A part of the model failed on its device, and nothing that the policy allows helped.
     #[error(transparent)]
     Fault(Box<surefoot::Fault>),
+}
+
+impl From<surefoot::Fault> for ModelError {
+    fn from(fault: surefoot::Fault) -> Self {
+        Self::Fault(Box::new(fault))
+    }
 }
 
 impl ModelError {

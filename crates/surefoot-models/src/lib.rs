@@ -8,6 +8,7 @@ mod error;
 pub mod folder;
 pub mod generate;
 pub mod run;
+pub mod runner;
 pub mod save;
 pub mod stream;
 pub mod weights;

@@ -9,12 +9,18 @@
 //! 4. [`compare`] measures deviations against that noise, [`decision`] is a sequential test
 //!    ([`betting`]) until one of two hypotheses is refuted.
 //! 5. [`fingerprint`]: all of it in a file that commits to itself (a Merkle tree, a [`seal`]).
+//!
+//! A [`verifier::Verifier`] does all of it on one footing: [`fingerprint`](verifier::Verifier::fingerprint),
+//! [`compare`](verifier::Verifier::compare), [`identify`](verifier::Verifier::identify) and
+//! [`recheck`](verifier::Verifier::recheck).
 
 #![forbid(unsafe_code)]
 
 pub mod calibrate;
 pub mod capture;
+pub mod challenge_source;
 pub mod compare;
+pub mod document;
 pub mod endpoint;
 mod error;
 pub mod fingerprint;
@@ -23,8 +29,12 @@ pub mod library;
 pub mod recheck;
 pub mod report;
 pub mod seal;
+pub mod subject;
 pub mod transcript;
 mod tree;
+pub mod verdict;
+pub mod verifier;
+pub mod weights;
 
 pub use error::VerifyError;
 pub use surefoot_stats::{

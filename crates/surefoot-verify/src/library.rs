@@ -8,16 +8,19 @@
 use std::collections::BTreeMap;
 use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Instant, UNIX_EPOCH};
 
 use rayon::prelude::*;
 use serde::Serialize;
 
 use crate::betting::Bets;
+use crate::challenge_source::ChallengeOptions;
 use crate::compare::{self, Comparison};
 use crate::decision::DecisionRule;
 use crate::error::VerifyError;
 use crate::fingerprint::Fingerprint;
+use crate::subject::Subject;
+use crate::verifier::{Progress, Verifier};
 use crate::{hamming, hex, identity, seal};
 
 const INDEX: &str = ".surefoot-index";
@@ -327,6 +330,85 @@ fn related(reference: &Fingerprint, candidate: &Fingerprint) -> f64 {
         bets.see(apart.sum::<f64>() / pairs.len() as f64);
     }
     bets.ln_e()
+}
+
+/// What a library knows of a model.
+#[derive(Clone, Debug, Serialize)]
+pub struct Identification {
+    /// Whether the model is the same as, or related to, one of the library.
+    pub known: bool,
+    /// The fingerprints of the library.
+    pub fingerprints: usize,
+    /// Those of the same challenges: only they can be compared.
+    pub of_the_same_challenges: usize,
+    /// How long the search for the nearest took.
+    pub search_seconds: f64,
+    /// The nearest, compared in full.
+    pub matches: Vec<Match>,
+    /// Files that were left out.
+    pub refused: Vec<Refused>,
+}
+
+/// A file of a library that was left out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Refused {
+    /// The file.
+    pub file: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl Verifier<'_> {
+    /// Looks a model up in a folder of fingerprints and compares it with the `nearest` in full. A
+    /// model folder is run on the challenges that `options` describe; a fingerprint has its own.
+    pub fn identify(
+        &self,
+        subject: Subject,
+        library: &Path,
+        nearest: usize,
+        options: &ChallengeOptions,
+    ) -> Result<Identification, VerifyError> {
+        let fingerprint = match subject {
+            Subject::Fingerprint(fingerprint) => *fingerprint,
+            Subject::Folder(folder) => {
+                let set = options.set(self.runner(&folder)?.opened())?;
+                self.tell(Progress::Challenges(&set));
+                self.candidate(&folder, &set, options.policy)?
+            }
+            Subject::Endpoint(url) => {
+                return Err(VerifyError::request(format!(
+                    "{url} can't be identified: an endpoint shows too little; use `compare`"
+                )));
+            }
+        };
+        let begun = Instant::now();
+        let library = Library::open(library)?;
+        let (near, of_the_same_challenges) = library.nearest(&fingerprint, nearest)?;
+        let search_seconds = begun.elapsed().as_secs_f64();
+        let refused = library.refused.iter().cloned();
+        let mut refused: Vec<Refused> =
+            refused.map(|(file, reason)| Refused { file, reason }).collect();
+        let mut matches = Vec::new();
+        for near in near {
+            let file = near.file.clone();
+            match library.compare(near, &fingerprint, &DecisionRule::default()) {
+                Ok(found) => matches.push(found),
+                // Another tokenizer with as many tokens, say: no reason to stop.
+                Err(error) => {
+                    let reason = format!("{file}: {error}");
+                    refused.push(Refused { file, reason });
+                }
+            }
+        }
+        Ok(Identification {
+            known: matches.iter().any(|found| found.relation != Relation::Unrelated),
+            fingerprints: library.len(),
+            of_the_same_challenges,
+            search_seconds,
+            matches,
+            refused,
+        })
+    }
 }
 
 #[cfg(test)]

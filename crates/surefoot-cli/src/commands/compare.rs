@@ -7,19 +7,20 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use surefoot_models::Opened;
-use surefoot_models::generate::text::Texts;
+use surefoot_verify::challenge_source::ChallengeKey;
 use surefoot_verify::compare::Comparison;
 use surefoot_verify::decision::{DecisionRule, Verdict};
-use surefoot_verify::endpoint::{self, Tokenizer, Weakness};
-use surefoot_verify::fingerprint::Fingerprint;
+use surefoot_verify::endpoint::Weakness;
 use surefoot_verify::noise::NoiseClass;
 use surefoot_verify::seal;
-use surefoot_verify::transcript::{Candidate, Transcript};
+use surefoot_verify::subject::Subject;
+use surefoot_verify::transcript::Candidate;
+use surefoot_verify::verdict::{CompareOptions, Compared};
+use surefoot_verify::weights::FileComparison;
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
-use crate::fingerprinting::{ChallengeArgs, DefaultKey, Maker, SignArgs, exit_of};
+use crate::fingerprinting::{ChallengeArgs, SignArgs, Verification, exit_of};
 use crate::footing_args::FootingArgs;
 use crate::terminal::{Table, Terminal};
 
@@ -37,7 +38,8 @@ SAME: at every site the models deviate by less than the noise of the reference a
 at some site by more; the first one is named. Each is wrong with a probability of at most --beta
 and --alpha. Where weights are stored in the same dtype and run in the same precision on the
 same device (or one of --calibrate-on) only the order of sums is allowed for, else rounding to
-bf16 as well.
+bf16 as well. A verdict is about behaviour on the challenges; the files of both are compared too,
+and tensors that differ are named where both are folders.
 
 Exit code 0 for SAME, 1 for DIFFERENT, 4 for UNDECIDED, 2 if the two can't be compared.
 
@@ -76,13 +78,6 @@ pub(crate) struct Compare {
     footing: FootingArgs,
 }
 
-/// A side of a comparison.
-enum Side {
-    Folder(PathBuf),
-    Fingerprint(Box<Fingerprint>),
-    Endpoint(String),
-}
-
 #[derive(Serialize)]
 struct Document<'a> {
     reference: &'a str,
@@ -91,6 +86,7 @@ struct Document<'a> {
     rule: &'a DecisionRule,
     comparison: &'a Comparison,
     weakness: Option<&'a Weakness>,
+    files: Option<&'a FileComparison>,
 }
 
 impl Compare {
@@ -111,9 +107,20 @@ impl Compare {
                 crate::output::spare(option, file, &sides)?;
             }
         }
-        let (reference, candidate) = (Side::open(&self.reference)?, Side::open(&self.candidate)?);
+        let (reference, candidate) =
+            (Subject::open(&self.reference)?, Subject::open(&self.candidate)?);
         let key = self.sign.key(terminal)?;
-        let transcript = self.transcript(reference, candidate, rule, global, terminal)?;
+        let options = CompareOptions {
+            rule,
+            challenges: self.challenges.options(ChallengeKey::Fresh)?,
+            calibrate_on: self.challenges.calibration_device(),
+            endpoint_model: self.endpoint_model.clone(),
+            endpoint_key: std::env::var(API_KEY).ok(),
+        };
+        let verification =
+            Verification::new(&self.footing, options.calibrate_on, global, terminal)?;
+        let compared = verification.verifier.compare(reference, candidate, &options);
+        let Compared { transcript, files, .. } = verification.finished(compared)?;
         if let Some(out) = &self.out {
             seal::write(out, &transcript.seal(key.as_ref())?)?;
         }
@@ -135,111 +142,12 @@ impl Compare {
                 rule: &transcript.rule,
                 comparison: &transcript.comparison,
                 weakness,
+                files: files.as_ref(),
             })?;
         } else {
-            terminal.result(&told(&transcript.comparison, &rule, weakness))?;
+            terminal.result(&told(&transcript.comparison, &rule, weakness, files.as_ref()))?;
         }
         Ok(exit_of(transcript.comparison.decision.verdict))
-    }
-
-    fn transcript(
-        &self,
-        reference: Side,
-        candidate: Side,
-        rule: DecisionRule,
-        global: &Global,
-        terminal: &Terminal,
-    ) -> Result<Transcript, Failure> {
-        // Models are run only where there is a folder; two files need no device.
-        let maker = || Maker::new(&self.footing, global, terminal);
-        let tokenizer = match &reference {
-            Side::Folder(folder) => TextTokenizer::open(folder),
-            _ => None,
-        };
-        let reference = match (reference, &candidate) {
-            (Side::Fingerprint(fingerprint), _) => *fingerprint,
-            (Side::Folder(folder), candidate) => {
-                let maker = maker()?;
-                let (set, policy) = match candidate {
-                    Side::Fingerprint(other) => (other.challenges.clone(), other.policy),
-                    _ => {
-                        let set = self.challenges.set(&folder, DefaultKey::Fresh)?;
-                        (set, self.challenges.policy()?)
-                    }
-                };
-                maker.announce(&set);
-                maker.reference(&folder, &set, policy, &self.challenges)?
-            }
-            (Side::Endpoint(url), _) => {
-                return Err(Failure::usage(format!("{url} can't be the reference"))
-                    .because("an endpoint shows too little to measure its noise")
-                    .hint("name the model folder or the fingerprint first, the endpoint second"));
-            }
-        };
-        Ok(match candidate {
-            Side::Fingerprint(candidate) => Transcript::of_models(reference, *candidate, rule)?,
-            Side::Folder(folder) => {
-                let candidate = maker()?.candidate(
-                    &folder,
-                    &reference.challenges,
-                    surefoot_verify::fingerprint::Policy {
-                        sites: surefoot_verify::site::SiteSelection::All,
-                        ..reference.policy
-                    },
-                )?;
-                Transcript::of_models(reference, candidate, rule)?
-            }
-            Side::Endpoint(url) => {
-                terminal.note(&format!("asking {url}"));
-                let key = std::env::var(API_KEY).ok();
-                let tokenizer = tokenizer.as_ref().map(|tokenizer| tokenizer as &dyn Tokenizer);
-                let answers = endpoint::ask(
-                    &url,
-                    self.endpoint_model.as_deref(),
-                    key.as_deref(),
-                    &reference,
-                    tokenizer,
-                )?;
-                Transcript::of_endpoint(reference, answers, rule)?
-            }
-        })
-    }
-}
-
-impl Side {
-    fn open(text: &str) -> Result<Self, Failure> {
-        if text.starts_with("http://") || text.starts_with("https://") {
-            return Ok(Self::Endpoint(text.to_owned()));
-        }
-        let path = Path::new(text);
-        if path.is_file() {
-            Ok(Self::Fingerprint(Box::new(Fingerprint::read(path)?)))
-        } else {
-            // Opened for its refusal: a folder that is none, or none of a model.
-            Opened::new(path)?;
-            Ok(Self::Folder(path.to_owned()))
-        }
-    }
-}
-
-/// The reference's tokenizer, for endpoints that speak only text.
-struct TextTokenizer(Texts);
-
-impl TextTokenizer {
-    fn open(folder: &Path) -> Option<Self> {
-        let vocab = Opened::new(folder).ok()?.blueprint.vocab;
-        Texts::open(folder, vocab).ok().map(Self)
-    }
-}
-
-impl Tokenizer for TextTokenizer {
-    fn text(&self, ids: &[u32]) -> Option<String> {
-        let text = self.0.decode(ids).ok()?;
-        (self.0.encode(&text).ok()? == ids).then_some(text)
-    }
-
-    fn token(&self, id: u32) -> Option<String> {
-        self.0.decode(&[id]).ok()
     }
 }
 
@@ -249,7 +157,12 @@ pub(crate) fn shown(ln_e: f64) -> String {
     if ten.abs() < 4.0 { format!("{:.3}", ln_e.exp()) } else { format!("10^{ten:.1}") }
 }
 
-fn told(comparison: &Comparison, rule: &DecisionRule, weakness: Option<&Weakness>) -> String {
+fn told(
+    comparison: &Comparison,
+    rule: &DecisionRule,
+    weakness: Option<&Weakness>,
+    files: Option<&FileComparison>,
+) -> String {
     let decision = &comparison.decision;
     let mut text = format!(
         "{} after {} of {} challenges\n",
@@ -259,6 +172,9 @@ fn told(comparison: &Comparison, rule: &DecisionRule, weakness: Option<&Weakness
     );
     if let Some(site) = decision.first_diverging {
         let _ = writeln!(text, "first diverging site: {site}");
+    }
+    if let Some(files) = files {
+        text.push_str(&told_files(files));
     }
     let _ = writeln!(
         text,
@@ -301,4 +217,30 @@ fn told(comparison: &Comparison, rule: &DecisionRule, weakness: Option<&Weakness
         ]);
     }
     format!("{text}\n{table}")
+}
+
+/// Tensors that are named, at most.
+const NAMED_TENSORS: usize = 8;
+
+/// Whether the files are the same, and what differs.
+fn told_files(files: &FileComparison) -> String {
+    if files.same {
+        return "files: the same, byte by byte\n".to_owned();
+    }
+    let mut text = format!("files: {} differ", files.differing_files.join(", "));
+    match &files.differing_tensors {
+        None => text.push('\n'),
+        Some(tensors) if tensors.is_empty() => text.push_str("; no weights differ\n"),
+        Some(tensors) => {
+            let plural = if tensors.len() == 1 { "" } else { "s" };
+            let _ = writeln!(text, "; the weights differ in {} tensor{plural}", tensors.len());
+            for tensor in tensors.iter().take(NAMED_TENSORS) {
+                let _ = writeln!(text, "  {tensor}");
+            }
+            if tensors.len() > NAMED_TENSORS {
+                let _ = writeln!(text, "  and {} more", tensors.len() - NAMED_TENSORS);
+            }
+        }
+    }
+    text
 }

@@ -5,12 +5,13 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
+use surefoot_verify::challenge_source::ChallengeKey;
 use surefoot_verify::fingerprint::{Fingerprint, KeptSite};
 use surefoot_verify::seal;
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
-use crate::fingerprinting::{ChallengeArgs, DefaultKey, Maker, SignArgs};
+use crate::fingerprinting::{ChallengeArgs, SignArgs, Verification};
 use crate::footing_args::FootingArgs;
 use crate::terminal::{Table, Terminal};
 
@@ -18,7 +19,7 @@ use crate::terminal::{Table, Terminal};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The model is run in one pass, streamed if it doesn't fit --memory, then a few times more in other
-ways to learn how far it deviates from itself. The file holds no weights and no texts. Compare it
+variants to measure how far it deviates from itself. The file holds no weights and no texts. Compare it
 with `surefoot compare`, look it up with `surefoot identify`, check it with `surefoot verify`.
 
 Challenges follow from a key and a run id. The usual key is public, so that everyone's
@@ -62,12 +63,12 @@ impl FingerprintCommand {
         }
         crate::output::spare("--out", &self.out, &[&self.model])?;
         let begun = Instant::now();
-        let policy = self.challenges.policy()?;
-        let set = self.challenges.set(&self.model, DefaultKey::Public)?;
-        let maker = Maker::new(&self.footing, global, terminal)?;
-        maker.announce(&set);
+        let options = self.challenges.options(ChallengeKey::Public)?;
+        let device = self.challenges.calibration_device();
+        let verification = Verification::new(&self.footing, device, global, terminal)?;
         let key = self.sign.key(terminal)?;
-        let fingerprint = maker.reference(&self.model, &set, policy, &self.challenges)?;
+        let made = verification.verifier.fingerprint(&self.model, &options, device);
+        let fingerprint = verification.finished(made)?;
         seal::write(&self.out, &fingerprint.seal(key.as_ref())?)?;
         let document = Document {
             out: self.out.display().to_string(),

@@ -7,16 +7,17 @@ use clap::Args;
 use serde::Serialize;
 use surefoot::device::memory::Bytes;
 use surefoot_models::generate::text::Texts;
+use surefoot_models::runner::RunRequest;
 use surefoot_models::save::save;
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::Placement;
 use surefoot_models::stream::process;
-use surefoot_models::{Batch, Logits, Opened, Output, Rows, Want};
+use surefoot_models::{Batch, Logits, Output, Rows, Want};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
-use crate::model_run::ModelRun;
+use crate::model_run::{ModelRun, on_cpu};
 use crate::terminal::Terminal;
 
 /// Run tokens or a text through a model once and write the logits or the last hidden state
@@ -69,30 +70,29 @@ impl Forward {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
         crate::output::spare("--out", &self.out, &[&self.model])?;
-        let opened = Opened::new(&self.model)?;
+        let run = ModelRun::open(&self.footing, global, terminal, &self.model)?;
+        let vocab = run.runner.blueprint().vocab;
         let tokens = match &self.text {
-            Some(text) => Texts::open(&self.model, opened.blueprint.vocab)?.encode(text)?,
+            Some(text) => Texts::open(&self.model, vocab)?.encode(text)?,
             None => self.tokens.clone(),
         };
-        let batch = Batch::new(std::slice::from_ref(&tokens), opened.blueprint.vocab)?;
-        let has_head = opened.has_head();
-        drop(opened);
+        let batch = Batch::new(std::slice::from_ref(&tokens), vocab)?;
+        let has_head = run.runner.opened().has_head();
         let want = Want {
             logits: if has_head { Logits::All } else { Logits::None },
             hidden: self.hidden,
             last_hidden: !has_head,
         };
         let work = Work { batch: 1, prompt: tokens.len(), new_tokens: 0, want };
-        let run = ModelRun::new(&self.footing, global, terminal)?;
         let begun = Instant::now();
-        let (output, mode, planned) =
-            run.run("forward", &self.model, &work, 1, |model, plan| {
-                Ok((model.forward(&batch, want)?, plan.mode, plan.peak_bytes))
-            })?;
+        let outcome = run.run(&RunRequest::new("forward", work), |attempt| {
+            attempt.model().forward(&batch, want)
+        })?;
         let seconds = begun.elapsed().as_secs_f64();
-        let tensors = named(&output);
+        let output = &outcome.value;
+        let tensors = named(output);
         save(&self.out, &tensors)?;
-        for (name, rows) in named(&output).into_iter().filter(|(_, rows)| rows.not_finite() > 0) {
+        for (name, rows) in named(output).into_iter().filter(|(_, rows)| rows.not_finite() > 0) {
             terminal.note(&format!(
                 "{name}: {} of {} numbers are NaN or infinite",
                 rows.not_finite(),
@@ -103,13 +103,13 @@ impl Forward {
             out: self.out.display().to_string(),
             tokens: tokens.len(),
             tensors: tensors.into_iter().map(|(name, _)| name).collect(),
-            mode,
-            on_cpu: run.on_cpu(),
+            mode: outcome.plan.mode,
+            on_cpu: on_cpu(&outcome),
             seconds,
-            load_seconds: run.load_seconds(),
-            planned_peak_bytes: planned,
+            load_seconds: outcome.load_time.as_secs_f64(),
+            planned_peak_bytes: outcome.plan.peak_bytes,
             peak_bytes: process::memory().map(|memory| memory.peak),
-            device_peak_bytes: run.device_peak_bytes(),
+            device_peak_bytes: outcome.device_peak_bytes,
         };
         if global.json {
             terminal.json(&document)?;

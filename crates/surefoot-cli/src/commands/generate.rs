@@ -1,32 +1,33 @@
 //! `surefoot generate`: text from a prompt, or from a file of prompts as one batch.
 
-use std::cell::RefCell;
-use std::ops::ControlFlow;
+mod printed;
+
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
+use surefoot::Fault;
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::text::Texts;
-use surefoot_models::generate::tokens::{self, Ending, Request};
-use surefoot_models::generate::writer::Writer;
-use surefoot_models::stream::needs::Work;
+use surefoot_models::generate::tokens::{Ending, Request};
+use surefoot_models::runner::NewToken;
 use surefoot_models::stream::plan::Placement;
 use surefoot_models::stream::process;
-use surefoot_models::{Model, ModelError, Opened};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
-use crate::model_run::ModelRun;
+use crate::model_run::{ModelRun, on_cpu};
 use crate::terminal::Terminal;
+use printed::PrintedTokens;
 
 /// Generate text behind a prompt, or behind each line of a file as one batch
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints what comes behind the prompt. With --prompts, one line per prompt, in which \\n and \\\\ stand
-for line breaks and backslashes. A prompt gives the same text alone and in a batch.
+for line breaks and backslashes. A prompt gives the same text alone and in a batch; where memory
+does not allow all prompts at once, they run in groups.
 Products with weights are in fp32 unless --precision says fp16 or bf16.
 
 Examples:
@@ -64,6 +65,9 @@ pub(crate) struct Generate {
     /// Print the text as it comes
     #[arg(long, conflicts_with_all = ["prompts", "json"])]
     stream: bool,
+    /// Where the tokens that were printed are kept for a process that is started again
+    #[arg(long, value_name = "FILE", hide = true, requires = "stream")]
+    resume_file: Option<PathBuf>,
     #[command(flatten)]
     footing: FootingArgs,
 }
@@ -94,10 +98,11 @@ struct Document {
 impl Generate {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
         if self.footing.isolate {
-            return crate::child::supervise(terminal, global.open_journal()?);
+            return self.isolated(global, terminal);
         }
         let sampling = self.sampling()?;
-        let opened = Opened::new(&self.model)?;
+        let run = ModelRun::open(&self.footing, global, terminal, &self.model)?;
+        let opened = run.runner.opened();
         if !opened.has_head() || !opened.blueprint.causal {
             let what = format!("{} is an encoder, which can't generate text", self.model.display());
             return Err(Failure::usage(what).hint("surefoot embed MODEL gives vectors of texts"));
@@ -111,25 +116,30 @@ impl Generate {
             ends: opened.end_tokens()?,
             sampling,
         };
-        drop(opened);
-        let work = Work {
-            batch: prompts.len(),
-            prompt: request.prompts.iter().map(Vec::len).max().unwrap_or(1),
-            new_tokens: request.max_tokens,
-            want: tokens::WANT,
-        };
-        let mut run = ModelRun::new(&self.footing, global, terminal)?;
         if self.stream {
-            run = run.without_progress();
+            run.hide_progress();
         }
         let begun = Instant::now();
-        let printed = RefCell::new(0);
-        let (completions, mode, planned) =
-            run.run("generate", &self.model, &work, request.max_tokens, |model, plan| {
-                let completions =
-                    self.generate(model, &request, &prompts, &texts, terminal, &printed)?;
-                Ok((completions, plan.mode, plan.peak_bytes))
-            })?;
+        let mut printed = PrintedTokens::open(self.resume_file.as_deref())?;
+        let earlier = vec![printed.tokens()?];
+        let mut print = |new: NewToken<'_>| match self.stream {
+            true => printed.print(new, terminal),
+            false => Ok(()),
+        };
+        let outcome = run.runner.generate(&texts, &request, &self.stop, &earlier, &mut print);
+        let outcome = run.finished(outcome)?;
+        let completions: Vec<Completion> = outcome
+            .value
+            .iter()
+            .zip(prompts.iter().zip(&request.prompts))
+            .map(|(completion, (prompt, ids))| Completion {
+                prompt: prompt.clone(),
+                text: completion.text.clone(),
+                prompt_tokens: ids.len(),
+                tokens: completion.tokens.clone(),
+                ending: completion.ending,
+            })
+            .collect();
         let seconds = begun.elapsed().as_secs_f64();
         if completions.iter().any(|completion| completion.ending == Ending::ContextFull) {
             terminal.note(&format!(
@@ -142,14 +152,14 @@ impl Generate {
             let count: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
             terminal.json(&Document {
                 model: self.model.display().to_string(),
-                mode,
-                on_cpu: run.on_cpu(),
+                mode: outcome.plan.mode,
+                on_cpu: on_cpu(&outcome),
                 seconds,
-                load_seconds: run.load_seconds(),
+                load_seconds: outcome.load_time.as_secs_f64(),
                 tokens_per_second: count as f64 / seconds,
-                planned_peak_bytes: planned,
+                planned_peak_bytes: outcome.plan.peak_bytes,
                 peak_bytes: process::memory().map(|memory| memory.peak),
-                device_peak_bytes: run.device_peak_bytes(),
+                device_peak_bytes: outcome.device_peak_bytes,
                 completions,
             })?;
         } else {
@@ -162,6 +172,20 @@ impl Generate {
             }
         }
         Ok(Exit::Done)
+    }
+
+    /// Runs in a child process. What it streams is also written to a file, so that a child that is
+    /// started again goes on behind it.
+    fn isolated(&self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        if !self.stream {
+            return crate::child::supervise(terminal, global.open_journal()?);
+        }
+        let file = tempfile::NamedTempFile::new().map_err(|error| {
+            Failure::usage("no temporary file could be made for the streamed tokens")
+                .caused_by(&error)
+        })?;
+        let more = |_: &[Fault]| vec!["--resume-file".into(), file.path().as_os_str().to_owned()];
+        crate::child::supervise_with(terminal, global.open_journal()?, &more, Duration::ZERO)
     }
 
     fn sampling(&self) -> Result<Sampling, Failure> {
@@ -213,72 +237,6 @@ impl Generate {
             all.push(ids);
         }
         Ok(all)
-    }
-
-    /// Generates and, if asked to, prints what is new since `printed`, which an earlier try may
-    /// have come to.
-    fn generate(
-        &self,
-        model: &Model,
-        request: &Request,
-        prompts: &[String],
-        texts: &Texts,
-        terminal: &Terminal,
-        printed: &RefCell<usize>,
-    ) -> Result<Vec<Completion>, ModelError> {
-        let mut writers: Vec<Writer<'_>> =
-            prompts.iter().map(|_| Writer::new(texts, &self.stop)).collect();
-        let mut failed = None;
-        let print = |text: &str, upto: usize| -> Result<(), Failure> {
-            let mut printed = printed.borrow_mut();
-            let from = (upto - text.len()).max(*printed);
-            if let Some(fresh) = text.get(from - (upto - text.len())..).filter(|t| !t.is_empty()) {
-                terminal.result(fresh)?;
-                *printed = upto;
-            }
-            Ok(())
-        };
-        let generated = model.generate(request, |number, token| {
-            let writer = &mut writers[number];
-            let stopped = match writer.push(token) {
-                Ok(stopped) => stopped,
-                Err(error) => {
-                    failed = Some(error);
-                    return ControlFlow::Break(());
-                }
-            };
-            if self.stream {
-                let fresh = writer.fresh().to_owned();
-                let upto = writer.given();
-                if let Err(failure) = print(&fresh, upto) {
-                    failed = Some(ModelError::Request(failure.what));
-                    return ControlFlow::Break(());
-                }
-            }
-            if stopped { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-        })?;
-        if let Some(error) = failed {
-            return Err(error);
-        }
-        if self.stream {
-            for writer in &mut writers {
-                let rest = writer.rest().to_owned();
-                let upto = writer.given();
-                print(&rest, upto).map_err(|failure| ModelError::Request(failure.what))?;
-            }
-        }
-        Ok(generated
-            .into_iter()
-            .zip(&writers)
-            .zip(prompts.iter().zip(&request.prompts))
-            .map(|((generated, writer), (prompt, ids))| Completion {
-                prompt: prompt.clone(),
-                text: writer.text().to_owned(),
-                prompt_tokens: ids.len(),
-                tokens: generated.tokens,
-                ending: generated.ending,
-            })
-            .collect())
     }
 }
 

@@ -1,18 +1,17 @@
 //! `surefoot identify`: which known model is this?
 
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
-use surefoot_verify::decision::DecisionRule;
-use surefoot_verify::fingerprint::Fingerprint;
-use surefoot_verify::library::{Library, Match, Relation};
+use surefoot_verify::challenge_source::ChallengeKey;
+use surefoot_verify::library::{Identification, Relation};
+use surefoot_verify::subject::Subject;
 
 use crate::args::Global;
 use crate::commands::compare::shown;
 use crate::exit::{Exit, Failure};
-use crate::fingerprinting::{ChallengeArgs, DefaultKey, Maker};
+use crate::fingerprinting::{ChallengeArgs, Verification};
 use crate::footing_args::FootingArgs;
 use crate::terminal::{Table, Terminal};
 
@@ -46,18 +45,8 @@ pub(crate) struct Identify {
 #[derive(Serialize)]
 struct Document {
     model: String,
-    known: bool,
-    fingerprints: usize,
-    of_the_same_challenges: usize,
-    search_seconds: f64,
-    matches: Vec<Match>,
-    refused: Vec<Refused>,
-}
-
-#[derive(Serialize)]
-struct Refused {
-    file: String,
-    reason: String,
+    #[serde(flatten)]
+    found: Identification,
 }
 
 impl Identify {
@@ -69,100 +58,72 @@ impl Identify {
             return Err(Failure::usage(format!("{} is not a folder", self.library.display()))
                 .hint("surefoot fingerprint MODEL --out FOLDER/MODEL.json"));
         }
-        let fingerprint = self.fingerprint(global, terminal)?;
-        let begun = Instant::now();
-        let library = Library::open(&self.library)?;
-        if library.is_empty() {
+        let options = self.challenges.options(ChallengeKey::Public)?;
+        let subject = Subject::open(&self.model.to_string_lossy())?;
+        let verification = Verification::new(&self.footing, None, global, terminal)?;
+        let nearest = self.nearest as usize;
+        let found = verification.verifier.identify(subject, &self.library, nearest, &options);
+        let found = verification.finished(found)?;
+        if found.fingerprints == 0 {
             let hint = "`surefoot fingerprint MODEL --out FOLDER/MODEL.json` adds one";
             terminal.note(&format!("{} has no fingerprints: {hint}", self.library.display()));
         }
-        let (near, comparable) = library.nearest(&fingerprint, self.nearest as usize)?;
-        let search_seconds = begun.elapsed().as_secs_f64();
-        let rule = DecisionRule::default();
-        let (mut matches, mut refused) = (Vec::new(), library.refused.clone());
-        for near in near {
-            let file = near.file.clone();
-            match library.compare(near, &fingerprint, &rule) {
-                Ok(found) => matches.push(found),
-                // Another tokenizer with as many tokens, say: no reason to stop.
-                Err(error) => refused.push((file.clone(), format!("{file}: {error}"))),
-            }
-        }
-        let document = Document {
-            model: self.model.display().to_string(),
-            known: matches.iter().any(|found| found.relation != Relation::Unrelated),
-            fingerprints: library.len(),
-            of_the_same_challenges: comparable,
-            search_seconds,
-            matches,
-            refused: refused.into_iter().map(|(file, reason)| Refused { file, reason }).collect(),
-        };
-        for refused in &document.refused {
+        for refused in &found.refused {
             terminal.note(&format!("left out: {}", refused.reason));
         }
+        let document = Document { model: self.model.display().to_string(), found };
         if global.json {
             terminal.json(&document)?;
         } else {
             terminal.result(&told(&document))?;
         }
-        Ok(if document.known { Exit::Done } else { Exit::No })
-    }
-
-    fn fingerprint(&self, global: &Global, terminal: &Terminal) -> Result<Fingerprint, Failure> {
-        let path: &Path = &self.model;
-        if path.is_file() {
-            return Ok(Fingerprint::read(path)?);
-        }
-        let policy = self.challenges.policy()?;
-        let set = self.challenges.set(path, DefaultKey::Public)?;
-        let maker = Maker::new(&self.footing, global, terminal)?;
-        maker.announce(&set);
-        maker.candidate(path, &set, policy)
+        Ok(if document.found.known { Exit::Done } else { Exit::No })
     }
 }
 
 fn told(document: &Document) -> String {
-    let first = document.matches.first().filter(|_| document.known);
+    let found = &document.found;
+    let first = found.matches.first().filter(|_| found.known);
     let mut text = match first {
-        Some(found) => {
-            let relation = match found.relation {
+        Some(first) => {
+            let relation = match first.relation {
                 Relation::Same => "the same as",
                 Relation::Related => "related to",
                 Relation::Unrelated => "nearest to",
             };
-            format!("{}: {relation} {}\n", document.model, found.near.model)
+            format!("{}: {relation} {}\n", document.model, first.near.model)
         }
         None => format!("{}: unknown\n", document.model),
     };
     text.push_str(&format!(
         "{} fingerprints, {} of the same challenges, searched in {:.1} ms\n",
-        document.fingerprints,
-        document.of_the_same_challenges,
-        document.search_seconds * 1e3
+        found.fingerprints,
+        found.of_the_same_challenges,
+        found.search_seconds * 1e3
     ));
-    if document.of_the_same_challenges == 0 && document.fingerprints > 0 {
+    if found.of_the_same_challenges == 0 && found.fingerprints > 0 {
         text.push_str(
             "none of them was asked the same challenges: another vocabulary, key or run id\n",
         );
     }
-    if document.matches.is_empty() {
+    if found.matches.is_empty() {
         return text;
     }
     let mut table =
         Table::new(["model", "relation", "distance", "verdict", "against unrelated", "file"]);
-    for found in &document.matches {
-        let relation = match found.relation {
+    for near in &found.matches {
+        let relation = match near.relation {
             Relation::Same => "same",
             Relation::Related => "related",
             Relation::Unrelated => "unrelated",
         };
         table.row([
-            found.near.model.clone(),
+            near.near.model.clone(),
             relation.to_owned(),
-            format!("{:.4}", found.near.distance),
-            found.comparison.decision.verdict.to_string(),
-            shown(found.ln_e_related),
-            found.near.file.clone(),
+            format!("{:.4}", near.near.distance),
+            near.comparison.decision.verdict.to_string(),
+            shown(near.ln_e_related),
+            near.near.file.clone(),
         ]);
     }
     format!("{text}\n{table}")

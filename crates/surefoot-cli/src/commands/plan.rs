@@ -63,16 +63,16 @@ struct Document<'a> {
 
 impl Plan {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
-        let opened = Opened::new(&self.model)?;
-        let run = ModelRun::new(&self.footing, global, terminal)?;
-        let device = run.footing.device()?;
-        let opened = run.placed(opened)?;
+        let run = ModelRun::open(&self.footing, global, terminal, &self.model)?;
+        let footing = run.runner.footing();
+        let (device, precision) = (footing.device()?, footing.precision()?);
+        let opened = run.runner.opened();
         // Part of what the process will hold, and checked here so that a plan can be relied on.
         let texts = match self.model.join("tokenizer.json").exists() {
             true => Some(Texts::open(&self.model, opened.blueprint.vocab)?),
             false => None,
         };
-        let work = self.work(&opened);
+        let work = self.work(opened);
         if work.prompt + work.new_tokens < (self.prompt_tokens + self.max_tokens) as usize
             && work.new_tokens > 0
         {
@@ -84,8 +84,8 @@ impl Plan {
                 work.new_tokens
             ));
         }
-        let plan = opened.plan_here(&work, run.budget());
-        let expected = Rate::estimate(&plan, &opened.binding, opened.format(), device.burn());
+        let plan = run.runner.plan(&work)?;
+        let expected = run.runner.expected_rate(&plan)?;
         drop(texts);
         if global.json {
             terminal.json(&Document {
@@ -93,7 +93,7 @@ impl Plan {
                 family: opened.blueprint.family,
                 file_bytes: opened.file_bytes,
                 device: device.name().to_string(),
-                precision: run.footing.precision()?.compute.as_str(),
+                precision: precision.compute.as_str(),
                 batch: self.batch,
                 prompt_tokens: self.prompt_tokens,
                 max_tokens: self.max_tokens,
@@ -101,7 +101,7 @@ impl Plan {
                 expected,
             })?;
         } else {
-            terminal.result(&self.told(&opened, &plan, &expected))?;
+            terminal.result(&self.told(opened, &plan, &expected))?;
         }
         Ok(if plan.fits { Exit::Done } else { Exit::No })
     }

@@ -5,19 +5,14 @@ use std::str::FromStr;
 
 use clap::Args;
 use serde::Serialize;
-use surefoot_models::Opened;
-use surefoot_verify::compare::Comparison;
-use surefoot_verify::decision::{DecisionRule, Verdict};
-use surefoot_verify::fingerprint::{Fingerprint, Inclusion};
-use surefoot_verify::identity::Identity;
-use surefoot_verify::seal::{self, Seal};
+use surefoot_verify::decision::Verdict;
+use surefoot_verify::document::{Document as Contents, Recheck};
+use surefoot_verify::fingerprint::Inclusion;
 use surefoot_verify::site::Site;
-use surefoot_verify::transcript::{Candidate, Transcript};
-use surefoot_verify::{VerifyError, recheck};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
-use crate::fingerprinting::{Maker, exit_of};
+use crate::fingerprinting::{Verification, exit_of};
 use crate::footing_args::FootingArgs;
 use crate::terminal::Terminal;
 
@@ -72,12 +67,6 @@ impl FromStr for Leaf {
     }
 }
 
-/// The two kinds of files.
-enum Contents {
-    Fingerprint(Box<Fingerprint>),
-    Comparison(Box<Transcript>),
-}
-
 #[derive(Serialize)]
 struct Document {
     file: String,
@@ -86,15 +75,7 @@ struct Document {
     signed_by: Option<String>,
     verdict: Option<Verdict>,
     leaves: Vec<Inclusion>,
-    rerun: Option<Rerun>,
-}
-
-#[derive(Serialize)]
-struct Rerun {
-    side: &'static str,
-    same_files: bool,
-    challenges: Vec<usize>,
-    comparison: Comparison,
+    rerun: Option<Recheck>,
 }
 
 impl Verify {
@@ -102,7 +83,7 @@ impl Verify {
         if self.footing.isolate {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
-        let (opened, seal) = self.open()?;
+        let (opened, seal) = Contents::read(&self.transcript)?;
         if let Some(key) = &self.signed_by
             && seal.public_key.as_ref() != Some(key)
         {
@@ -114,17 +95,18 @@ impl Verify {
                 .result(&format!("{}: NOT signed by {key}: {who}\n", self.transcript.display()))?;
             return Ok(Exit::No);
         }
-        let reference = match &opened {
-            Contents::Fingerprint(fingerprint) => fingerprint,
-            Contents::Comparison(transcript) => &transcript.reference,
-        };
+        let reference = opened.reference();
         let leaves = self
             .leaf
             .iter()
             .map(|leaf| reference.prove(leaf.challenge, leaf.site))
             .collect::<Result<Vec<_>, _>>()?;
         let rerun = match &self.model {
-            Some(_) => Some(self.rerun(&opened, global, terminal)?),
+            Some(folder) => {
+                let verification = Verification::new(&self.footing, None, global, terminal)?;
+                let again = verification.verifier.recheck(&opened, folder, self.sample);
+                Some(verification.finished(again)?)
+            }
             None => None,
         };
         let exit =
@@ -150,47 +132,6 @@ impl Verify {
             terminal.result(&told(&document))?;
         }
         Ok(exit)
-    }
-
-    fn open(&self) -> Result<(Contents, Seal), Failure> {
-        let bytes = seal::read(&self.transcript)?;
-        let named = |error: VerifyError| error.of_file(&self.transcript);
-        // Which kind it is: the file's own word, checked when it is read.
-        let start = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).into_owned();
-        if start.contains(surefoot_verify::transcript::FORMAT) {
-            let (transcript, seal) = Transcript::open(&bytes).map_err(named)?;
-            Ok((Contents::Comparison(Box::new(transcript)), seal))
-        } else {
-            let (fingerprint, seal) = Fingerprint::open(&bytes).map_err(named)?;
-            Ok((Contents::Fingerprint(Box::new(fingerprint)), seal))
-        }
-    }
-
-    fn rerun(
-        &self,
-        opened: &Contents,
-        global: &Global,
-        terminal: &Terminal,
-    ) -> Result<Rerun, Failure> {
-        let Some(folder) = &self.model else { return Err(Failure::usage("--model is missing")) };
-        let files = Identity::read(&Opened::new(folder)?)?.files;
-        let (side, claimed, calibrated) = match opened {
-            Contents::Fingerprint(it) => ("fingerprint", it.as_ref(), it.as_ref()),
-            Contents::Comparison(transcript) => match &transcript.candidate {
-                Candidate::Model(candidate) if files != transcript.reference.model.files => {
-                    ("candidate", candidate.as_ref(), &transcript.reference)
-                }
-                _ => ("reference", &transcript.reference, &transcript.reference),
-            },
-        };
-        let challenges = recheck::sample(claimed.sketches.len(), self.sample)?;
-        let asked = recheck::subset(&claimed.challenges, &challenges)?;
-        let maker = Maker::new(&self.footing, global, terminal)?;
-        let again = maker.candidate(folder, &asked, recheck::all_sites(claimed.policy))?;
-        let comparison =
-            recheck::compare(claimed, calibrated, &challenges, &again, &DecisionRule::default())?;
-        let same_files = files == claimed.model.files;
-        Ok(Rerun { side, same_files, challenges, comparison })
     }
 }
 

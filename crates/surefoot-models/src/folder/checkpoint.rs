@@ -16,6 +16,9 @@ const INDEX: &str = "model.safetensors.index.json";
 /// More than any published index needs.
 const MAX_INDEX: u64 = 16 << 20;
 
+/// Bytes of a tensor that are compared at once.
+const COMPARED_AT_ONCE: usize = 4 << 20;
+
 /// One tensor's place in its file.
 #[derive(Clone, Debug)]
 pub struct Stored {
@@ -40,6 +43,32 @@ impl Stored {
                     .problem(format!("has the dtype {other}; weights must be F32, F16 or BF16")))
             }
         }
+    }
+
+    /// Its dtype and shape, for people.
+    pub fn form(&self) -> String {
+        format!("{} {:?}", self.dtype, self.shape)
+    }
+
+    /// How many rows (of the first dimension) have other bytes than those of `other`, which must
+    /// have the same form.
+    pub fn differing_rows(&self, other: &Self) -> Result<usize, ModelError> {
+        let rows = self.shape.first().copied().unwrap_or(1).max(1);
+        let (length, row) = (self.range.len(), (self.range.len() / rows).max(1));
+        // Whole rows, so that the memory this takes is bounded by one row or a few megabytes.
+        let step = (COMPARED_AT_ONCE / row).max(1) * row;
+        let (mut ours, mut theirs) = (vec![0; step.min(length)], vec![0; step.min(length)]);
+        let mut count = 0;
+        for start in (0..length).step_by(step) {
+            let size = step.min(length - start);
+            self.file.read_at((self.range.start + start) as u64, &mut ours[..size])?;
+            other.file.read_at((other.range.start + start) as u64, &mut theirs[..size])?;
+            if ours[..size] != theirs[..size] {
+                let pairs = ours[..size].chunks(row).zip(theirs[..size].chunks(row));
+                count += pairs.filter(|(ours, theirs)| ours != theirs).count();
+            }
+        }
+        Ok(count)
     }
 
     pub(crate) fn problem(&self, problem: impl Into<String>) -> ModelError {
@@ -89,6 +118,16 @@ impl Checkpoint {
             return Err(stray.problem("is not in the index"));
         }
         Ok(Self { listing, tensors })
+    }
+
+    /// All tensors with their names.
+    pub fn tensors(&self) -> impl Iterator<Item = (&str, &Stored)> {
+        self.tensors.iter().map(|(name, stored)| (name.as_str(), stored))
+    }
+
+    /// A tensor by its name.
+    pub fn tensor(&self, name: &str) -> Option<&Stored> {
+        self.tensors.get(name)
     }
 
     /// The bytes of all tensors as they are stored.

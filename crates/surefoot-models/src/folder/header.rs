@@ -19,7 +19,7 @@ const MAX_HEADER: u64 = 16 << 20;
 const MAX_DIMS: usize = 8;
 
 /// How a tensor's numbers are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// 32-bit floats.
     F32,

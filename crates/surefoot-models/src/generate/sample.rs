@@ -81,7 +81,8 @@ impl Sampler {
         last
     }
 
-    /// SplitMix64: a number in [0, 1).
+    /// SplitMix64: a number in [0, 1). Written out here since a seed must give the same text in
+    /// every version of the program: a crate's generator may change.
     fn uniform(&mut self) -> f64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;

@@ -1,10 +1,11 @@
 //! Text to tokens and back, by the folder's `tokenizer.json`.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use surefoot::fault::catch;
-use tokenizers::Tokenizer;
 use tokenizers::utils::truncation::TruncationParams;
+use tokenizers::{Encoding, Tokenizer};
 
 use crate::error::ModelError;
 
@@ -15,6 +16,7 @@ const MAX_TOKENIZER: u64 = 64 << 20;
 pub struct Texts {
     file: PathBuf,
     tokenizer: Tokenizer,
+    untruncated: OnceLock<Tokenizer>,
     vocab: usize,
     longest_token: usize,
 }
@@ -52,7 +54,8 @@ impl Texts {
         tokenizer
             .with_truncation(None)
             .map_err(|error| ModelError::file(&file, format!("can't be used: {error}")))?;
-        Ok(Self { file, tokenizer, vocab, longest_token })
+        let untruncated = OnceLock::new();
+        Ok(Self { file, tokenizer, untruncated, vocab, longest_token })
     }
 
     /// The most bytes that a token of the vocabulary stands for: the longest one as it is written
@@ -80,17 +83,46 @@ impl Texts {
         self.encoded(text, false)
     }
 
+    /// The tokens of `text`, and how many were cut off by [`Self::truncate`].
+    pub fn encode_truncated(&self, text: &str) -> Result<(Vec<u32>, usize), ModelError> {
+        let encoding = self.encoding(text, true)?;
+        let ids = encoding.get_ids().to_vec();
+        if encoding.get_overflowing().is_empty() {
+            return Ok((ids, 0));
+        }
+        let whole = self.untruncated()?.encode(text, true).map_err(|error| {
+            ModelError::file(&self.file, format!("can't encode the text: {error}"))
+        })?;
+        let cut = whole.get_ids().len().saturating_sub(ids.len());
+        Ok((ids, cut))
+    }
+
+    /// A copy of the tokenizer that cuts nothing, made when the first text was cut.
+    fn untruncated(&self) -> Result<&Tokenizer, ModelError> {
+        if let Some(tokenizer) = self.untruncated.get() {
+            return Ok(tokenizer);
+        }
+        let mut tokenizer = self.tokenizer.clone();
+        tokenizer
+            .with_truncation(None)
+            .map_err(|error| ModelError::file(&self.file, format!("can't be used: {error}")))?;
+        Ok(self.untruncated.get_or_init(|| tokenizer))
+    }
+
     fn encoded(&self, text: &str, special: bool) -> Result<Vec<u32>, ModelError> {
+        Ok(self.encoding(text, special)?.get_ids().to_vec())
+    }
+
+    fn encoding(&self, text: &str, special: bool) -> Result<Encoding, ModelError> {
         let encoding = self.tokenizer.encode(text, special).map_err(|error| {
             ModelError::file(&self.file, format!("can't encode the text: {error}"))
         })?;
-        let ids = encoding.get_ids().to_vec();
-        match ids.iter().find(|&&id| id as usize >= self.vocab) {
+        match encoding.get_ids().iter().find(|&&id| id as usize >= self.vocab) {
             Some(id) => Err(ModelError::file(
                 &self.file,
                 format!("gave token {id}, but the model has {} tokens", self.vocab),
             )),
-            None => Ok(ids),
+            None => Ok(encoding),
         }
     }
 

@@ -54,6 +54,18 @@ impl Model {
     pub fn generate(
         &self,
         request: &Request,
+        each: impl FnMut(usize, u32) -> ControlFlow<()>,
+    ) -> Result<Vec<Generated>, ModelError> {
+        self.generate_behind(request, &[], each)
+    }
+
+    /// [`Self::generate`], going on behind tokens that each sequence has already: `known` has them
+    /// for each sequence, or is empty. They are run again one by one, as they were the first time,
+    /// and not given to `each`; the result has them.
+    pub fn generate_behind(
+        &self,
+        request: &Request,
+        known: &[Vec<u32>],
         mut each: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Generated>, ModelError> {
         let batch = Batch::new(&request.prompts, self.blueprint().vocab)?;
@@ -72,9 +84,9 @@ impl Model {
             let logits = logits.checked("logits")?;
             let mut ids = Vec::with_capacity(sequences.len());
             for (number, sequence) in sequences.iter_mut().enumerate() {
-                ids.push(
-                    sequence.step(logits.row(number), &request.ends, |token| each(number, token)),
-                );
+                let known = known.get(number).map_or(&[][..], Vec::as_slice);
+                let row = logits.row(number);
+                ids.push(sequence.step(row, known, &request.ends, |token| each(number, token)));
             }
             if sequences.iter().all(|sequence| sequence.ending.is_some()) {
                 break;
@@ -129,6 +141,7 @@ impl Sequence {
     fn step(
         &mut self,
         logits: &[f32],
+        known: &[u32],
         ends: &[u32],
         each: impl FnOnce(u32) -> ControlFlow<()>,
     ) -> u32 {
@@ -136,7 +149,12 @@ impl Sequence {
             // The others go on; what this one is fed with doesn't reach them.
             return 0;
         }
+        // Chosen in any case, so that the random numbers go on as they did the first time.
         let token = self.sampler.choose(logits);
+        if let Some(&token) = known.get(self.tokens.len()) {
+            self.tokens.push(token);
+            return token;
+        }
         if ends.contains(&token) {
             self.ending = Some(Ending::EndOfText);
         } else {

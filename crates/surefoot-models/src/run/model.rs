@@ -16,7 +16,7 @@ use super::cache::Cache;
 use super::norm::Norm;
 use super::observe::{Boundary, Observer};
 use super::rotary::Rotation;
-use super::segments::Segments;
+use super::segments::{MovedPart, Segments};
 use crate::arch;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
@@ -104,7 +104,7 @@ pub struct Output {
 }
 
 /// A model folder whose parts were found and checked. No weights are in memory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Opened {
     /// What the model is made of.
     pub blueprint: Blueprint,
@@ -117,6 +117,7 @@ pub struct Opened {
     /// The bytes of all tensors in the files.
     pub file_bytes: u64,
     format: Format,
+    baseline: Option<u64>,
 }
 
 impl Opened {
@@ -128,13 +129,29 @@ impl Opened {
         let checkpoint = Checkpoint::open(&folder)?;
         let binding = Binding::new(&blueprint, &checkpoint)?;
         let format = Format::new(&Device::flex(), Dtype::F32);
-        Ok(Self { blueprint, binding, settings, folder, file_bytes: checkpoint.bytes(), format })
+        Ok(Self {
+            blueprint,
+            binding,
+            settings,
+            folder,
+            file_bytes: checkpoint.bytes(),
+            format,
+            baseline: None,
+        })
     }
 
     /// Plans and loads for products in `compute` on `device`, not for fp32 on the processor.
     #[must_use]
     pub fn on(mut self, device: &Device, compute: Dtype) -> Self {
         self.format = Format::new(device, compute);
+        self
+    }
+
+    /// Plans for a process that holds `baseline` bytes without this model, not for what it held at
+    /// most so far: that includes models which are no longer loaded.
+    #[must_use]
+    pub fn above(mut self, baseline: u64) -> Self {
+        self.baseline = Some(baseline);
         self
     }
 
@@ -162,7 +179,7 @@ impl Opened {
 
     /// Plans `work` in `budget` bytes for the whole process.
     pub fn plan(&self, work: &Work, budget: Option<u64>) -> Plan {
-        Plan::new(&self.blueprint, &self.binding, &self.format, work, budget)
+        Plan::new(&self.blueprint, &self.binding, &self.format, self.baseline(), work, budget)
     }
 
     /// Plans `work` in `budget` bytes, or in what the machine can give if that is less: a model
@@ -175,18 +192,23 @@ impl Opened {
 
     /// Plans `work` so that a `share` of the matrices stays, from 0 to 1, whatever it needs.
     pub fn plan_with_share(&self, work: &Work, share: f64) -> Plan {
-        Plan::with_share(&self.blueprint, &self.binding, &self.format, work, share)
+        let (blueprint, binding) = (&self.blueprint, &self.binding);
+        Plan::with_share(blueprint, binding, &self.format, self.baseline(), work, share)
+    }
+
+    fn baseline(&self) -> u64 {
+        self.baseline.unwrap_or_else(process::peak_bytes)
     }
 
     /// Loads what stays in memory by `plan`, which must be of this model.
     pub fn load(
-        self,
+        &self,
         plan: &Plan,
         device: &Device,
         meter: Arc<Meter>,
     ) -> Result<Model, ModelError> {
         let residency = &plan.residency;
-        let Self { blueprint, binding, format, .. } = self;
+        let Self { blueprint, binding, format, .. } = self.clone();
         let blocks = binding
             .blocks
             .iter()
@@ -250,8 +272,16 @@ impl Model {
         self
     }
 
+    /// Confirms each block's result before the next begins, or no longer does; see
+    /// [`Self::guarded`].
+    pub fn confirm_blocks(&self, on: bool) {
+        if let Some(segments) = &self.segments {
+            segments.confirm_blocks(on);
+        }
+    }
+
     /// The parts of a guarded model that ran on the CPU: `block 3`, `head`.
-    pub fn on_cpu(&self) -> Vec<String> {
+    pub fn on_cpu(&self) -> Vec<MovedPart> {
         self.segments.as_ref().map_or_else(Vec::new, Segments::on_cpu)
     }
 

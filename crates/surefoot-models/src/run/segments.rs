@@ -8,7 +8,8 @@
 //! next one begins, which finds the one to blame.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use burn::tensor::{Device, Tensor};
@@ -16,7 +17,7 @@ use surefoot::device::DeviceName;
 use surefoot::fault::catch;
 use surefoot::place::{Place, Spot, Target};
 use surefoot::recover::{Confirm, Step};
-use surefoot::{BoxError, Burn, Fault, Footing};
+use surefoot::{BoxError, Burn, Fault, FaultKind, Footing};
 
 use super::block::{BlockRunner, Pass};
 use super::cache::Cache;
@@ -28,11 +29,11 @@ use crate::stream::store::Session;
 pub(crate) struct Segments {
     footing: Arc<Footing>,
     home: DeviceName,
-    careful: bool,
+    careful: AtomicBool,
     /// The blocks' norms and biases on the CPU, where they were needed there.
     spare: Vec<OnceLock<BlockRunner>>,
     /// Parts that ran on the CPU; the head is behind the last block.
-    moved: Mutex<BTreeSet<usize>>,
+    moved: Mutex<BTreeMap<usize, Option<FaultKind>>>,
 }
 
 impl Segments {
@@ -43,13 +44,20 @@ impl Segments {
         blocks: usize,
     ) -> Self {
         let spare = (0..blocks).map(|_| OnceLock::new()).collect();
+        let careful = AtomicBool::new(careful);
         Self { footing, home, careful, spare, moved: Mutex::default() }
     }
 
+    /// Whether every block is a segment whose result is confirmed.
+    pub(crate) fn confirm_blocks(&self, on: bool) {
+        self.careful.store(on, Ordering::Relaxed);
+    }
+
     /// The parts that ran on the CPU.
-    pub(crate) fn on_cpu(&self) -> Vec<String> {
+    pub(crate) fn on_cpu(&self) -> Vec<MovedPart> {
         let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
-        moved.iter().map(|part| self.name(*part)).collect()
+        let moved = moved.iter();
+        moved.map(|(part, reason)| MovedPart { name: self.name(*part), reason: *reason }).collect()
     }
 
     fn name(&self, part: usize) -> String {
@@ -111,8 +119,9 @@ impl Segments {
     where
         Ran<T>: Confirm<Burn> + Place<Burn>,
     {
-        let known = self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains(&part);
-        if !self.careful && !known {
+        let careful = self.careful.load(Ordering::Relaxed);
+        let known = self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&part);
+        if !careful && !known {
             match catch(|| work(&x.device(), x.clone())) {
                 Ok(Ok(y)) => return Ok(y),
                 Ok(Err(error)) if !error.is_device() => return Err(error),
@@ -125,9 +134,13 @@ impl Segments {
             match work(step.device(), x) {
                 Ok(value) => {
                     if step.device_name() != self.home {
-                        self.moved.lock().unwrap_or_else(PoisonError::into_inner).insert(part);
+                        self.moved
+                            .lock()
+                            .unwrap_or_else(PoisonError::into_inner)
+                            .entry(part)
+                            .or_default();
                     }
-                    Ok(Ran { value: Some(value), careful: self.careful })
+                    Ok(Ran { value: Some(value), careful })
                 }
                 Err(ModelError::Fault(fault)) => Err(fault),
                 Err(ModelError::Device { at, message }) => Err(format!("{at}: {message}").into()),
@@ -139,14 +152,28 @@ impl Segments {
             }
         };
         let task = self.footing.task(self.name(part)).starting_on(self.home);
-        let ran =
-            task.run_segment(x, segment).map_err(|fault| ModelError::Fault(fault.into()))?.value;
+        let outcome =
+            task.run_segment(x, segment).map_err(|fault| ModelError::Fault(fault.into()))?;
+        if let Some(fault) = outcome.faults.last() {
+            let mut moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+            moved.entry(part).and_modify(|reason| *reason = Some(fault.kind));
+        }
+        let ran = outcome.value;
         match (ran.value, mistake.into_inner()) {
             (Some(value), _) => Ok(value),
             (None, Some(error)) => Err(error),
             (None, None) => Err(ModelError::request("a segment gave nothing")),
         }
     }
+}
+
+/// A part of a model that ran on the CPU because its device could not run it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MovedPart {
+    /// `block 3` or `head`.
+    pub name: String,
+    /// Why, if it is known.
+    pub reason: Option<FaultKind>,
 }
 
 /// What a segment gave; nothing if the caller made a mistake.

@@ -86,6 +86,21 @@ impl Meter {
 }
 
 impl Reading {
+    /// What was added since `earlier`. The peak of the device's memory is not a sum: it stays.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            file_bytes: self.file_bytes - earlier.file_bytes,
+            reading: self.reading - earlier.reading,
+            converting: self.converting - earlier.converting,
+            waiting: self.waiting - earlier.waiting,
+            blocks: self.blocks - earlier.blocks,
+            tokens: self.tokens - earlier.tokens,
+            passes: self.passes - earlier.passes,
+            device_peak_bytes: self.device_peak_bytes,
+        }
+    }
+
     /// What took the time between `earlier` and now, `elapsed` seconds apart: `compute` unless
     /// computing waited for weights for a fifth of it, else what the prefetcher was busy with.
     pub fn limit_since(&self, earlier: &Self, elapsed: f64) -> &'static str {

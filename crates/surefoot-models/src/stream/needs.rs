@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::process;
 use crate::arch::blueprint::Blueprint;
 use crate::run::attention::MAX_SCORES;
 use crate::run::model::{Logits, Want};
@@ -20,6 +19,23 @@ pub struct Work {
     pub new_tokens: usize,
     /// What is kept of a pass.
     pub want: Want,
+}
+
+impl Work {
+    /// Whether memory that was planned for this work is enough for `other`.
+    pub fn covers(&self, other: &Self) -> bool {
+        let wants = |logits: Logits| match logits {
+            Logits::None => 0,
+            Logits::Last => 1,
+            Logits::All => 2,
+        };
+        other.batch <= self.batch
+            && other.prompt <= self.prompt
+            && other.new_tokens <= self.new_tokens
+            && wants(other.want.logits) <= wants(self.want.logits)
+            && (!other.want.hidden || self.want.hidden)
+            && (!other.want.last_hidden || self.want.last_hidden || self.want.hidden)
+    }
 }
 
 /// Bytes, by what they are for.
@@ -47,6 +63,7 @@ impl Needs {
         blueprint: &Blueprint,
         binding: &Binding,
         format: &Format,
+        baseline: u64,
         work: &Work,
     ) -> Self {
         let kv_cache = if work.new_tokens > 0 {
@@ -57,7 +74,7 @@ impl Needs {
             0
         };
         Self {
-            baseline_bytes: baseline(format),
+            baseline_bytes: working(baseline, format),
             vector_bytes: binding.vector_bytes,
             kv_cache_bytes: kv_cache,
             activation_bytes: activations(blueprint, work),
@@ -69,12 +86,12 @@ impl Needs {
     }
 }
 
-/// In steps, so that commands that differ by little come to the same plan.
-fn baseline(format: &Format) -> u64 {
+/// What a process of `baseline` bytes holds once it works. In steps, so that commands that differ
+/// by little come to the same plan.
+fn working(baseline: u64, format: &Format) -> u64 {
     const STEP: u64 = 4 << 20;
-    let peak = process::memory().map_or(32 << 20, |memory| memory.peak);
     let warming = if format.is_on_host() { WARMING } else { WARMING_A_DRIVER };
-    peak.div_ceil(STEP) * STEP + warming
+    baseline.div_ceil(STEP) * STEP + warming
 }
 
 fn activations(blueprint: &Blueprint, work: &Work) -> u64 {

@@ -174,16 +174,17 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans `work` for a model in `budget` bytes.
+    /// Plans `work` for a model in `budget` bytes, in a process that holds `baseline` without it.
     pub fn new(
         blueprint: &Blueprint,
         binding: &Binding,
         format: &Format,
+        baseline: u64,
         work: &Work,
         budget: Option<u64>,
     ) -> Self {
         let matrices = &binding.matrices;
-        let needs = Needs::new(blueprint, binding, format, work);
+        let needs = Needs::new(blueprint, binding, format, baseline, work);
         let smallest = smallest_piece(matrices, format);
         let spare = budget.map_or(u64::MAX, |budget| budget.saturating_sub(needs.total()));
         let residency = if spare >= all_resident(matrices, format) {
@@ -202,11 +203,12 @@ impl Plan {
         blueprint: &Blueprint,
         binding: &Binding,
         format: &Format,
+        baseline: u64,
         work: &Work,
         share: f64,
     ) -> Self {
         let matrices = &binding.matrices;
-        let needs = Needs::new(blueprint, binding, format, work);
+        let needs = Needs::new(blueprint, binding, format, baseline, work);
         let room = (total(matrices, format) as f64 * share) as u64;
         let residency = if share >= 1.0 {
             Residency::all(matrices, format)

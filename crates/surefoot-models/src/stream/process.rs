@@ -16,6 +16,12 @@ pub fn memory() -> Option<Memory> {
     Some(Memory { now: status("VmRSS:")?, peak: status("VmHWM:")? })
 }
 
+/// The most bytes that this process ever held; a small program's size where the system does not
+/// tell.
+pub fn peak_bytes() -> u64 {
+    memory().map_or(32 << 20, |memory| memory.peak)
+}
+
 fn status(field: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(field))?;

@@ -1,0 +1,265 @@
+//! The whole way from models to fingerprints and verdicts, on one footing with one journal.
+//!
+//! A [`Verifier`] opens the footing when the first model has to run; two fingerprints are compared
+//! without a device. All models of one verifier share the footing, the memory limit and the
+//! observer of the first runner. At most one model is loaded at a time.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use surefoot::device::DeviceName;
+use surefoot_models::folder::header::Dtype;
+use surefoot_models::runner::{RunOutcome, RunRequest, Runner, computes_in};
+use surefoot_models::stream::plan::Placement;
+use surefoot_models::{ModelError, Opened};
+
+use crate::calibrate::{self, Pass, PassPrecision, Variations};
+use crate::capture::{self, Captures};
+use crate::challenge::ChallengeSet;
+use crate::challenge_source::ChallengeOptions;
+use crate::error::VerifyError;
+use crate::fingerprint::{Fingerprint, Policy, RunInfo};
+use crate::identity::Identity;
+use crate::noise::Noise;
+
+/// Opens the first runner: its footing, memory limit and observer are used for all models.
+type OpenRunner<'a> = dyn Fn(&Path) -> Result<Runner, ModelError> + 'a;
+
+/// What is about to happen, for people who wait.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Progress<'a> {
+    /// The challenges are fixed; nothing has run yet.
+    Challenges(&'a ChallengeSet),
+    /// Memory allows only some of the challenges at once.
+    Groups {
+        /// Challenges at once.
+        group: usize,
+        /// All challenges.
+        challenges: usize,
+    },
+    /// The reference is run again in other variants to measure its noise.
+    Calibration {
+        /// How many more passes that takes.
+        passes: usize,
+    },
+    /// An endpoint is asked all challenges.
+    Endpoint(&'a str),
+}
+
+impl fmt::Display for Progress<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Challenges(set) => write!(
+                f,
+                "{} challenges of up to {} tokens, commitment {}",
+                set.sequences.len(),
+                set.longest(),
+                set.commitment()
+            ),
+            Self::Groups { group, challenges } => write!(
+                f,
+                "memory for {group} of {challenges} challenges at once: weights are read {} times",
+                challenges.div_ceil(*group)
+            ),
+            Self::Calibration { passes } => {
+                write!(f, "measuring the noise of the model: {passes} more passes")
+            }
+            Self::Endpoint(url) => write!(f, "asking {url}"),
+        }
+    }
+}
+
+/// Makes fingerprints and compares them, on one footing.
+pub struct Verifier<'a> {
+    open_runner: Box<OpenRunner<'a>>,
+    progress: Box<dyn Fn(Progress<'_>) + 'a>,
+    runners: RefCell<Vec<(PathBuf, Rc<Runner>)>>,
+}
+
+impl<'a> Verifier<'a> {
+    /// `open_runner` opens a model on the footing that all models will run on; it is called at most
+    /// once. `progress` is told what is about to happen.
+    pub fn new(
+        open_runner: impl Fn(&Path) -> Result<Runner, ModelError> + 'a,
+        progress: impl Fn(Progress<'_>) + 'a,
+    ) -> Self {
+        Self {
+            open_runner: Box::new(open_runner),
+            progress: Box::new(progress),
+            runners: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn tell(&self, progress: Progress<'_>) {
+        (self.progress)(progress);
+    }
+
+    /// The runner of a model, opened once. The others are unloaded: there may be no memory for two.
+    pub(crate) fn runner(&self, folder: &Path) -> Result<Rc<Runner>, VerifyError> {
+        let mut runners = self.runners.borrow_mut();
+        for (_, other) in runners.iter().filter(|(opened, _)| opened != folder) {
+            other.unload();
+        }
+        if let Some((_, runner)) = runners.iter().find(|(opened, _)| opened == folder) {
+            return Ok(Rc::clone(runner));
+        }
+        let runner = match runners.first() {
+            Some((_, first)) => first.open_another(folder)?,
+            None => (self.open_runner)(folder)?,
+        };
+        let runner = Rc::new(runner);
+        runners.push((folder.to_owned(), Rc::clone(&runner)));
+        Ok(runner)
+    }
+
+    /// The fingerprint of a model without its noise: for comparing it with a reference that has
+    /// its own.
+    pub fn candidate(
+        &self,
+        folder: &Path,
+        set: &ChallengeSet,
+        policy: Policy,
+    ) -> Result<Fingerprint, VerifyError> {
+        let runner = self.runner(folder)?;
+        check_vocabulary(runner.opened(), set)?;
+        let group = self.group(&runner, set)?;
+        let outcome = run_pass(&runner, set, policy, &Pass::plain(group), None)?;
+        assemble(runner.opened(), set, policy, outcome, Noise::default())
+    }
+
+    /// The fingerprint of a model with its noise, measured in other variants and, if
+    /// `calibrate_on` names a device of the footing's chain, on that device too.
+    pub fn reference(
+        &self,
+        folder: &Path,
+        set: &ChallengeSet,
+        policy: Policy,
+        calibrate_on: Option<DeviceName>,
+    ) -> Result<Fingerprint, VerifyError> {
+        let runner = self.runner(folder)?;
+        check_vocabulary(runner.opened(), set)?;
+        let group = self.group(&runner, set)?;
+        let plain = run_pass(&runner, set, policy, &Pass::plain(group), None)?;
+        let variations = Variations {
+            group,
+            is_streamed: plain.plan.mode == Placement::Streamed,
+            is_fp32: plain.compute == Dtype::F32,
+            elsewhere: calibrate_on.map(|device| device.to_string()),
+        };
+        let trials = calibrate::trials(runner.blueprint(), &variations);
+        let passes = trials.iter().map(|trial| trial.passes.len()).sum();
+        self.tell(Progress::Calibration { passes });
+        let noise = calibrate::calibrate(&plain.value, &trials, |_, pass| {
+            let device = device_of(pass, plain.device, calibrate_on)?;
+            run_pass(&runner, set, policy, pass, device).map(|outcome| outcome.value)
+        })?;
+        assemble(runner.opened(), set, policy, plain, noise)
+    }
+
+    /// A fingerprint with its noise, of challenges that `options` describe.
+    pub fn fingerprint(
+        &self,
+        folder: &Path,
+        options: &ChallengeOptions,
+        calibrate_on: Option<DeviceName>,
+    ) -> Result<Fingerprint, VerifyError> {
+        let set = options.set(self.runner(folder)?.opened())?;
+        self.tell(Progress::Challenges(&set));
+        self.reference(folder, &set, options.policy, calibrate_on)
+    }
+
+    /// How many challenges go through the model at once.
+    fn group(&self, runner: &Runner, set: &ChallengeSet) -> Result<usize, VerifyError> {
+        let challenges = set.sequences.len();
+        let group = runner.fitting_samples(challenges, |count| {
+            capture::work(runner.opened(), count, set.longest())
+        })?;
+        if group < challenges {
+            self.tell(Progress::Groups { group, challenges });
+        }
+        Ok(group)
+    }
+}
+
+/// The device of a variant that does not run where the plain pass did.
+fn device_of(
+    pass: &Pass,
+    plain: DeviceName,
+    calibrate_on: Option<DeviceName>,
+) -> Result<Option<DeviceName>, VerifyError> {
+    if pass.elsewhere {
+        return Ok(calibrate_on);
+    }
+    if pass.precision != PassPrecision::Bf16 {
+        return Ok(None);
+    }
+    // A device that does not compute in bf16 would give wrong numbers: then the CPU does it.
+    Ok((!computes_in(plain, Dtype::Bf16)?).then_some(DeviceName::CPU))
+}
+
+/// Refuses challenges with tokens that the model does not have.
+fn check_vocabulary(opened: &Opened, set: &ChallengeSet) -> Result<(), VerifyError> {
+    let vocab = opened.blueprint.vocab;
+    let largest = set.sequences.iter().flatten().max().copied().unwrap_or(0);
+    if (largest as usize) < vocab {
+        return Ok(());
+    }
+    Err(VerifyError::incomparable(format!(
+        "a challenge has token {largest}, but {} has a vocabulary of {vocab}: it belongs to \
+         another tokenizer",
+        opened.folder.display()
+    )))
+}
+
+fn run_pass(
+    runner: &Runner,
+    set: &ChallengeSet,
+    policy: Policy,
+    pass: &Pass,
+    device: Option<DeviceName>,
+) -> Result<RunOutcome<Captures>, VerifyError> {
+    let work = capture::work(runner.opened(), pass.group, set.longest());
+    let compute = match pass.precision {
+        PassPrecision::Asked => None,
+        PassPrecision::Fp32 => Some(Dtype::F32),
+        PassPrecision::Bf16 => Some(Dtype::Bf16),
+    };
+    let request = RunRequest::new("fingerprint", work)
+        .passes(set.sequences.len().div_ceil(pass.group))
+        .streamed(pass.streamed)
+        .compute(compute)
+        .on(device);
+    Ok(runner.run(&request, |attempt| {
+        let model = attempt.model();
+        capture::capture(model, &set.sequences, policy.bits, pass.group, pass.disturbance)
+    })?)
+}
+
+fn assemble(
+    opened: &Opened,
+    set: &ChallengeSet,
+    policy: Policy,
+    outcome: RunOutcome<Captures>,
+    noise: Noise,
+) -> Result<Fingerprint, VerifyError> {
+    let run = RunInfo {
+        device: outcome.device.to_string(),
+        precision: match outcome.compute {
+            Dtype::F32 => "fp32",
+            Dtype::F16 => "fp16",
+            Dtype::Bf16 => "bf16",
+        }
+        .to_owned(),
+        placement: match outcome.plan.mode {
+            Placement::Resident => "resident",
+            Placement::Mixed => "mixed",
+            Placement::Streamed => "streamed",
+        }
+        .to_owned(),
+    };
+    let identity = Identity::read(opened)?;
+    Fingerprint::new(identity, policy, run, set.clone(), outcome.value, noise)
+}

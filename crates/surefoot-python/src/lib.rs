@@ -1,8 +1,8 @@
 //! The native module `surefoot._native`: what the Python package takes from Rust.
 //!
-//! Nothing here imports torch. PyTorch is an engine of `surefoot-core` ([`engine`]) whose answers come from the
+//! Nothing here imports torch. PyTorch is an engine of `surefoot-core` (module `engine`) whose answers come from the
 //! Python module `surefoot._devices`; guarded work is a Python callable that the core calls for each attempt
-//! ([`footing`], [`attempt`]). Policy, ladder, drills, health and journal are the core's own.
+//! (modules `footing` and `attempt`). Policy, ladder, drills, health and journal are the core's own.
 
 mod attempt;
 mod engine;

@@ -31,7 +31,7 @@ pub(crate) fn supervise(terminal: &Terminal, journal: Journal) -> Result<Exit, F
 
 /// [`supervise`], with more arguments for the child, made from the faults that ended earlier ones, and
 /// time for it to stop by itself: it has to poll
-/// [`supervisor::asked_to_stop`](surefoot::device::supervisor::asked_to_stop).
+/// [`supervisor::asked_to_stop`].
 pub(crate) fn supervise_with(
     terminal: &Terminal,
     journal: Journal,

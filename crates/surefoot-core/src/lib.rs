@@ -1,7 +1,7 @@
 //! Surefoot's core: what a process needs to run work on devices that can fail, for any tensor
 //! library.
 //!
-//! The core knows no tensors. A tensor library implements [`Engine`](engine::Engine): which devices
+//! The core knows no tensors. A tensor library implements [`Engine`]: which devices
 //! there are, how to open and probe one, its memory, how to place values and confirm results. On
 //! that the core chooses a device ([`Footing`]), guards work and recovers it ([`recover`]), injects
 //! faults on purpose ([`recover::Drill`]), keeps a memory budget ([`device::memory`]), records what

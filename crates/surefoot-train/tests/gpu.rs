@@ -55,7 +55,8 @@ fn every_fault_is_survived_or_stops_the_run_so_that_it_can_go_on() {
                     assert!(error < tolerance, "{drill}: {error}");
                     let mut done = steps(&news);
                     if rewinds {
-                        done.drain(..step as usize);
+                        done.sort_unstable();
+                        done.dedup();
                     }
                     assert_eq!(done, (1..=LAST + 1).collect::<Vec<_>>(), "{drill}");
                     survived.push(kind);

@@ -54,8 +54,9 @@ fn issue_17_a_prompt_that_is_refused_takes_no_memory() {
         }
     });
     let more = peak(&server) - before;
-    // One body at a time, and what was read of it: 8 MiB each.
-    assert!(more < 32 << 20, "{} MiB for requests of 8 MB that are refused", more >> 20);
+    // One body of 8 MiB is read at a time, but what the allocator keeps of those that were freed
+    // differs from run to run: 20 to 40 MiB were seen. Tokenizing one prompt took over 400 MiB.
+    assert!(more < 96 << 20, "{} MiB for requests of 8 MB that are refused", more >> 20);
 }
 
 /// The tokens that a prompt of its own gets alone.

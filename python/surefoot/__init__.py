@@ -15,25 +15,41 @@ from typing import TYPE_CHECKING, Any
 from ._native import __version__
 
 if TYPE_CHECKING:
+    from ._audit import Audit as Audit
+    from ._audit import audit as audit
+    from ._batcher import Batcher as Batcher
     from ._errors import Fault as Fault
     from ._errors import PeerFailed as PeerFailed
     from ._errors import SurefootWarning as SurefootWarning
     from ._errors import kind_of as kind_of
     from ._footing import Footing as Footing
     from ._guard import guard as guard
+    from ._install import install as install
+    from ._install import uninstall as uninstall
+    from ._lanes import Lanes as Lanes
+    from ._loader import Loader as Loader
+    from ._loader import loader as loader
     from ._probe import Check as Check
     from ._probe import probe as probe
 
 # Each public name, and the module that holds it.
 _HOMES: dict[str, str] = {
+    "Audit": "._audit",
+    "Batcher": "._batcher",
     "Check": "._probe",
     "Fault": "._errors",
     "Footing": "._footing",
+    "Lanes": "._lanes",
+    "Loader": "._loader",
     "PeerFailed": "._errors",
     "SurefootWarning": "._errors",
+    "audit": "._audit",
     "guard": "._guard",
+    "install": "._install",
     "kind_of": "._errors",
+    "loader": "._loader",
     "probe": "._probe",
+    "uninstall": "._install",
 }
 
 __all__ = ["__version__", *_HOMES]

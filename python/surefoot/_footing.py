@@ -26,7 +26,8 @@ class Footing:
             a `torch.device`), or several in order of preference (`"cuda,cpu"`).
         memory: a budget such as `"6GiB"` or a number of bytes. PyTorch's allocator is told it where it can be; on
             the CPU work is measured, and refused before it would go over.
-        journal: a file to which events are appended; `surefoot journal FILE` reads it.
+        journal: a file to which events are appended; `surefoot journal FILE` reads it. By default the one that
+            `surefoot run --journal FILE` names.
         precision: `"fp32"`, `"bf16"` or `"fp16"`: heavy operations of guarded work run under autocast in it.
         allow: rungs that have to be allowed: `"precision"` lets an out-of-memory be answered by autocast.
         forbid: rungs that recovery may not take: `reclaim`, `split`, `checkpoint`, `precision`, `next_device`.
@@ -69,7 +70,7 @@ class Footing:
             device=wanted,
             candidates=candidates() if wanted == "auto" else [],
             memory=None if memory is None else str(memory),
-            journal=None if journal is None else os.fspath(journal),
+            journal=os.environ.get("SUREFOOT_JOURNAL") if journal is None else os.fspath(journal),
             precision=precision,
             allow=list(allow),
             forbid=forbidden,

@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Journal(commands::journal::Journal),
     Plan(commands::plan::Plan),
     Predict(commands::predict::Predict),
+    Run(commands::run::Run),
     Serve(Box<commands::serve::Serve>),
     Train(Box<commands::train::Train>),
     Verify(Box<commands::verify::Verify>),

@@ -6,6 +6,7 @@ mod commands;
 mod exit;
 mod fingerprinting;
 mod footing_args;
+mod interpreter;
 mod model_progress;
 mod model_run;
 mod output;

@@ -57,6 +57,18 @@ pub fn kind_of_text(text: &str) -> FaultKind {
     if found.confidence > SUBJECT_ONLY { found.kind } else { FaultKind::NotDeviceRelated }
 }
 
+/// What a fault of a known kind means, where its words say nothing: for errors that are known by their type.
+pub fn explain_kind(kind: FaultKind) -> Explanation {
+    Explanation {
+        kind,
+        confidence: 1.0,
+        evidence: String::new(),
+        cause: rules::cause_of(kind),
+        advice: rules::advice_for(kind).to_vec(),
+        framework: None,
+    }
+}
+
 /// Says what an error message, a traceback or a log means.
 pub fn explain(text: &str) -> Explanation {
     let text = with_lines(without_colours(tail(text)));

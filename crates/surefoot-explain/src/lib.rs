@@ -14,4 +14,4 @@
 mod explain;
 mod rules;
 
-pub use explain::{Explanation, MAX_TEXT, explain, kind_of_text};
+pub use explain::{Explanation, MAX_TEXT, explain, explain_kind, kind_of_text};

@@ -7,6 +7,7 @@
 mod attempt;
 mod engine;
 mod error;
+mod explanation;
 mod footing;
 mod measure;
 
@@ -20,5 +21,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<footing::PyOutcome>()?;
     module.add_class::<attempt::PyAttempt>()?;
     module.add_function(wrap_pyfunction!(error::kind_of_text, module)?)?;
+    explanation::add_to(module)?;
     measure::add_to(module)
 }

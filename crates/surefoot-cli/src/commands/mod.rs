@@ -15,6 +15,7 @@ pub(crate) mod identify;
 pub(crate) mod journal;
 pub(crate) mod plan;
 pub(crate) mod predict;
+pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod train;
 pub(crate) mod verify;
@@ -40,6 +41,7 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Journal(command) => command.run(global, terminal),
         Command::Plan(command) => command.run(global, terminal),
         Command::Predict(command) => command.run(global, terminal),
+        Command::Run(command) => command.run(global, terminal),
         Command::Serve(command) => command.run(global, terminal),
         Command::Train(command) => command.run(global, terminal),
         Command::Verify(command) => command.run(global, terminal),

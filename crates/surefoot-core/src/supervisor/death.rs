@@ -8,13 +8,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::child::{Heartbeat, Inherited};
-use super::{OPERATION, TextClassifier};
+use super::{OPERATION, Quote, TextClassifier};
 use crate::fault::{Fault, FaultKind};
 
 /// How often a child is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How many of a child's last lines on stderr are kept to say what it died of.
-const LAST_WORDS: usize = 20;
+const LAST_WORDS: usize = 100;
 /// How long after a child's end its last lines may take to arrive.
 const LAST_WORDS_WITHIN: Duration = Duration::from_secs(2);
 
@@ -33,6 +33,7 @@ pub(super) fn watch(
     interrupted: Option<&AtomicBool>,
     grace: Duration,
     kind_of_text: TextClassifier,
+    quote: Quote,
 ) -> io::Result<Ending> {
     let kills = oom_kills();
     let mut child = command.stderr(Stdio::piped()).spawn()?;
@@ -72,7 +73,7 @@ pub(super) fn watch(
         let message = format!("no heartbeat for {} s: it was stopped", silence.as_secs());
         Some(Fault::new(FaultKind::DeviceLost, OPERATION, message))
     } else {
-        cause_of_death(status, &words, kills, kind_of_text)
+        cause_of_death(status, &words, kills, kind_of_text, quote)
     };
     // Whoever kills a process from outside says nothing about its device.
     let killed = !silent && signal_of(status) == Some(SIGKILL);
@@ -142,7 +143,7 @@ pub fn run_probe(
         thread::sleep(LOOK_EVERY);
     };
     let words = collected(words);
-    match cause_of_death(status, &words, kills, kind_of_text) {
+    match cause_of_death(status, &words, kills, kind_of_text, last_line) {
         Some(fault) => Err(fault.during("probe")),
         None if status.success() => Ok(()),
         None => {
@@ -197,6 +198,7 @@ fn cause_of_death(
     words: &[String],
     kills: Option<u64>,
     kind_of_text: TextClassifier,
+    quote: Quote,
 ) -> Option<Fault> {
     let signal = signal_of(status)?;
     let killed_for_memory = signal == SIGKILL && kills < oom_kills();
@@ -205,8 +207,15 @@ fn cause_of_death(
         FaultKind::OutOfMemory
     } else {
         match kind_of_text(&said) {
-            // Rust and libc say on stderr that memory ran out before they abort.
-            FaultKind::OutOfMemory if signal == SIGABRT => FaultKind::OutOfMemory,
+            // Who aborts has said why on stderr: Rust and libc that memory ran out, Metal which of its
+            // assertions failed.
+            kind @ (FaultKind::OutOfMemory
+            | FaultKind::CommandBuffer
+            | FaultKind::KernelCompile)
+                if signal == SIGABRT =>
+            {
+                kind
+            }
             _ => FaultKind::DeviceLost,
         }
     };
@@ -218,10 +227,14 @@ fn cause_of_death(
         (signal, _) => format!("it died by signal {signal}"),
     };
     let mut fault = Fault::new(kind, OPERATION, how);
-    if let Some(last) = words.iter().rev().find(|line| !line.trim().is_empty()) {
-        fault.chain.push(format!("its last line on stderr: {last}"));
-    }
+    fault.chain.extend(quote(words));
     Some(fault)
+}
+
+/// The last line that says anything.
+pub(super) fn last_line(words: &[String]) -> Option<String> {
+    let last = words.iter().rev().find(|line| !line.trim().is_empty())?;
+    Some(format!("its last line on stderr: {last}"))
 }
 
 const SIGABRT: i32 = 6;

@@ -32,6 +32,9 @@ const OPERATION: &str = "supervised process";
 /// nothing is known.
 pub type TextClassifier = fn(&str) -> FaultKind;
 
+/// Chooses what to quote of the last lines that a dead process wrote to stderr.
+pub type Quote = fn(&[String]) -> Option<String>;
+
 /// How a supervised run ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Ended {
@@ -53,6 +56,7 @@ pub struct Supervisor<'a> {
     grace: Duration,
     healthy_after: Duration,
     kind_of_text: TextClassifier,
+    quote: Quote,
     restart_on_exit: Option<i32>,
 }
 
@@ -66,6 +70,7 @@ impl Default for Supervisor<'_> {
             grace: Duration::from_secs(10),
             healthy_after: Duration::from_secs(600),
             kind_of_text: |_| FaultKind::NotDeviceRelated,
+            quote: death::last_line,
             restart_on_exit: None,
         }
     }
@@ -76,6 +81,13 @@ impl<'a> Supervisor<'a> {
     #[must_use]
     pub fn kind_of_text(mut self, classifier: TextClassifier) -> Self {
         self.kind_of_text = classifier;
+        self
+    }
+
+    /// What of a dead child's last lines is quoted in its fault; the last one by default.
+    #[must_use]
+    pub fn quote(mut self, quote: Quote) -> Self {
+        self.quote = quote;
         self
     }
 
@@ -171,6 +183,7 @@ impl<'a> Supervisor<'a> {
                 self.interrupted,
                 self.grace,
                 self.kind_of_text,
+                self.quote,
             )? {
                 Ending::Exit(code) if self.restart_on_exit == Some(code) => {
                     let message =

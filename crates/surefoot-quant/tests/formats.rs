@@ -5,10 +5,10 @@ use surefoot_quant::BlockFormat::{self, *};
 use surefoot_quant::{BlockError, block};
 
 fn through(format: BlockFormat, numbers: &[f32]) -> Vec<f32> {
-    let mut blocks = vec![0; format.bytes_of(numbers.len()).unwrap()];
-    format.quantize(numbers, &mut blocks).unwrap();
+    let mut blocks = vec![0; format.bytes_of(numbers.len()).expect("whole blocks")];
+    format.quantize(numbers, &mut blocks).expect("whole blocks");
     let mut back = vec![f32::NAN; numbers.len()];
-    format.dequantize(&blocks, &mut back).unwrap();
+    format.dequantize(&blocks, &mut back).expect("whole blocks");
     back
 }
 

@@ -16,7 +16,7 @@ fn floats(name: &str) -> Vec<f32> {
 fn dequantized(format: BlockFormat, blocks: &[u8]) -> Vec<f32> {
     let count = blocks.len() / format.block_bytes() * format.block_len();
     let mut numbers = vec![f32::NAN; count];
-    format.dequantize(blocks, &mut numbers).unwrap();
+    format.dequantize(blocks, &mut numbers).expect("whole blocks");
     numbers
 }
 

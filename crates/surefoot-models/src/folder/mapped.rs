@@ -1,5 +1,5 @@
 //! A file of weights: read by position, or mapped a range at a time. The mapping is the only
-//! `unsafe` of the project.
+//! `unsafe` of the crate.
 //!
 //! Only what is in use is mapped, so neither the process's memory nor its address space grows
 //! with the file. Pages that leave the process stay in the page cache, so reading them again is

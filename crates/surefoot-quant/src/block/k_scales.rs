@@ -5,14 +5,13 @@
 /// Of the others, the low 4 bits are in bytes 8 to 11 and the high 2 bits above the first ones'.
 #[inline(always)]
 pub(super) fn unpack_pairs(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
-    let (mut scale, mut offset) = ([0; 8], [0; 8]);
-    for at in 0..4 {
-        let (low, middle, high) = (packed[at], packed[at + 4], packed[at + 8]);
-        scale[at] = low & 63;
-        offset[at] = middle & 63;
-        scale[at + 4] = high & 15 | low >> 6 << 4;
-        offset[at + 4] = high >> 4 | middle >> 6 << 4;
-    }
+    let [low, middle, high] =
+        [0, 4, 8].map(|at| u32::from_le_bytes(std::array::from_fn(|byte| packed[at + byte])));
+    // Four bytes at a time.
+    let (six, four, two) = (0x3f3f_3f3f, 0x0f0f_0f0f, 0x0303_0303);
+    let join = |first: u32, second: u32| (u64::from(first) | u64::from(second) << 32).to_le_bytes();
+    let scale = join(low & six, high & four | (low >> 6 & two) << 4);
+    let offset = join(middle & six, high >> 4 & four | (middle >> 6 & two) << 4);
     (scale, offset)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Every quantised format stores a row of numbers as blocks of 32 or 256. A block holds small
 //! unsigned integers `q` and, for each sub-block of 16 or 32 of them, a scale and often an offset;
-//! a number is `scale · (q − zero) + add`. [`Blocks`] is that common form: dequantisation and all
+//! a number is `scale · (q − zero) + add`. The trait `Blocks` is that common form: dequantisation and all
 //! products are written once against it, and a format is what it takes to unpack one block.
 //!
 //! Dequantisation gives the same bits as the `gguf` Python package; so does quantisation to Q4_0,
@@ -15,14 +15,14 @@ mod k_quantize;
 mod k_scales;
 mod q2_k;
 mod q3_k;
-mod q4_k;
+pub(crate) mod q4_k;
 mod q5_k;
 mod q6_k;
 mod search;
 mod simple;
 
 pub use error::BlockError;
-pub(crate) use float::f16_to_f32;
+pub(crate) use float::{f16_to_f32, widen};
 pub(crate) use q2_k::Q2K;
 pub(crate) use q3_k::Q3K;
 pub(crate) use q4_k::Q4K;
@@ -32,6 +32,9 @@ pub(crate) use simple::{Q40, Q41, Q50, Q51, Q80};
 
 /// How to unpack one block of a quantised format.
 pub(crate) trait Blocks {
+    /// Which format it is.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "x86 kernels use it"))]
+    const FORMAT: BlockFormat;
     /// The numbers of a block.
     const LEN: usize;
     /// The bytes of a block.

@@ -4,12 +4,13 @@
 //! 2 bits a number; of each half of 128 numbers, byte `i` of 32 holds the numbers `i`, `i + 32`,
 //! `i + 64` and `i + 96`, the first in the lowest bits. Then the scale of the scales and that of the offsets.
 
-use super::{Blocks, f16_to_f32};
+use super::{BlockFormat, Blocks, f16_to_f32};
 
 #[derive(Debug)]
 pub(crate) struct Q2K;
 
 impl Blocks for Q2K {
+    const FORMAT: BlockFormat = BlockFormat::Q2_K;
     const LEN: usize = 256;
     const BYTES: usize = 84;
     const SUB: usize = 16;

@@ -5,12 +5,13 @@
 //! scale of the scales.
 
 use super::q2_k::two_bits;
-use super::{Blocks, f16_to_f32, k_scales};
+use super::{BlockFormat, Blocks, f16_to_f32, k_scales};
 
 #[derive(Debug)]
 pub(crate) struct Q3K;
 
 impl Blocks for Q3K {
+    const FORMAT: BlockFormat = BlockFormat::Q3_K;
     const LEN: usize = 256;
     const BYTES: usize = 110;
     const SUB: usize = 16;

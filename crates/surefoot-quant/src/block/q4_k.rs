@@ -4,12 +4,13 @@
 //! bits, then 4 bits a number; of each quarter of 64 numbers, byte `i` of 32 holds number `i` below and
 //! number `i + 32` above.
 
-use super::{Blocks, f16_to_f32, k_scales};
+use super::{BlockFormat, Blocks, f16_to_f32, k_scales};
 
 #[derive(Debug)]
 pub(crate) struct Q4K;
 
 impl Blocks for Q4K {
+    const FORMAT: BlockFormat = BlockFormat::Q4_K;
     const LEN: usize = 256;
     const BYTES: usize = 144;
     const SUB: usize = 32;

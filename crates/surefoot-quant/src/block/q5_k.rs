@@ -3,13 +3,14 @@
 //! As Q4_K, but between the scales and the 4 bits a number are 32 bytes with the fifth bits: bit `j` of
 //! byte `i` belongs to number `32 j + i`.
 
-use super::Blocks;
 use super::q4_k::{four_bits, scales_and_offsets};
+use super::{BlockFormat, Blocks};
 
 #[derive(Debug)]
 pub(crate) struct Q5K;
 
 impl Blocks for Q5K {
+    const FORMAT: BlockFormat = BlockFormat::Q5_K;
     const LEN: usize = 256;
     const BYTES: usize = 176;
     const SUB: usize = 32;

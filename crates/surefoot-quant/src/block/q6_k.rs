@@ -5,12 +5,13 @@
 //! of the numbers `i`, `i + 32`, `i + 64` and `i + 96`, the first in the lowest bits. Then sixteen scales
 //! of 8 bits with a sign, and the scale of the scales.
 
-use super::{Blocks, f16_to_f32};
+use super::{BlockFormat, Blocks, f16_to_f32};
 
 #[derive(Debug)]
 pub(crate) struct Q6K;
 
 impl Blocks for Q6K {
+    const FORMAT: BlockFormat = BlockFormat::Q6_K;
     const LEN: usize = 256;
     const BYTES: usize = 210;
     const SUB: usize = 16;

@@ -5,7 +5,7 @@
 
 use half::f16;
 
-use super::{Blocks, f16_to_f32};
+use super::{BlockFormat, Blocks, f16_to_f32};
 
 #[inline(always)]
 fn half_at<const N: usize>(block: &[u8; N], at: usize) -> f32 {
@@ -28,12 +28,13 @@ fn fifth_bits(bits: u32, q: &mut [u8; 32]) {
 }
 
 macro_rules! simple_format {
-    ($(#[$doc:meta])* $name:ident, $bytes:literal, $zero:literal, $with_offset:literal, $integers:expr) => {
+    ($(#[$doc:meta])* $name:ident, $format:ident, $bytes:literal, $zero:literal, $with_offset:literal, $integers:expr) => {
         $(#[$doc])*
         #[derive(Debug)]
         pub(crate) struct $name;
 
         impl Blocks for $name {
+            const FORMAT: BlockFormat = BlockFormat::$format;
             const LEN: usize = 32;
             const BYTES: usize = $bytes;
             const SUB: usize = 32;
@@ -58,29 +59,29 @@ macro_rules! simple_format {
 
 simple_format!(
     /// A scale, then 4 bits a number.
-    Q40, 18, 8, false, |block, q| nibbles(&block[2..], q)
+    Q40, Q4_0, 18, 8, false, |block, q| nibbles(&block[2..], q)
 );
 simple_format!(
     /// A scale, an offset, then 4 bits a number.
-    Q41, 20, 0, true, |block, q| nibbles(&block[4..], q)
+    Q41, Q4_1, 20, 0, true, |block, q| nibbles(&block[4..], q)
 );
 simple_format!(
     /// A scale, the fifth bits, then 4 bits a number.
-    Q50, 22, 16, false, |block, q| {
+    Q50, Q5_0, 22, 16, false, |block, q| {
         nibbles(&block[6..], q);
         fifth_bits(u32::from_le_bytes([block[2], block[3], block[4], block[5]]), q);
     }
 );
 simple_format!(
     /// A scale, an offset, the fifth bits, then 4 bits a number.
-    Q51, 24, 0, true, |block, q| {
+    Q51, Q5_1, 24, 0, true, |block, q| {
         nibbles(&block[8..], q);
         fifth_bits(u32::from_le_bytes([block[4], block[5], block[6], block[7]]), q);
     }
 );
 simple_format!(
     /// A scale, then 8 bits a number, which are signed in the file.
-    Q80, 34, 128, false, |block, q| {
+    Q80, Q8_0, 34, 128, false, |block, q| {
         for (q, byte) in q.iter_mut().zip(&block[2..]) {
             *q = byte ^ 0x80;
         }

@@ -1,0 +1,188 @@
+//! Calls the kernels that this processor has the instructions for.
+//!
+//! This is the only file of the crate with `unsafe`. A kernel is a safe function that was compiled for
+//! instructions beyond those of every processor; calling it is unsafe for no other reason than that they
+//! must be there. [`Instructions`] can only be made by asking the processor, so to have one is the proof.
+
+#![allow(unsafe_code)]
+
+use std::sync::OnceLock;
+
+use super::activations::{ActivationGroup, Activations};
+#[cfg(target_arch = "x86_64")]
+use super::x86;
+use super::{FEW, float, portable};
+use crate::block::{BlockFormat, Blocks, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
+
+/// Instructions that this processor has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Instructions(Kind);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512Vnni,
+    #[cfg(target_arch = "aarch64")]
+    NeonDotProduct,
+}
+
+impl Instructions {
+    /// The fastest that this processor has.
+    pub fn best() -> Self {
+        static BEST: OnceLock<Instructions> = OnceLock::new();
+        *BEST.get_or_init(|| Self::all().pop().unwrap_or(Self(Kind::Portable)))
+    }
+
+    /// All that this processor has, the fastest last.
+    pub fn all() -> Vec<Self> {
+        #[allow(unused_mut, reason = "some processors have no others")]
+        let mut all = vec![Self(Kind::Portable)];
+        #[cfg(target_arch = "x86_64")]
+        {
+            use std::arch::is_x86_feature_detected as has;
+            let avx2 = has!("avx2") && has!("fma") && has!("f16c");
+            if avx2 {
+                all.push(Self(Kind::Avx2));
+            }
+            if avx2 && has!("avx512f") && has!("avx512vl") && has!("avx512vnni") {
+                all.push(Self(Kind::Avx512Vnni));
+            }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("dotprod") {
+            all.push(Self(Kind::NeonDotProduct));
+        }
+        all
+    }
+
+    /// Their name.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Kind::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "AVX2",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512Vnni => "AVX-512 VNNI",
+            #[cfg(target_arch = "aarch64")]
+            Kind::NeonDotProduct => "NEON with dot products",
+        }
+    }
+}
+
+impl std::fmt::Debug for Instructions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+pub(super) fn quantize(with: Instructions, column: &[f32], groups: &mut Vec<ActivationGroup>) {
+    match with.0 {
+        Kind::Portable => super::activations::quantize(column, groups),
+        // SAFETY: `with` is the proof that the processor has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 => unsafe { x86::avx2::quantize(column, groups) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512Vnni => unsafe { x86::avx512_vnni::quantize(column, groups) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Kind::NeonDotProduct => unsafe { neon_dot_product::quantize(column, groups) },
+    }
+}
+
+pub(super) fn float(
+    with: Instructions,
+    format: BlockFormat,
+    rows: &[u8],
+    row_bytes: usize,
+    x: &[f32],
+    inputs: usize,
+    out: &mut [f32],
+) {
+    match with.0 {
+        Kind::Portable => float::multiply(format, rows, row_bytes, x, inputs, out),
+        // SAFETY: `with` is the proof that the processor has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 => unsafe { x86::avx2::float(format, rows, row_bytes, x, inputs, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512Vnni => unsafe {
+            x86::avx512_vnni::float(format, rows, row_bytes, x, inputs, out);
+        },
+        #[cfg(target_arch = "aarch64")]
+        Kind::NeonDotProduct => float::multiply(format, rows, row_bytes, x, inputs, out),
+    }
+}
+
+pub(super) fn quantized(
+    format: BlockFormat,
+    rows: &[u8],
+    row_bytes: usize,
+    x: &Activations,
+    out: &mut [f32],
+) {
+    match format {
+        BlockFormat::F32 | BlockFormat::F16 | BlockFormat::BF16 => {}
+        BlockFormat::Q4_0 => of::<Q40>(rows, row_bytes, x, out),
+        BlockFormat::Q4_1 => of::<Q41>(rows, row_bytes, x, out),
+        BlockFormat::Q5_0 => of::<Q50>(rows, row_bytes, x, out),
+        BlockFormat::Q5_1 => of::<Q51>(rows, row_bytes, x, out),
+        BlockFormat::Q8_0 => of::<Q80>(rows, row_bytes, x, out),
+        BlockFormat::Q2_K => of::<Q2K>(rows, row_bytes, x, out),
+        BlockFormat::Q3_K => of::<Q3K>(rows, row_bytes, x, out),
+        BlockFormat::Q4_K => of::<Q4K>(rows, row_bytes, x, out),
+        BlockFormat::Q5_K => of::<Q5K>(rows, row_bytes, x, out),
+        BlockFormat::Q6_K => of::<Q6K>(rows, row_bytes, x, out),
+    }
+}
+
+fn of<B: Blocks>(rows: &[u8], row_bytes: usize, x: &Activations, out: &mut [f32]) {
+    let many = x.columns() > FEW;
+    match x.instructions().0 {
+        Kind::Portable => portable::multiply::<B>(rows, row_bytes, x, out),
+        // SAFETY: `x` has the proof that the processor has the instructions.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 if many => unsafe { x86::avx2::many::<B>(rows, row_bytes, x, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx2 => unsafe { x86::avx2::few::<B>(rows, row_bytes, x, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512Vnni if many => unsafe {
+            x86::avx512_vnni::many::<B>(rows, row_bytes, x, out);
+        },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512Vnni => unsafe { x86::avx512_vnni::few::<B>(rows, row_bytes, x, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Kind::NeonDotProduct => unsafe {
+            let _ = many;
+            neon_dot_product::multiply::<B>(rows, row_bytes, x, out);
+        },
+    }
+}
+
+/// The portable kernels, compiled for the dot products that ARM added to NEON.
+#[cfg(target_arch = "aarch64")]
+mod neon_dot_product {
+    use super::*;
+
+    #[target_feature(enable = "neon,dotprod")]
+    pub(super) fn quantize(column: &[f32], groups: &mut Vec<ActivationGroup>) {
+        super::super::activations::quantize(column, groups);
+    }
+
+    #[target_feature(enable = "neon,dotprod")]
+    pub(super) fn multiply<B: Blocks>(
+        rows: &[u8],
+        row_bytes: usize,
+        x: &Activations,
+        out: &mut [f32],
+    ) {
+        portable::multiply::<B>(rows, row_bytes, x, out);
+    }
+}

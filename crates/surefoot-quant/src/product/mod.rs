@@ -1,0 +1,177 @@
+//! Products of packed weights with activations, on the processor.
+//!
+//! Weights stay in their blocks ([`PackedRows`] borrows them, also from a mapped file). Activations are
+//! quantised to 8 bits in blocks of 32 ([`Activations`]), so that the inner loops are integer dot
+//! products; scales are applied once for each sub-block. F32, F16 and BF16 weights are multiplied in f32.
+//!
+//! With few columns (decoding) each row is unpacked in registers or in the first-level cache and read
+//! once. With more (prompts) sixteen rows are unpacked and interleaved at a time, and that panel is used for
+//! all columns. Which instructions do it is found out once ([`Instructions`]); rows are shared out among
+//! rayon's threads. What a sum is made of depends on the shapes and the instructions alone, not on the
+//! number of threads. Outputs are written once and never read or filled before.
+
+mod activations;
+mod dispatch;
+mod float;
+mod group;
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use rayon::prelude::*;
+
+pub use activations::Activations;
+pub use dispatch::Instructions;
+
+use crate::block::{BlockError, BlockFormat};
+
+/// Up to so many columns, rows are multiplied one by one.
+pub(crate) const FEW: usize = 8;
+/// As many rows are interleaved for more columns.
+pub(crate) const PANEL: usize = 16;
+/// Parts for each thread, so that one which is kept waiting doesn't keep the others.
+const PARTS: usize = 4;
+/// Below so many multiplications a product is over before other threads have begun.
+const WORTH_SPLITTING: usize = 1 << 18;
+
+/// Why a product can't be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProductError {
+    /// The weights are not what they are said to be.
+    #[error("the weights can't be used: {0}")]
+    Weights(#[from] BlockError),
+    /// More numbers than can be addressed.
+    #[error("{rows} rows of {cols} numbers are more than can be addressed")]
+    TooLarge {
+        /// Rows of weights.
+        rows: usize,
+        /// Numbers of a row.
+        cols: usize,
+    },
+    /// Activations of another length than the rows of the weights.
+    #[error("the weights have {cols} numbers a row, but each column has {inputs}")]
+    Inputs {
+        /// Numbers of a row of weights.
+        cols: usize,
+        /// Numbers of a column.
+        inputs: usize,
+    },
+    /// A slice that is too short or too long.
+    #[error("{what} must have {expected} numbers, not {actual}")]
+    Length {
+        /// Which slice.
+        what: &'static str,
+        /// The length it should have.
+        expected: usize,
+        /// The length it has.
+        actual: usize,
+    },
+    /// Weights that are not multiplied with quantised activations.
+    #[error("weights in {0} are multiplied with f32 numbers: call `times`")]
+    NotQuantized(BlockFormat),
+}
+
+/// Rows of a matrix in their blocks. Rows are outputs, the numbers of a row are inputs.
+#[derive(Clone, Copy, Debug)]
+pub struct PackedRows<'a> {
+    format: BlockFormat,
+    rows: usize,
+    cols: usize,
+    row_bytes: usize,
+    blocks: &'a [u8],
+}
+
+impl<'a> PackedRows<'a> {
+    /// `rows` rows of `cols` numbers each, stored as `format` in `blocks`.
+    pub fn new(
+        format: BlockFormat,
+        rows: usize,
+        cols: usize,
+        blocks: &'a [u8],
+    ) -> Result<Self, ProductError> {
+        let row_bytes = format.bytes_of(cols)?;
+        let (Some(numbers), Some(expected)) = (rows.checked_mul(cols), rows.checked_mul(row_bytes))
+        else {
+            return Err(ProductError::TooLarge { rows, cols });
+        };
+        if blocks.len() != expected {
+            let bytes = blocks.len();
+            return Err(BlockError::WrongLength { format, numbers, expected, bytes }.into());
+        }
+        Ok(Self { format, rows, cols, row_bytes, blocks })
+    }
+
+    /// How the numbers are stored.
+    pub fn format(&self) -> BlockFormat {
+        self.format
+    }
+
+    /// The product with `columns` columns of f32 numbers, one after the other in `x`. `out` gets a row for
+    /// each row of the weights, with a number for each column.
+    pub fn times(&self, x: &[f32], columns: usize, out: &mut [f32]) -> Result<(), ProductError> {
+        let instructions = Instructions::best();
+        if self.format.is_quantized() {
+            let x = Activations::with(instructions, x, self.cols, columns)?;
+            return self.times_quantized(&x, out);
+        }
+        activations::check(x, self.cols, columns)?;
+        self.check(columns, out)?;
+        self.share_out(columns, out, |rows, out| {
+            dispatch::float(instructions, self.format, rows, self.row_bytes, x, self.cols, out);
+        });
+        Ok(())
+    }
+
+    /// [`Self::times`] with activations that are quantised already: the same can be used for several weights.
+    pub fn times_quantized(&self, x: &Activations, out: &mut [f32]) -> Result<(), ProductError> {
+        if !self.format.is_quantized() {
+            return Err(ProductError::NotQuantized(self.format));
+        }
+        if x.inputs() != self.cols {
+            return Err(ProductError::Inputs { cols: self.cols, inputs: x.inputs() });
+        }
+        self.check(x.columns(), out)?;
+        self.share_out(x.columns(), out, |rows, out| {
+            dispatch::quantized(self.format, rows, self.row_bytes, x, out);
+        });
+        Ok(())
+    }
+
+    fn check(&self, columns: usize, out: &[f32]) -> Result<(), ProductError> {
+        match self.rows.checked_mul(columns) {
+            Some(expected) if expected == out.len() => Ok(()),
+            expected => Err(ProductError::Length {
+                what: "the output",
+                expected: expected.unwrap_or(usize::MAX),
+                actual: out.len(),
+            }),
+        }
+    }
+
+    /// Calls `product` with some of the rows and their outputs, until all are done.
+    fn share_out(
+        &self,
+        columns: usize,
+        out: &mut [f32],
+        product: impl Fn(&[u8], &mut [f32]) + Sync,
+    ) {
+        if out.is_empty() {
+            return;
+        }
+        if self.cols == 0 {
+            return out.fill(0.0);
+        }
+        let threads = rayon::current_num_threads();
+        let part = match self.rows.saturating_mul(self.cols).saturating_mul(columns) {
+            work if work < WORTH_SPLITTING => self.rows,
+            _ => self.rows.div_ceil(PARTS * threads).next_multiple_of(PANEL),
+        };
+        if part >= self.rows {
+            return product(self.blocks, out);
+        }
+        out.par_chunks_mut(part * columns)
+            .zip(self.blocks.par_chunks(part * self.row_bytes))
+            .for_each(|(out, rows)| product(rows, out));
+    }
+}

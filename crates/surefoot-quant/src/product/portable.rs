@@ -1,0 +1,36 @@
+//! Products in plain Rust: what processors without one of the other kernels run, and, compiled for ARM's
+//! dot products, what those with them run.
+
+use super::activations::{ActivationGroup, Activations};
+use super::group::WeightGroup;
+use crate::block::Blocks;
+
+/// Every kernel that has nothing better has a copy of it, compiled for its instructions.
+#[inline(always)]
+pub(super) fn multiply<B: Blocks>(rows: &[u8], row_bytes: usize, x: &Activations, out: &mut [f32]) {
+    let mut weights = WeightGroup::EMPTY;
+    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(x.columns())) {
+        for (at, blocks) in row.chunks(WeightGroup::bytes::<B>()).enumerate() {
+            weights.unpack::<B>(blocks);
+            for (column, out) in out.iter_mut().enumerate() {
+                let sum = dot::<B>(&weights, &x.column(column)[at]);
+                *out = if at == 0 { sum } else { *out + sum };
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn dot<B: Blocks>(weights: &WeightGroup, x: &ActivationGroup) -> f32 {
+    let mut sum = 0.0;
+    let subs = weights.q.chunks_exact(B::SUB).zip(x.q.chunks_exact(B::SUB));
+    for (at, (q, x_q)) in subs.enumerate() {
+        let integers: i32 = q.iter().zip(x_q).map(|(q, x)| i32::from(*q) * i32::from(*x)).sum();
+        let (x_scale, x_sum) = match B::SUB {
+            16 => (x.scale[at / 2], x.sum16[at]),
+            _ => (x.scale[at], x.sum32[at]),
+        };
+        sum += weights.scale[at] * x_scale * integers as f32 + weights.offset[at] * x_sum;
+    }
+    sum
+}

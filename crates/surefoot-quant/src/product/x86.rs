@@ -1,0 +1,480 @@
+//! Kernels for x86 processors, written once and compiled twice: for AVX2, and for AVX-512's dot products of
+//! bytes (VNNI) on vectors of 256 bits.
+//!
+//! All functions are safe. They need their instructions, so `dispatch` alone calls them.
+
+use std::arch::x86_64::*;
+
+use super::activations::{ActivationGroup, Activations, TILE};
+use super::group::WeightGroup;
+use super::{FEW, PANEL};
+use crate::block::{BlockFormat, Blocks};
+
+/// A vector of what is at the start of `bytes`.
+#[inline(always)]
+fn load256(bytes: &[u8; 32]) -> __m256i {
+    bytemuck::cast(*bytes)
+}
+
+#[inline(always)]
+fn load128(bytes: &[u8; 16]) -> __m128i {
+    bytemuck::cast(*bytes)
+}
+
+#[inline(always)]
+fn floats(numbers: &[f32; 8]) -> __m256 {
+    bytemuck::cast(*numbers)
+}
+
+/// The `at`-th 32 bytes of 256.
+#[inline(always)]
+fn part<T: bytemuck::Pod>(bytes: &[T; 256], at: usize) -> __m256i
+where
+    [T; 32]: bytemuck::Pod,
+{
+    bytemuck::cast(bytes.as_chunks::<32>().0[at])
+}
+
+/// Sixteen rows of 256 numbers, interleaved: four numbers of each row lie side by side, so that a dot
+/// product of four numbers gives a vector of rows.
+#[repr(C, align(64))]
+struct Panel {
+    q: [[[u8; 4]; PANEL]; 64],
+    /// Of each sub-block, of each row.
+    scale: [[f32; PANEL]; 16],
+    offset: [[f32; PANEL]; 16],
+}
+
+/// Interleaves 256 numbers of up to sixteen rows. Rows that are missing have the scale 0.
+#[inline(always)]
+fn interleave<B: Blocks>(panel: &mut Panel, rows: &[u8], row_bytes: usize, at: usize) {
+    let (mut group, bytes) = (WeightGroup::EMPTY, WeightGroup::bytes::<B>());
+    for (number, row) in rows.chunks_exact(row_bytes).enumerate().take(PANEL) {
+        let from = at * bytes;
+        group.unpack::<B>(&row[from..row_bytes.min(from + bytes)]);
+        for (panel, q) in panel.q.iter_mut().zip(group.q.as_chunks::<4>().0) {
+            panel[number] = *q;
+        }
+        for sub in 0..256 / B::SUB {
+            panel.scale[sub][number] = group.scale[sub];
+            panel.offset[sub][number] = group.offset[sub];
+        }
+    }
+}
+
+/// Defines the kernels of a module for some instructions. The module has a function
+/// `dot::<WIDE>(sum, q, x)`, which adds the products of four neighbouring bytes to each sum; `WIDE`
+/// says that `q` can be above 127.
+macro_rules! kernels {
+    ($features:literal) => {
+        #[target_feature(enable = $features)]
+        pub(in crate::product) fn quantize(column: &[f32], groups: &mut Vec<ActivationGroup>) {
+            crate::product::activations::quantize(column, groups);
+        }
+
+        #[target_feature(enable = $features)]
+        pub(in crate::product) fn float(
+            format: BlockFormat,
+            rows: &[u8],
+            row_bytes: usize,
+            x: &[f32],
+            inputs: usize,
+            out: &mut [f32],
+        ) {
+            crate::product::float::multiply(format, rows, row_bytes, x, inputs, out);
+        }
+
+        /// Row by row, for at most [`FEW`] columns.
+        #[target_feature(enable = $features)]
+        pub(in crate::product) fn few<B: Blocks>(
+            rows: &[u8],
+            row_bytes: usize,
+            x: &Activations,
+            out: &mut [f32],
+        ) {
+            if x.columns() == 1 {
+                for (row, out) in rows.chunks_exact(row_bytes).zip(out) {
+                    *out = match B::FORMAT {
+                        BlockFormat::Q4_0 => q4_0(row, x.column(0)),
+                        BlockFormat::Q8_0 => q8_0(row, x.column(0)),
+                        BlockFormat::Q4_K => q4_k(row, x.column(0)),
+                        BlockFormat::Q6_K => q6_k(row, x.column(0)),
+                        _ => any::<B>(row, x.column(0)),
+                    };
+                }
+                return;
+            }
+            let mut group = WeightGroup::EMPTY;
+            for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(x.columns())) {
+                let mut sums = [[_mm256_setzero_ps(); 2]; FEW];
+                for (at, blocks) in row.chunks(WeightGroup::bytes::<B>()).enumerate() {
+                    group.unpack::<B>(blocks);
+                    for (column, sums) in sums.iter_mut().enumerate().take(out.len()) {
+                        *sums = unpacked::<B>(&group, &x.column(column)[at], *sums);
+                    }
+                }
+                for (out, sums) in out.iter_mut().zip(sums) {
+                    *out = total(sums);
+                }
+            }
+        }
+
+        /// One column, by way of memory that the first-level cache holds.
+        #[target_feature(enable = $features)]
+        fn any<B: Blocks>(row: &[u8], x: &[ActivationGroup]) -> f32 {
+            let mut group = WeightGroup::EMPTY;
+            let mut sums = [_mm256_setzero_ps(); 2];
+            for (blocks, x) in row.chunks(WeightGroup::bytes::<B>()).zip(x) {
+                group.unpack::<B>(blocks);
+                sums = unpacked::<B>(&group, x, sums);
+            }
+            total(sums)
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn unpacked<B: Blocks>(
+            group: &WeightGroup,
+            x: &ActivationGroup,
+            mut sums: [__m256; 2],
+        ) -> [__m256; 2] {
+            let scales =
+                bytemuck::cast::<[f32; 16], [[f32; 8]; 2]>(group.scale).map(|it| floats(&it));
+            let offsets =
+                bytemuck::cast::<[f32; 16], [[f32; 8]; 2]>(group.offset).map(|it| floats(&it));
+            if B::SUB == 32 {
+                let scale = _mm256_mul_ps(scales[0], floats(&x.scale));
+                sums[1] = _mm256_fmadd_ps(offsets[0], floats(&x.sum32), sums[1]);
+                for at in 0..8 {
+                    let integers = dot_wide::<B>(part(&group.q, at), part(&x.q, at));
+                    sums[at % 2] = scaled32(integers, scale, at, sums[at % 2]);
+                }
+            } else {
+                let [scale, next] = scales16(scales, x);
+                let x_sums = bytemuck::cast::<[f32; 16], [[f32; 8]; 2]>(x.sum16);
+                sums[0] = _mm256_fmadd_ps(offsets[0], floats(&x_sums[0]), sums[0]);
+                sums[1] = _mm256_fmadd_ps(offsets[1], floats(&x_sums[1]), sums[1]);
+                for at in 0..4 {
+                    let integers = dot_wide::<B>(part(&group.q, at), part(&x.q, at));
+                    sums[0] = scaled16(integers, scale, at, sums[0]);
+                    let integers = dot_wide::<B>(part(&group.q, at + 4), part(&x.q, at + 4));
+                    sums[1] = scaled16(integers, next, at, sums[1]);
+                }
+            }
+            sums
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn dot_wide<B: Blocks>(q: __m256i, x: __m256i) -> __m256i {
+            match B::FORMAT {
+                BlockFormat::Q8_0 => dot::<true>(_mm256_setzero_si256(), q, x),
+                _ => dot::<false>(_mm256_setzero_si256(), q, x),
+            }
+        }
+
+        /// Adds `integers` times the `at`-th of `scale`.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn scaled32(integers: __m256i, scale: __m256, at: usize, sum: __m256) -> __m256 {
+            let scale = _mm256_permutevar8x32_ps(scale, _mm256_set1_epi32(at as i32));
+            _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), scale, sum)
+        }
+
+        /// Adds the lower half of `integers` times number `2 at` of `scale`, and the upper half times the next.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn scaled16(integers: __m256i, scale: __m256, at: usize, sum: __m256) -> __m256 {
+            let (low, high) = (2 * at as i32, 2 * at as i32 + 1);
+            let places = _mm256_setr_epi32(low, low, low, low, high, high, high, high);
+            let scale = _mm256_permutevar8x32_ps(scale, places);
+            _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), scale, sum)
+        }
+
+        /// Scales of sub-blocks of 16, each multiplied with that of the 32 activations it belongs to.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn scales16(scales: [__m256; 2], x: &ActivationGroup) -> [__m256; 2] {
+            let x = floats(&x.scale);
+            let low = _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
+            let high = _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
+            [_mm256_mul_ps(scales[0], low), _mm256_mul_ps(scales[1], high)]
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn total(sums: [__m256; 2]) -> f32 {
+            let numbers: [f32; 8] = bytemuck::cast(_mm256_add_ps(sums[0], sums[1]));
+            let [a, b, c, d, e, f, g, h] = numbers;
+            ((a + e) + (b + f)) + ((c + g) + (d + h))
+        }
+
+        /// The scales of eight blocks, which are the first two bytes of each.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn scales_of<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
+            let half = |block: &[u8; BYTES]| i16::from_le_bytes([block[0], block[1]]);
+            let [a, b, c, d, e, f, g, h] = blocks;
+            _mm256_cvtph_ps(_mm_setr_epi16(
+                half(a),
+                half(b),
+                half(c),
+                half(d),
+                half(e),
+                half(f),
+                half(g),
+                half(h),
+            ))
+        }
+
+        /// A row whose blocks have one scale and 32 integers that `integers` unpacks to a vector.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn simple<const BYTES: usize, const WIDE: bool>(
+            row: &[u8],
+            x: &[ActivationGroup],
+            zero: f32,
+            integers: impl Fn(&[u8; BYTES]) -> __m256i,
+        ) -> f32 {
+            let mut sums = [_mm256_setzero_ps(); 2];
+            let mut offsets = _mm256_setzero_ps();
+            let mut group = |blocks: &[[u8; BYTES]; 8], x: &ActivationGroup| {
+                let scales = scales_of(blocks);
+                let scale = _mm256_mul_ps(scales, floats(&x.scale));
+                offsets = _mm256_fmadd_ps(scales, floats(&x.sum32), offsets);
+                for at in 0..8 {
+                    let products =
+                        dot::<WIDE>(_mm256_setzero_si256(), integers(&blocks[at]), part(&x.q, at));
+                    sums[at % 2] = scaled32(products, scale, at, sums[at % 2]);
+                }
+            };
+            let (groups, rest) = row.as_chunks::<BYTES>().0.as_chunks::<8>();
+            groups.iter().zip(x).for_each(|(blocks, x)| group(blocks, x));
+            if let (false, Some(x)) = (rest.is_empty(), x.get(groups.len())) {
+                // Blocks of zero bytes have the scale 0.
+                let mut blocks = [[0; BYTES]; 8];
+                blocks[..rest.len()].copy_from_slice(rest);
+                group(&blocks, x);
+            }
+            sums[0] = _mm256_fmadd_ps(offsets, _mm256_set1_ps(-zero), sums[0]);
+            total(sums)
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn q4_0(row: &[u8], x: &[ActivationGroup]) -> f32 {
+            simple::<18, false>(row, x, 8.0, |block| {
+                let Some(packed) = block[2..].first_chunk::<16>() else {
+                    return _mm256_setzero_si256();
+                };
+                let low = load128(packed);
+                let both = _mm256_set_m128i(_mm_srli_epi16::<4>(low), low);
+                _mm256_and_si256(both, _mm256_set1_epi8(15))
+            })
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn q8_0(row: &[u8], x: &[ActivationGroup]) -> f32 {
+            simple::<34, true>(row, x, 128.0, |block| {
+                let Some(packed) = block[2..].first_chunk::<32>() else {
+                    return _mm256_setzero_si256();
+                };
+                _mm256_xor_si256(load256(packed), _mm256_set1_epi8(-128))
+            })
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn q4_k(row: &[u8], x: &[ActivationGroup]) -> f32 {
+            let mut sums = [_mm256_setzero_ps(); 2];
+            let mask = _mm256_set1_epi8(15);
+            for (block, x) in row.as_chunks::<144>().0.iter().zip(x) {
+                let (mut scale, mut offset) = ([0.0; 8], [0.0; 8]);
+                crate::block::q4_k::scales_and_offsets(block, &mut scale, &mut offset);
+                let scale = _mm256_mul_ps(floats(&scale), floats(&x.scale));
+                sums[1] = _mm256_fmadd_ps(floats(&offset), floats(&x.sum32), sums[1]);
+                for (at, packed) in block[16..].as_chunks::<32>().0.iter().enumerate() {
+                    let packed = load256(packed);
+                    let low = _mm256_and_si256(packed, mask);
+                    let high = _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask);
+                    let low = dot::<false>(_mm256_setzero_si256(), low, part(&x.q, 2 * at));
+                    let high = dot::<false>(_mm256_setzero_si256(), high, part(&x.q, 2 * at + 1));
+                    sums[0] = scaled32(low, scale, 2 * at, sums[0]);
+                    sums[1] = scaled32(high, scale, 2 * at + 1, sums[1]);
+                }
+            }
+            total(sums)
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn q6_k(row: &[u8], x: &[ActivationGroup]) -> f32 {
+            let mut sums = [_mm256_setzero_ps(); 2];
+            let mut offsets = _mm256_setzero_ps();
+            let (four, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(3));
+            for (block, x) in row.as_chunks::<210>().0.iter().zip(x) {
+                let Some(packed) = block[192..].first_chunk::<16>() else { continue };
+                let d = _mm256_set1_ps(crate::block::f16_to_f32(u16::from_le_bytes([
+                    block[208], block[209],
+                ])));
+                let integers = load128(packed);
+                let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(integers));
+                let second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(
+                    integers, integers,
+                )));
+                let scales = [_mm256_mul_ps(first, d), _mm256_mul_ps(second, d)];
+                let x_sums = bytemuck::cast::<[f32; 16], [[f32; 8]; 2]>(x.sum16);
+                offsets = _mm256_fmadd_ps(scales[0], floats(&x_sums[0]), offsets);
+                offsets = _mm256_fmadd_ps(scales[1], floats(&x_sums[1]), offsets);
+                let scales = scales16(scales, x);
+                let low = block[..128].as_chunks::<32>().0;
+                let high = block[128..192].as_chunks::<32>().0;
+                for half in 0..2 {
+                    let (a, b) = (load256(&low[2 * half]), load256(&low[2 * half + 1]));
+                    let upper = load256(&high[half]);
+                    let bits =
+                        |shifted: __m256i| _mm256_slli_epi16::<4>(_mm256_and_si256(shifted, two));
+                    let q = [
+                        _mm256_or_si256(_mm256_and_si256(a, four), bits(upper)),
+                        _mm256_or_si256(
+                            _mm256_and_si256(b, four),
+                            bits(_mm256_srli_epi16::<2>(upper)),
+                        ),
+                        _mm256_or_si256(
+                            _mm256_and_si256(_mm256_srli_epi16::<4>(a), four),
+                            bits(_mm256_srli_epi16::<4>(upper)),
+                        ),
+                        _mm256_or_si256(
+                            _mm256_and_si256(_mm256_srli_epi16::<4>(b), four),
+                            bits(_mm256_srli_epi16::<6>(upper)),
+                        ),
+                    ];
+                    for (at, q) in q.into_iter().enumerate() {
+                        let x = part(&x.q, 4 * half + at);
+                        let products = dot::<false>(_mm256_setzero_si256(), q, x);
+                        sums[at % 2] = scaled16(products, scales[half], at, sums[at % 2]);
+                    }
+                }
+            }
+            sums[0] = _mm256_fmadd_ps(offsets, _mm256_set1_ps(-32.0), sums[0]);
+            total(sums)
+        }
+
+        /// Sixteen rows at a time, for more than [`FEW`] columns.
+        #[target_feature(enable = $features)]
+        pub(in crate::product) fn many<B: Blocks>(
+            rows: &[u8],
+            row_bytes: usize,
+            x: &Activations,
+            out: &mut [f32],
+        ) {
+            let columns = x.columns();
+            let mut panel = Panel {
+                q: [[[0; 4]; PANEL]; 64],
+                scale: [[0.0; PANEL]; 16],
+                offset: [[0.0; PANEL]; 16],
+            };
+            let zeros = [[_mm256_setzero_ps(); 2]; TILE];
+            let mut sums = vec![zeros; x.tiles()];
+            let panels = rows.chunks(PANEL * row_bytes).zip(out.chunks_mut(PANEL * columns));
+            for (rows, out) in panels {
+                if out.len() < PANEL * columns {
+                    // What was left of the panel before belongs to no row.
+                    (panel.scale, panel.offset) = ([[0.0; PANEL]; 16], [[0.0; PANEL]; 16]);
+                }
+                sums.fill(zeros);
+                for at in 0..row_bytes.div_ceil(WeightGroup::bytes::<B>()) {
+                    interleave::<B>(&mut panel, rows, row_bytes, at);
+                    for (tile, sums) in sums.iter_mut().enumerate() {
+                        let x = std::array::from_fn(|column| &x.column(tile * TILE + column)[at]);
+                        tile_product::<B>(&panel, x, sums);
+                    }
+                }
+                for (column, sums) in sums.iter().flatten().enumerate().take(columns) {
+                    let numbers: [f32; PANEL] = bytemuck::cast(*sums);
+                    for (row, number) in out.chunks_exact_mut(columns).zip(numbers) {
+                        row[column] = number;
+                    }
+                }
+            }
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn tile_product<B: Blocks>(
+            panel: &Panel,
+            x: [&ActivationGroup; TILE],
+            sums: &mut [[__m256; 2]; TILE],
+        ) {
+            let steps = B::SUB / 4;
+            for sub in 0..256 / B::SUB {
+                let mut integers = [[_mm256_setzero_si256(); 2]; TILE];
+                for step in sub * steps..(sub + 1) * steps {
+                    let q: [__m256i; 2] = bytemuck::cast(panel.q[step]);
+                    for (integers, x) in integers.iter_mut().zip(x) {
+                        let four: i32 = bytemuck::cast(x.q.as_chunks::<4>().0[step]);
+                        let four = _mm256_set1_epi32(four);
+                        if B::FORMAT as u8 == BlockFormat::Q8_0 as u8 {
+                            integers[0] = dot::<true>(integers[0], q[0], four);
+                            integers[1] = dot::<true>(integers[1], q[1], four);
+                        } else {
+                            integers[0] = dot::<false>(integers[0], q[0], four);
+                            integers[1] = dot::<false>(integers[1], q[1], four);
+                        }
+                    }
+                }
+                let scales: [__m256; 2] = bytemuck::cast(panel.scale[sub]);
+                let offsets: [__m256; 2] = bytemuck::cast(panel.offset[sub]);
+                for ((integers, x), sums) in integers.into_iter().zip(x).zip(sums.iter_mut()) {
+                    let (scale, sum) = match B::SUB {
+                        16 => (x.scale[sub / 2], x.sum16[sub]),
+                        _ => (x.scale[sub], x.sum32[sub]),
+                    };
+                    let (scale, sum) = (_mm256_set1_ps(scale), _mm256_set1_ps(sum));
+                    for half in 0..2 {
+                        let scale = _mm256_mul_ps(scales[half], scale);
+                        let products = _mm256_cvtepi32_ps(integers[half]);
+                        sums[half] = _mm256_fmadd_ps(products, scale, sums[half]);
+                        sums[half] = _mm256_fmadd_ps(offsets[half], sum, sums[half]);
+                    }
+                }
+            }
+        }
+    };
+}
+
+pub(super) mod avx2 {
+    use super::*;
+
+    /// Products of two bytes are added in 16 bits, which hold them as long as `q` is at most 128. Of wider
+    /// ones the highest bit is multiplied by itself.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    fn dot<const WIDE: bool>(sum: __m256i, q: __m256i, x: __m256i) -> __m256i {
+        let ones = _mm256_set1_epi16(1);
+        if WIDE {
+            let high = _mm256_and_si256(q, _mm256_set1_epi8(-128));
+            let low = _mm256_maddubs_epi16(_mm256_andnot_si256(high, q), x);
+            let high = _mm256_maddubs_epi16(high, x);
+            let both =
+                _mm256_add_epi32(_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones));
+            return _mm256_add_epi32(sum, both);
+        }
+        _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(q, x), ones))
+    }
+
+    kernels!("avx2,fma,f16c");
+}
+
+pub(super) mod avx512_vnni {
+    use super::*;
+
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
+    #[inline]
+    fn dot<const WIDE: bool>(sum: __m256i, q: __m256i, x: __m256i) -> __m256i {
+        _mm256_dpbusd_epi32(sum, q, x)
+    }
+
+    kernels!("avx2,fma,f16c,avx512f,avx512vl,avx512vnni");
+}

@@ -8,14 +8,17 @@
 //! 3. The heaviest match wins. Among equals the last error of the log does, then the earliest.
 //! 4. What no rule names is asked for turns of phrase (`rules/phrasings.rs`), then for its
 //!    subject (`rules/topics.rs`), at low confidence.
+//! 5. Where the rules' confidence is at most [`learned::RULES_SURE_ABOVE`], a linear model joins in
+//!    and says how likely each kind is (`learned`).
 //!
-//! No match means [`FaultKind::NotDeviceRelated`] with low confidence: it never guesses.
+//! Recovery uses [`kind_of_text`], which stops before the model and never guesses.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
 use serde::Serialize;
 
+use crate::learned::{self, Model};
 use crate::rules::{self, Match, RuleSet, Weight};
 use surefoot_core::fault::FaultKind;
 
@@ -28,14 +31,22 @@ const SUBJECT_ONLY: f32 = 0.3;
 
 /// What a message means, and what to change.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct Explanation {
     /// The kind of fault, named for the recovery that would help.
     pub kind: FaultKind,
-    /// 0.95: the text names the fault. 0.8: the usual words for it. 0.5: a hint.
-    /// 0.3: only what it is about. 0.1: nothing was recognised.
+    /// How likely the kind is right. From rules alone, 0.95: the text names the fault; 0.8: the usual
+    /// words for it; 0.5: a hint; 0.3: only what it is about; 0.1: nothing was recognised. Up to 0.5
+    /// [`explain`] replaces it by the calibrated probability of the learned stage.
     pub confidence: f32,
+    /// The kind that is meant instead, where a second one is plausible.
+    pub second: Option<SecondGuess>,
+    /// What decided.
+    pub decided_by: DecidedBy,
     /// The part of the text that decided, without colour codes; empty if nothing was recognised.
     pub evidence: String,
+    /// The single words that decided, most telling first, where the learned stage did.
+    pub words: Vec<String>,
     /// What happened, in plain words.
     pub cause: &'static str,
     /// What to change, most useful first.
@@ -44,16 +55,40 @@ pub struct Explanation {
     pub framework: Option<&'static str>,
 }
 
+/// The second likeliest kind.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct SecondGuess {
+    /// The kind.
+    pub kind: FaultKind,
+    /// How likely it is.
+    pub probability: f32,
+}
+
+/// What decided on the kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum DecidedBy {
+    /// The error's type, without its text.
+    Type,
+    /// The rules named it.
+    Rules,
+    /// The learned stage found it likelier than what the rules said.
+    Learned,
+}
+
 impl Explanation {
-    /// Whether any rule matched. If not, the kind is a default and not a finding.
+    /// Whether anything was recognised. If not, the kind is a default and not a finding.
     pub fn recognised(&self) -> bool {
         !self.evidence.is_empty()
     }
 }
 
-/// The kind that recovery may act on: what the words say, not what they are only about.
+/// The kind that recovery may act on: what the words say by the rules, not what they are only
+/// about, and nothing that was learned.
 pub fn kind_of_text(text: &str) -> FaultKind {
-    let found = explain(text);
+    let found = explain_by_rules(text);
     if found.confidence > SUBJECT_ONLY { found.kind } else { FaultKind::NotDeviceRelated }
 }
 
@@ -62,7 +97,10 @@ pub fn explain_kind(kind: FaultKind) -> Explanation {
     Explanation {
         kind,
         confidence: 1.0,
+        second: None,
+        decided_by: DecidedBy::Type,
         evidence: String::new(),
+        words: Vec::new(),
         cause: rules::cause_of(kind),
         advice: rules::advice_for(kind).to_vec(),
         framework: None,
@@ -71,15 +109,53 @@ pub fn explain_kind(kind: FaultKind) -> Explanation {
 
 /// Says what an error message, a traceback or a log means.
 pub fn explain(text: &str) -> Explanation {
-    let text = with_lines(without_colours(tail(text)));
-    if let Some(bare) = without_prefix(&text) {
+    let text = readable(text);
+    let found = rules_on(&text);
+    if found.confidence > learned::RULES_SURE_ABOVE { found } else { with_learned(&text, found) }
+}
+
+/// What the rules alone say.
+pub fn explain_by_rules(text: &str) -> Explanation {
+    rules_on(&readable(text))
+}
+
+/// The part of the text that is read, without colours, with its lines.
+fn readable(text: &str) -> Cow<'_, str> {
+    with_lines(without_colours(tail(text)))
+}
+
+fn rules_on(text: &str) -> Explanation {
+    if let Some(bare) = without_prefix(text) {
         let found = explain_lines(&bare);
         if found.recognised() {
             return found;
         }
     }
     // What all lines begin with may be the message itself, with a number at its end.
-    explain_lines(&text)
+    explain_lines(text)
+}
+
+/// Asks the learned stage about a text that the rules are not sure about.
+fn with_learned(text: &str, mut found: Explanation) -> Explanation {
+    let Some(model) = Model::embedded() else { return found };
+    let Some(decision) = learned::decide(model, text, found.kind, found.confidence) else {
+        return found;
+    };
+    let second = decision.plausible_second();
+    found.confidence = decision.confidence;
+    found.second = second.map(|(kind, probability)| SecondGuess { kind, probability });
+    if decision.kind == found.kind {
+        return found;
+    }
+    let other = decision.second.map_or(found.kind, |(kind, _)| kind);
+    let Some(spoke) = learned::evidence(model, text, decision.kind, other) else { return found };
+    found.kind = decision.kind;
+    found.decided_by = DecidedBy::Learned;
+    found.evidence = evidence(text, spoke.start, spoke.end);
+    found.words = spoke.words;
+    found.cause = rules::cause_of(decision.kind);
+    found.advice = rules::advice_for(decision.kind).to_vec();
+    found
 }
 
 fn explain_lines(text: &str) -> Explanation {
@@ -113,7 +189,10 @@ fn explain_lines(text: &str) -> Explanation {
     Explanation {
         kind: FaultKind::NotDeviceRelated,
         confidence: 0.1,
+        second: None,
+        decided_by: DecidedBy::Rules,
         evidence: String::new(),
+        words: Vec::new(),
         cause: "Nothing in this text is known to be a device fault.",
         advice: rules::advice_for(FaultKind::NotDeviceRelated).to_vec(),
         framework,
@@ -133,7 +212,10 @@ fn finding(
     Explanation {
         kind: rule.kind,
         confidence: confidence(rule.weight).min(most),
+        second: None,
+        decided_by: DecidedBy::Rules,
         evidence: evidence(text, best.start, best.end),
+        words: Vec::new(),
         cause: if rule.cause.is_empty() { rules::cause_of(rule.kind) } else { rule.cause },
         advice,
         framework,

@@ -12,6 +12,10 @@
 //! ```
 
 mod explain;
+pub mod learned;
 mod rules;
 
-pub use explain::{Explanation, MAX_TEXT, explain, explain_kind, kind_of_text};
+pub use explain::{
+    DecidedBy, Explanation, MAX_TEXT, SecondGuess, explain, explain_by_rules, explain_kind,
+    kind_of_text,
+};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde::Deserialize;
 use surefoot_core::fault::FaultKind;
-use surefoot_explain::explain;
+use surefoot_explain::{explain, explain_by_rules};
 
 #[derive(Deserialize)]
 struct Row {
@@ -143,7 +143,7 @@ const ORDINARY: &[&str] = &[
 #[test]
 fn ordinary_errors_with_a_rule_s_words_are_no_device_fault() {
     for text in ORDINARY {
-        let found = explain(text);
+        let found = explain_by_rules(text);
         assert_eq!(found.kind, FaultKind::NotDeviceRelated, "{:?} in {text}", found.evidence);
     }
 }

@@ -1,6 +1,6 @@
 //! Disguises: texts that say one kind's words and mean another's.
 
-use super::*;
+use super::{explain_by_rules as explain, *};
 use surefoot_core::fault::FaultKind::{self, *};
 
 fn kind(text: &str) -> FaultKind {

@@ -1,0 +1,44 @@
+//! The answer of rules and model together.
+
+use surefoot_core::fault::FaultKind;
+
+use super::RULES_SURE_ABOVE;
+use super::calibration::RulesAnswer;
+use super::model::{KINDS, Model};
+
+/// What rules and model say together about a text.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// The likeliest kind.
+    pub kind: FaultKind,
+    /// How likely it is.
+    pub confidence: f32,
+    /// The second likeliest kind with its probability, where the model was asked.
+    pub second: Option<(FaultKind, f32)>,
+}
+
+impl Decision {
+    /// The second kind, where it is likely enough to be named.
+    pub fn plausible_second(&self) -> Option<(FaultKind, f32)> {
+        self.second.filter(|&(_, probability)| self.confidence < 0.9 && probability >= 0.05)
+    }
+}
+
+/// Decides between what the rules found and what the model scores. `None` where the rules are sure
+/// or the model knows nothing of the text: the rules' answer stands.
+pub fn decide(model: &Model, text: &str, rules: FaultKind, confidence: f32) -> Option<Decision> {
+    /// Below this the rules recognised nothing.
+    const RECOGNISED: f32 = 0.2;
+    if confidence > RULES_SURE_ABOVE {
+        return None;
+    }
+    let rules =
+        if confidence < RECOGNISED { RulesAnswer::Unknown } else { RulesAnswer::Hint(rules) };
+    let probabilities = model.calibration.probabilities(&model.scores(text)?, rules);
+    let mut order: [usize; KINDS.len()] = std::array::from_fn(|index| index);
+    order.sort_by(|&a, &b| probabilities[b].total_cmp(&probabilities[a]));
+    let of = |index: usize| (KINDS[index], probabilities[index]);
+    let (kind, confidence) = of(order[0]);
+    Some(Decision { kind, confidence, second: Some(of(order[1])) })
+}

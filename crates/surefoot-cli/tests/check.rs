@@ -205,6 +205,44 @@ fn stdin_is_checked_and_fixed_under_the_name_given() {
 }
 
 #[test]
+fn the_torch_of_a_project_that_runs_on_mps_is_looked_up() {
+    let python = "import torch\n\ndevice = torch.device(\"mps\")\n";
+    let pins = "numpy\ntorch==2.8.0\n";
+    let folder = project(&[("a.py", python), ("requirements.txt", pins)]);
+    surefoot(folder.path())
+        .assert()
+        .code(1)
+        .stdout(predicate::str::contains("--> requirements.txt:2:1"))
+        .stdout(predicate::str::contains("https://github.com/pytorch/pytorch/issues/162730"));
+    surefoot(folder.path()).args(["--ignore", "SF033"]).assert().code(0);
+    surefoot(folder.path()).arg("--fix").assert().code(1);
+    let left = fs::read_to_string(folder.path().join("requirements.txt")).expect("read");
+    assert_eq!(left, pins);
+    // Without MPS the bugs don't matter.
+    let folder = project(&[("a.py", CLEAN), ("requirements.txt", pins)]);
+    surefoot(folder.path()).assert().code(0);
+}
+
+#[test]
+fn hints_alone_exit_0_and_with_strict_1() {
+    let hint = "import torch\n\ndevice = torch.device(\"mps\")\nmodel = torch.nn.Linear(3, 3).to(device)\n\
+        with torch.no_grad():\n    model.eval()\n    for n in range(9):\n        model(torch.randn(n, 3, device=device))\n";
+    let folder = project(&[("a.py", hint)]);
+    surefoot(folder.path()).assert().code(0).stdout(predicate::str::contains("SF032"));
+    surefoot(folder.path()).arg("--strict").assert().code(1);
+}
+
+#[test]
+fn a_file_with_a_coding_cookie_is_checked() {
+    let folder = project(&[]);
+    let text = b"# -*- coding: latin-1 -*-\nimport torch\n# \xe9\nx = torch.zeros(3)\nx.half()\n";
+    fs::write(folder.path().join("a.py"), text).expect("written");
+    surefoot(folder.path()).assert().code(1).stdout(predicate::str::contains("--> a.py:5:1"));
+    surefoot(folder.path()).arg("--fix").assert().code(0);
+    assert!(fs::read(folder.path().join("a.py")).expect("read").contains(&0xe9));
+}
+
+#[test]
 fn notebooks_name_the_cell() {
     let notebook = r#"{"cells": [
         {"cell_type": "markdown", "source": ["title"]},

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ignore::WalkBuilder;
 
+use crate::requirements::is_requirements_file;
 use crate::settings::Settings;
 use crate::source::FileError;
 
@@ -16,6 +17,8 @@ const SKIPPED: [&str; 6] =
 pub struct Found {
     /// Files to check, in order, each once.
     pub files: Vec<PathBuf>,
+    /// Files in the folders that may name the version of torch.
+    pub requirements: Vec<PathBuf>,
     /// Paths that are missing or can't be entered.
     pub errors: Vec<FileError>,
 }
@@ -25,7 +28,9 @@ pub fn discover(paths: &[PathBuf], settings: &Settings) -> Found {
     let mut found = Found::default();
     for path in paths {
         if path.is_file() {
-            found.files.push(path.clone());
+            let named =
+                if is_requirements_file(path) { &mut found.requirements } else { &mut found.files };
+            named.push(path.clone());
         } else if path.is_dir() {
             walk(path, settings, &mut found);
         } else {
@@ -57,6 +62,8 @@ fn walk(path: &Path, settings: &Settings, found: &mut Found) {
                 let path = entry.path();
                 if is_file && is_python(path) && !settings.excludes(path, false) {
                     found.files.push(clean(path));
+                } else if is_file && is_requirements_file(path) && !settings.excludes(path, false) {
+                    found.requirements.push(clean(path));
                 }
             }
             Err(error) => found.errors.push(FileError {
@@ -87,8 +94,17 @@ mod tests {
     fn ignored_and_foreign_files_are_left_out() {
         let folder = tempfile::tempdir().expect("a folder");
         let root = folder.path();
-        for name in ["a.py", "b.ipynb", "c.txt", "skip.py", "venv/x.py", ".hidden/y.py", "sub/d.py"]
-        {
+        for name in [
+            "a.py",
+            "b.ipynb",
+            "c.txt",
+            "skip.py",
+            "venv/x.py",
+            ".hidden/y.py",
+            "sub/d.py",
+            "requirements.txt",
+            "venv/requirements.txt",
+        ] {
             let path = root.join(name);
             fs::create_dir_all(path.parent().expect("a parent")).expect("made");
             fs::write(path, "").expect("written");
@@ -102,6 +118,7 @@ mod tests {
             .map(|file| file.strip_prefix(root).expect("inside").to_owned())
             .collect();
         assert_eq!(names, ["a.py", "b.ipynb", "sub/d.py"].map(PathBuf::from));
+        assert_eq!(found.requirements, [root.join("requirements.txt")]);
         let named = discover(&[root.join("skip.py"), root.join("gone.py")], &settings);
         assert_eq!((named.files.len(), named.errors.len()), (1, 1));
     }

@@ -9,6 +9,7 @@ use ruff_text_size::{TextRange, TextSize};
 use similar::TextDiff;
 
 use crate::check::check;
+use crate::encoding;
 use crate::finding::{Edit, Finding};
 use crate::notebook::{self, Cell};
 use crate::rules::Rule;
@@ -69,7 +70,7 @@ fn compatible(findings: &[Finding]) -> (Vec<Edit>, usize) {
 fn apply(source: &Source, edits: &[Edit]) -> Source {
     let Some(cells) = &source.cells else {
         let whole = TextRange::up_to(size(source.text.len()));
-        return Source::new(source.path.clone(), rewritten(&source.text, whole, edits), None);
+        return source.with_text(rewritten(&source.text, whole, edits), None);
     };
     let mut text = String::with_capacity(source.text.len());
     let mut moved = Vec::with_capacity(cells.len());
@@ -79,7 +80,7 @@ fn apply(source: &Source, edits: &[Edit]) -> Source {
         moved.push(Cell { number: cell.number, range: TextRange::new(start, size(text.len())) });
         text.push('\n');
     }
-    Source::new(source.path.clone(), text, Some(moved))
+    source.with_text(text, Some(moved))
 }
 
 fn size(length: usize) -> TextSize {
@@ -119,16 +120,17 @@ pub fn diff(old: &Source, new: &Source) -> String {
         .collect()
 }
 
-/// Writes a fixed source over its file: beside it first, then in its place.
+/// Writes a fixed source over its file, in the encoding that the file has: beside it first, then in
+/// its place.
 pub fn write(old: &Source, fixed: &Fixed) -> std::io::Result<()> {
     let path = Path::new(&fixed.source.path).canonicalize()?;
-    let text = file_text(&fs::read_to_string(&path)?, old, &fixed.source)
-        .ok_or_else(|| std::io::Error::other("the notebook changed while it was being fixed"))?;
+    let bytes = file_bytes(&fs::read(&path)?, old, &fixed.source)
+        .ok_or_else(|| std::io::Error::other("the file changed while it was being fixed"))?;
     let folder = path.parent().unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let beside = folder.join(format!(".{name}.{}.surefoot", std::process::id()));
     let written = fs::File::create(&beside)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .and_then(|mut file| file.write_all(&bytes))
         .and_then(|()| fs::set_permissions(&beside, fs::metadata(&path)?.permissions()))
         .and_then(|()| fs::rename(&beside, &path));
     if written.is_err() {
@@ -138,10 +140,12 @@ pub fn write(old: &Source, fixed: &Fixed) -> std::io::Result<()> {
     written
 }
 
-/// The file's text for a fixed source; `None` if a notebook can't take it.
-fn file_text(file: &str, old: &Source, new: &Source) -> Option<String> {
+/// The file's bytes for a fixed source; `None` if the file is not the one that was read, or a
+/// notebook can't take the cells.
+fn file_bytes(file: &[u8], old: &Source, new: &Source) -> Option<Vec<u8>> {
     let (Some(before), Some(after)) = (&old.cells, &new.cells) else {
-        return Some(new.text.clone());
+        let unchanged = encoding::encode(&old.text, old.encoding).is_some_and(|text| text == file);
+        return unchanged.then(|| encoding::encode(&new.text, new.encoding)).flatten();
     };
     let replaced: Vec<(usize, String)> = before
         .iter()
@@ -149,5 +153,5 @@ fn file_text(file: &str, old: &Source, new: &Source) -> Option<String> {
         .filter(|(a, b)| old.text[a.range] != new.text[b.range])
         .map(|(_, b)| (b.number, new.text[b.range].to_owned()))
         .collect();
-    notebook::write(file, &replaced)
+    notebook::write(std::str::from_utf8(file).ok()?, &replaced).map(String::into_bytes)
 }

@@ -4,12 +4,14 @@
 //! joined into one text), [`syntax`] parses it, `model` walks it once and writes down what it
 //! does with tensors, models, optimizers, loaders and devices, and each of the [`rules`] reads that
 //! and reports [`finding::Finding`]s. [`project`] does it for many files at once, [`fix`] applies the
-//! safe repairs, [`report`] prints, and [`plan`] tells a project's device story.
+//! safe repairs, [`report`] prints, [`plan`] tells a project's device story, and [`requirements`] looks
+//! at the version of torch that it asks for.
 //!
 //! Nothing here runs Python or touches a device.
 
 pub mod check;
 pub mod discover;
+mod encoding;
 pub mod finding;
 pub mod fix;
 mod model;
@@ -18,6 +20,7 @@ mod notebook;
 pub mod plan;
 pub mod project;
 pub mod report;
+pub mod requirements;
 pub mod rules;
 pub mod settings;
 pub mod source;

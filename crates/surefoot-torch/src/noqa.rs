@@ -45,7 +45,7 @@ impl Silenced {
 }
 
 /// Reads a comment: `None` if it is no `noqa`, `Some(None)` for one without codes.
-fn parse(comment: &str) -> Option<Option<Vec<String>>> {
+pub(crate) fn parse(comment: &str) -> Option<Option<Vec<String>>> {
     let lower = comment.to_ascii_lowercase();
     let at = lower.find("noqa")?;
     let before = lower[..at].trim_end();

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use rayon::prelude::*;
 
 use crate::check::check;
+use crate::discover::Found;
 use crate::finding::Finding;
+use crate::model::mentions_mps;
+use crate::requirements;
 use crate::settings::Settings;
 use crate::source::{FileError, Source};
 
@@ -29,6 +32,8 @@ pub struct Report {
     pub files: usize,
     /// Lines of Python in them.
     pub lines: usize,
+    /// Whether one of them can run on MPS.
+    pub uses_mps: bool,
 }
 
 impl Report {
@@ -52,15 +57,35 @@ impl Report {
     }
 }
 
-/// Checks files on all cores.
+/// Checks all that was found: the Python files and, if one of them can run on MPS, the version of
+/// torch that the project asks for.
+pub fn check_found(found: &Found, settings: &Settings) -> Report {
+    let mut report = check_files(&found.files, settings);
+    // Requirements that were asked for without any Python are taken as those of a Mac.
+    if report.uses_mps || found.files.is_empty() {
+        for path in &found.requirements {
+            // A file of another kind than its name says, or none at all, says nothing about torch.
+            let Ok(source) = Source::read(path) else { continue };
+            let findings = requirements::check(&source, &settings.rules_for(path));
+            if !findings.is_empty() {
+                report.checked.push(Checked { source, findings });
+            }
+        }
+    }
+    report
+}
+
+/// Checks Python files on all cores.
 pub fn check_files(files: &[PathBuf], settings: &Settings) -> Report {
     let mut report = Report::default();
     for outcome in map_files(files, |path| {
         let source = Source::read(path)?;
         let findings = check(&source, &settings.rules_for(path))?;
-        Ok(Checked { source, findings })
+        let uses_mps = mentions_mps(&source.text);
+        Ok((Checked { source, findings }, uses_mps))
     }) {
-        report.add(outcome);
+        report.uses_mps |= matches!(outcome, Ok((_, true)));
+        report.add(outcome.map(|(checked, _)| checked));
     }
     report
 }

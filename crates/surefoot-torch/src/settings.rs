@@ -103,6 +103,12 @@ impl Settings {
         Self::resolve(&start, "pyproject.toml", Table::default(), overrides)
     }
 
+    /// All rules, for every file.
+    pub fn defaults(root: &Path) -> Self {
+        let (rules, exclude) = (rules::ALL.to_vec(), Gitignore::empty());
+        Self { root: root.to_owned(), rules, exclude, per_file: Vec::new() }
+    }
+
     fn resolve(
         root: &Path,
         name: &str,

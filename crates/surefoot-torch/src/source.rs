@@ -4,10 +4,12 @@ use std::fs;
 use std::io::Read;
 use std::path::Path;
 
-use ruff_source_file::{LineIndex, OneIndexed};
+use encoding_rs::Encoding;
+use ruff_source_file::{LineIndex, OneIndexed, PositionEncoding, SourceLocation};
 use ruff_text_size::{TextRange, TextSize};
 use serde::Serialize;
 
+use crate::encoding::{self, DecodeError};
 use crate::notebook::{self, Cell};
 
 /// Files larger than this are refused: no one writes them, and each byte costs many more.
@@ -46,6 +48,24 @@ impl std::fmt::Display for Place {
     }
 }
 
+/// What a character of a position counts: bytes, or units of UTF-16 as editors do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Units {
+    /// Bytes of UTF-8.
+    Utf8,
+    /// Units of UTF-16.
+    Utf16,
+}
+
+impl From<Units> for PositionEncoding {
+    fn from(units: Units) -> Self {
+        match units {
+            Units::Utf8 => Self::Utf8,
+            Units::Utf16 => Self::Utf16,
+        }
+    }
+}
+
 /// A file's text and what is needed to name places in it.
 #[derive(Clone, Debug)]
 pub struct Source {
@@ -56,6 +76,8 @@ pub struct Source {
     /// The code cells of a notebook.
     pub(crate) cells: Option<Vec<Cell>>,
     lines: LineIndex,
+    /// The file's encoding where it is not UTF-8.
+    pub(crate) encoding: Option<&'static Encoding>,
 }
 
 impl Source {
@@ -77,26 +99,39 @@ impl Source {
             let limit = LARGEST >> 20;
             return Err(fail(None, format!("larger than {limit} MiB, too large to check")));
         }
-        let text = String::from_utf8(bytes).map_err(|error| {
-            let valid = error.utf8_error().valid_up_to();
-            let before = &error.as_bytes()[..valid];
-            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            let column =
-                valid - before.iter().rposition(|byte| *byte == b'\n').map_or(0, |n| n + 1);
-            let place = Place { cell: None, line, column: column + 1 };
-            fail(Some(place), format!("not UTF-8 at byte {valid}; save the file as UTF-8"))
-        })?;
         if path.ends_with(".ipynb") {
+            let text = String::from_utf8(bytes)
+                .map_err(|error| fail(None, format!("not a notebook: {}", error.utf8_error())))?;
             let (text, cells) = notebook::read(&text).map_err(|message| fail(None, message))?;
-            Ok(Self::new(path, text, Some(cells)))
-        } else {
-            Ok(Self::new(path, text, None))
+            return Ok(Self::new(path, text, Some(cells)));
         }
+        let (text, encoding) = encoding::decode(&bytes).map_err(|error| {
+            let place = match error {
+                DecodeError::NotUtf8 { valid } => Some(place_of_byte(&bytes, valid)),
+                _ => None,
+            };
+            fail(place, error.to_string())
+        })?;
+        Ok(Self { encoding, ..Self::new(path, text, None) })
+    }
+
+    /// Takes the text of a Python file of this name, decoded already.
+    pub fn from_text(path: String, text: String) -> Result<Self, FileError> {
+        if text.len() as u64 > LARGEST {
+            let message = format!("larger than {} MiB, too large to check", LARGEST >> 20);
+            return Err(FileError { path, place: None, message });
+        }
+        Ok(Self::new(path, text, None))
     }
 
     pub(crate) fn new(path: String, text: String, cells: Option<Vec<Cell>>) -> Self {
         let lines = LineIndex::from_source_text(&text);
-        Self { path, text, cells, lines }
+        Self { path, text, cells, lines, encoding: None }
+    }
+
+    /// The same file with another text.
+    pub(crate) fn with_text(&self, text: String, cells: Option<Vec<Cell>>) -> Self {
+        Self { encoding: self.encoding, ..Self::new(self.path.clone(), text, cells) }
     }
 
     /// Whether it is a notebook.
@@ -128,6 +163,29 @@ impl Source {
         Place { cell: Some(cell.number), line: line + 1 - first, column }
     }
 
+    /// The line and the character of a byte of the text, both counted from 0.
+    pub fn position(&self, offset: usize, units: Units) -> (usize, usize) {
+        let offset = self.clamp(TextSize::try_from(offset).unwrap_or(TextSize::from(u32::MAX)));
+        let at = self.lines.source_location(offset, &self.text, units.into());
+        (at.line.to_zero_indexed(), at.character_offset.to_zero_indexed())
+    }
+
+    /// The byte of the text at a line and a character, both counted from 0; beyond the end of a line,
+    /// or of the text, its end.
+    pub fn offset(&self, line: usize, character: usize, units: Units) -> usize {
+        if line >= self.lines.line_count() {
+            return self.text.len();
+        }
+        let line = OneIndexed::from_zero_indexed(line);
+        // A line longer than the text has no such character.
+        let character_offset = OneIndexed::from_zero_indexed(character.min(self.text.len()));
+        let at =
+            self.lines.offset(SourceLocation { line, character_offset }, &self.text, units.into());
+        let range = self.lines.line_range(line, &self.text);
+        let ending = self.text[range].trim_end_matches(['\r', '\n']).len();
+        usize::from(self.clamp(at)).min(usize::from(range.start()) + ending)
+    }
+
     /// The text of the line that an offset is on, and where that line starts.
     pub(crate) fn line_at(&self, offset: TextSize) -> (&str, TextSize) {
         let line = OneIndexed::from_zero_indexed(self.row(offset));
@@ -138,5 +196,34 @@ impl Source {
     /// Lines of Python.
     pub fn line_count(&self) -> usize {
         self.lines.line_count()
+    }
+}
+
+/// The place of a byte, for bytes that are no text: the column is counted in bytes.
+fn place_of_byte(bytes: &[u8], at: usize) -> Place {
+    let before = &bytes[..at];
+    let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+    let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |n| n + 1);
+    Place { cell: None, line, column: at - start + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_count_units_and_stay_in_their_line() {
+        let source =
+            Source::from_text("t.py".to_owned(), "é = '𝄞'\r\nx\n".to_owned()).expect("small");
+        let quote = source.text.rfind('\'').expect("a quote");
+        assert_eq!(source.position(quote, Units::Utf16), (0, 7));
+        assert_eq!(source.position(quote, Units::Utf8), (0, 10));
+        assert_eq!(source.offset(0, 7, Units::Utf16), quote);
+        assert_eq!(source.offset(0, 10, Units::Utf8), quote);
+        // Beyond the end of the line, of the text, and inside a character.
+        assert_eq!(source.offset(0, 99, Units::Utf16), quote + 1);
+        assert_eq!(source.offset(9, 0, Units::Utf16), source.text.len());
+        assert_eq!(source.offset(1, usize::MAX, Units::Utf8), source.text.len() - 1);
+        assert_eq!(source.offset(0, 1, Units::Utf8), 0);
     }
 }

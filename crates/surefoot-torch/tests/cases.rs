@@ -1,13 +1,15 @@
 //! Every rule against code that has the trouble and idiomatic code that doesn't.
 //!
 //! `cases/SF001/bad_*.py` marks each line with a finding by `# expect: SF001`; the rule must report
-//! exactly those lines. `cases/SF001/good_*.py` must be clean under every rule.
+//! exactly those lines. `cases/SF001/good_*.py` must be clean under every rule. A case that is a folder
+//! holds one file of requirements.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use surefoot_torch::check::check;
+use surefoot_torch::requirements;
 use surefoot_torch::rules::{self, Rule};
 use surefoot_torch::source::Source;
 
@@ -19,8 +21,22 @@ fn cases(code: &str) -> Vec<PathBuf> {
     files
 }
 
+/// Reads a case: a Python file, or the file of requirements in a folder.
+fn read(path: &Path) -> Source {
+    if path.is_file() {
+        return Source::read(path).expect("a case");
+    }
+    let mut inside = fs::read_dir(path).expect("a folder");
+    let file = inside.next().expect("a file").expect("a file").path();
+    assert!(requirements::is_requirements_file(&file), "{}", file.display());
+    Source::read(&file).expect("a case")
+}
+
 fn lines(source: &Source, rules: &[&'static Rule]) -> BTreeSet<(usize, String)> {
-    let findings = check(source, rules).expect("a case parses");
+    let findings = match source.path.ends_with(".py") {
+        true => check(source, rules).expect("a case parses"),
+        false => requirements::check(source, rules),
+    };
     findings
         .iter()
         .map(|finding| (source.place(finding.range.start()).line, finding.code.to_owned()))
@@ -42,7 +58,7 @@ fn bad_cases_are_found_on_the_marked_lines_and_nowhere_else() {
             if !name.starts_with("bad_") {
                 continue;
             }
-            let source = Source::read(&path).expect("a case");
+            let source = read(&path);
             let want = expected(&source, rule.code);
             assert!(!want.is_empty(), "{}/{name} expects nothing", rule.code);
             let got = lines(&source, &[rule]);
@@ -63,7 +79,7 @@ fn good_cases_are_clean_under_every_rule() {
             if !name.starts_with("good_") {
                 continue;
             }
-            let source = Source::read(&path).expect("a case");
+            let source = read(&path);
             let got = lines(&source, &rules::ALL);
             if !got.is_empty() {
                 failures.push(format!("{}/{name}: {got:?}", rule.code));

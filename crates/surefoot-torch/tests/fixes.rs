@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use surefoot_torch::check::check;
-use surefoot_torch::fix::{diff, fix};
+use surefoot_torch::fix::{diff, fix, write};
 use surefoot_torch::rules;
 use surefoot_torch::source::Source;
 
@@ -44,6 +44,18 @@ fn each_fix_writes_what_its_page_promises() {
             "import torch\nm.load_state_dict(torch.load(p, map_location=\"cpu\", weights_only=True))\n",
         ),
         (
+            "import torch\ns = torch.load(p)\nm.load_state_dict(s)\ndel s\n",
+            "import torch\ns = torch.load(p, map_location=\"cpu\", weights_only=True)\nm.load_state_dict(s)\ndel s\n",
+        ),
+        (
+            "import torch\nc = torch.load(p, weights_only=False)\nm.load_state_dict(c[\"model\"])\ne = c[\"epoch\"]\n",
+            "import torch\nc = torch.load(p, weights_only=False, map_location=\"cpu\")\nm.load_state_dict(c[\"model\"])\ne = c[\"epoch\"]\n",
+        ),
+        (
+            "import torch\nm = torch.load(p, weights_only=False).to(d)\n",
+            "import torch\nm = torch.load(p, weights_only=False, map_location=\"cpu\").to(d)\n",
+        ),
+        (
             "import torch\ndef f(m, d, o, c):\n    t = 0\n    for x in d:\n        o.zero_grad()\n        loss = c(m(x))\n        loss.backward()\n        o.step()\n        t += loss\n",
             "import torch\ndef f(m, d, o, c):\n    t = 0\n    for x in d:\n        o.zero_grad()\n        loss = c(m(x))\n        loss.backward()\n        o.step()\n        t += loss.detach()\n",
         ),
@@ -68,7 +80,11 @@ fn fixing_every_case_twice_is_fixing_it_once() {
     let mut count = 0;
     for folder in fs::read_dir(cases).expect("cases") {
         for file in fs::read_dir(folder.expect("a folder").path()).expect("files") {
-            let before = Source::read(&file.expect("a file").path()).expect("a case");
+            let path = file.expect("a file").path();
+            if path.is_dir() {
+                continue; // requirements
+            }
+            let before = Source::read(&path).expect("a case");
             let Some(after) = fix(&before, &rules::ALL) else { continue };
             count += 1;
             let left = check(&after.source, &rules::ALL).expect("it still parses");
@@ -103,4 +119,42 @@ fn notebooks_are_fixed_cell_by_cell() {
     let after = fix(&before, &rules::ALL).expect("something to fix");
     assert!(diff(&before, &after.source).contains("n.ipynb (cell 3)"));
     assert!(after.source.text.contains("!ls\nx = x.half()"));
+}
+
+#[test]
+fn what_is_loaded_and_used_otherwise_is_left_alone() {
+    for text in [
+        "import torch\nx = torch.load(p)\ny = x + 1\n",
+        "import torch\ndef f(p):\n    return torch.load(p)\n",
+        "import torch\nc = torch.load(p, weights_only=False)\nm.load_state_dict(c[\"m\"])\nbest = c[\"best\"]\n",
+        // A checkpoint may hold more than weights, which `weights_only` would refuse.
+        "import torch\nc = torch.load(p, map_location=\"cpu\")\nm.load_state_dict(c[\"model\"])\n",
+        "import torch\nfor p in ps:\n    print(s)\n    s = torch.load(p)\n    m.load_state_dict(s)\n",
+    ] {
+        assert!(fix(&source(text), &rules::ALL).is_none(), "{text}");
+    }
+}
+
+#[test]
+fn a_file_in_another_encoding_is_fixed_in_that_encoding() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("t.py");
+    let before =
+        b"# -*- coding: latin-1 -*-\nimport torch\n# caf\xe9\nx = torch.zeros(3)\nx.half()\n";
+    fs::write(&path, before).expect("written");
+    let read = Source::read(&path).expect("decoded");
+    assert!(read.text.contains("café"));
+    let now = fix(&read, &rules::ALL).expect("something to fix");
+    write(&read, &now).expect("written");
+    let after = fs::read(&path).expect("read");
+    assert_eq!(
+        after,
+        before
+            .to_vec()
+            .strip_suffix(b"x.half()\n")
+            .map(|head| [head, b"x = x.half()\n"].concat())
+            .expect("a suffix")
+    );
+    // The file has changed since: nothing is written over it.
+    assert!(write(&read, &now).is_err());
 }

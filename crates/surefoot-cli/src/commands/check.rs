@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use surefoot_torch::discover::{Found, discover};
 use surefoot_torch::finding::Severity;
-use surefoot_torch::project::{Checked, Report, check_files};
+use surefoot_torch::project::{Checked, Report, check_found};
 use surefoot_torch::report::{self, count};
 use surefoot_torch::settings::{Overrides, Settings};
 use surefoot_torch::source::{LARGEST, Source};
@@ -97,13 +97,13 @@ impl Check {
             return self.stdin(&settings, global, terminal);
         }
         let found = discover(&self.paths, &settings);
-        if found.files.is_empty() && found.errors.is_empty() {
+        if found.files.is_empty() && found.requirements.is_empty() && found.errors.is_empty() {
             terminal.note("note: no Python files or notebooks were found");
         }
         if self.diff || self.fix {
             return self.apply_fixes(found, &settings, global, terminal);
         }
-        let mut report = check_files(&found.files, &settings);
+        let mut report = check_found(&found, &settings);
         report.errors.splice(0..0, found.errors);
         if self.plan {
             terminal.result(&plan::plan(&found.files, &report))?;
@@ -164,7 +164,7 @@ impl Check {
         global: &Global,
         terminal: &Terminal,
     ) -> Result<Exit, Failure> {
-        let mut report = check_files(&found.files, settings);
+        let mut report = check_found(&found, settings);
         let mut changes = String::new();
         let mut mended = 0;
         for checked in &mut report.checked {

@@ -33,9 +33,10 @@ pub(crate) enum ContextKind<'a> {
     Module,
     Function(usize),
     Class,
-    /// A `for` or `while`; `loader` when it goes over batches.
+    /// A `for` or `while`; `loader` when it goes over batches, `target` what a `for` assigns.
     Loop {
         loader: bool,
+        target: Option<&'a Expr>,
     },
     /// Any branch of an `if`, a conditional expression or a short circuit.
     Branch(&'a Expr),

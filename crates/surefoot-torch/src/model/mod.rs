@@ -24,7 +24,7 @@ mod roles;
 pub(crate) mod value;
 mod walk;
 
-use ruff_python_ast::{Expr, ModModule, StmtFunctionDef};
+use ruff_python_ast::{Expr, ModModule, Stmt, StmtFunctionDef};
 use ruff_text_size::TextRange;
 use rustc_hash::FxHashSet;
 
@@ -70,7 +70,7 @@ impl Mentions {
         let has =
             |needle: &str| memchr::memmem::find(source.as_bytes(), needle.as_bytes()).is_some();
         Self {
-            mps: has("\"mps\"") || has("'mps'") || has("backends.mps") || has("torch.mps"),
+            mps: mentions_mps(source),
             default_device: has("set_default_device") || has("set_default_tensor_type"),
             framework: has("accelerate") && has("Accelerator(")
                 || has("lightning")
@@ -84,10 +84,19 @@ impl Mentions {
     }
 }
 
+/// Whether a file names MPS as a device.
+pub(crate) fn mentions_mps(source: &str) -> bool {
+    ["\"mps\"", "'mps'", "backends.mps", "torch.mps"]
+        .iter()
+        .any(|word| memchr::memmem::find(source.as_bytes(), word.as_bytes()).is_some())
+}
+
 /// Everything the rules may ask about one file.
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) source: &'a str,
+    /// The statements of the file.
+    pub(crate) module: &'a [Stmt],
     pub(crate) contexts: Vec<Context<'a>>,
     pub(crate) objects: Vec<Object<'a>>,
     pub(crate) functions: Vec<Function<'a>>,
@@ -108,6 +117,6 @@ pub(crate) struct Facts<'a> {
 impl<'a> Facts<'a> {
     /// Walks a parsed module.
     pub(crate) fn gather(source: &'a str, module: &'a ModModule) -> Self {
-        walk::Walker::new(source, Mentions::of(source)).run(module)
+        walk::Walker::new(source, &module.body, Mentions::of(source)).run(module)
     }
 }

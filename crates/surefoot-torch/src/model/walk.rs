@@ -42,9 +42,10 @@ pub(super) struct Walker<'a> {
 }
 
 impl<'a> Walker<'a> {
-    pub(super) fn new(source: &'a str, mentions: Mentions) -> Self {
+    pub(super) fn new(source: &'a str, module: &'a [Stmt], mentions: Mentions) -> Self {
         let facts = Facts {
             source,
+            module,
             contexts: Vec::new(),
             objects: Vec::new(),
             functions: Vec::new(),
@@ -246,7 +247,8 @@ impl<'a> Walker<'a> {
             Stmt::While(stmt) => {
                 self.eval(&stmt.test);
                 let before = self.fork();
-                self.within(ContextKind::Loop { loader: false }, stmt.range, |walker| {
+                let kind = ContextKind::Loop { loader: false, target: None };
+                self.within(kind, stmt.range, |walker| {
                     walker.body(&stmt.body);
                 });
                 self.join_with(before);
@@ -363,7 +365,8 @@ impl<'a> Walker<'a> {
             || matches!(&element, Value::Sequence(parts) if parts.iter().any(|part| matches!(part, Value::Batch(_))))
             || text.contains("loader");
         let before = self.fork();
-        self.within(ContextKind::Loop { loader }, stmt.range, |walker| {
+        let kind = ContextKind::Loop { loader, target: Some(&stmt.target) };
+        self.within(kind, stmt.range, |walker| {
             walker.assign(&stmt.target, &stmt.iter, element);
             walker.body(&stmt.body);
         });

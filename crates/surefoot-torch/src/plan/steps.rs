@@ -9,15 +9,18 @@ use crate::source::Source;
 
 /// The stages, in order, with the rules that belong to each.
 const STAGES: [(&str, &[&str]); 7] = [
-    ("Choose the device once", &["SF005", "SF006", "SF026"]),
+    ("Choose the device once", &["SF005", "SF006", "SF026", "SF033"]),
     (
         "Put everything where it belongs",
         &["SF001", "SF002", "SF003", "SF004", "SF010", "SF024", "SF025"],
     ),
     ("Feed it", &["SF007", "SF008", "SF009"]),
-    ("Choose the precision by device", &["SF017", "SF018", "SF019", "SF020"]),
+    ("Choose the precision by device", &["SF017", "SF018", "SF019", "SF020", "SF031"]),
     ("Make the training and evaluation loops right", &["SF011", "SF012", "SF015", "SF016"]),
-    ("Keep memory in hand", &["SF013", "SF014", "SF021", "SF022", "SF023", "SF028"]),
+    (
+        "Keep memory and threads in hand",
+        &["SF013", "SF014", "SF021", "SF022", "SF023", "SF028", "SF030", "SF032"],
+    ),
     ("Make it fast", &["SF027", "SF029"]),
 ];
 

@@ -27,7 +27,7 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
                 continue;
             }
             let Some(around) = facts.loop_around(event.context) else { continue };
-            let over_data = matches!(around.kind, ContextKind::Loop { loader: true });
+            let over_data = matches!(around.kind, ContextKind::Loop { loader: true, .. });
             let works = || {
                 facts.events_in(function, around.range).any(|other| {
                     is_step(facts, other)

@@ -82,8 +82,9 @@ fn gradients(facts: &Facts<'_>, findings: &mut Findings) {
                 continue;
             }
             let around = facts.loop_around(event.context);
-            let over_data = around
-                .is_some_and(|around| matches!(around.kind, ContextKind::Loop { loader: true }));
+            let over_data = around.is_some_and(|around| {
+                matches!(around.kind, ContextKind::Loop { loader: true, .. })
+            });
             // A script that evaluates once is as good as a loop; a function may serve anything.
             let script = function.node.is_none();
             let evaluation =
@@ -119,9 +120,9 @@ fn mode(facts: &Facts<'_>, findings: &mut Findings) {
             if !facts.calls_model(call) || !facts.gradients_off(event.context) {
                 continue;
             }
-            let over_data = facts
-                .loop_around(event.context)
-                .is_some_and(|around| matches!(around.kind, ContextKind::Loop { loader: true }));
+            let over_data = facts.loop_around(event.context).is_some_and(|around| {
+                matches!(around.kind, ContextKind::Loop { loader: true, .. })
+            });
             let evaluation = over_data || evaluates_by_name(function.name);
             let unseen = !facts.mentions.eval_call;
             if evaluation && (trained || unseen) && mode_matters(facts, call) {

@@ -215,7 +215,7 @@ fn outputs(facts: &Facts<'_>, findings: &mut Findings) {
                 continue;
             }
             let Some(around) = facts.loop_around(event.context) else { continue };
-            if !matches!(around.kind, ContextKind::Loop { loader: true })
+            if !matches!(around.kind, ContextKind::Loop { loader: true, .. })
                 || facts.gradients_off(event.context)
                 || facts.called_without_gradients.contains(&index)
             {

@@ -2,6 +2,7 @@
 //! it finds, why that matters, what to write instead and when to ignore it.
 
 mod autocast_device;
+mod device_map_on_mps;
 mod dropped_move;
 mod empty_cache;
 mod evaluation;
@@ -18,9 +19,11 @@ mod mps_dtypes;
 mod optimizer_order;
 mod out_of_memory;
 mod temporaries;
+mod threads_on_mps;
 mod timing;
 mod torch_load;
 mod uninitialised;
+mod varying_shapes;
 mod zero_grad;
 
 use ruff_text_size::TextRange;
@@ -43,7 +46,7 @@ pub struct Rule {
     pub fixable: bool,
     /// The page in Markdown.
     pub page: &'static str,
-    check: fn(&Facts<'_>, &mut Findings),
+    pub(crate) check: fn(&Facts<'_>, &mut Findings),
 }
 
 impl Rule {
@@ -84,7 +87,7 @@ fn fix(title: &str, range: TextRange, text: impl Into<String>) -> Option<Fix> {
 }
 
 /// All rules, by code.
-pub static ALL: [&Rule; 29] = [
+pub static ALL: [&Rule; 33] = [
     &uninitialised::RULE,
     &input_device::RULE,
     &mixed_devices::RULE,
@@ -114,6 +117,10 @@ pub static ALL: [&Rule; 29] = [
     &timing::RULE,
     &temporaries::RULE,
     &host_sync::RULE,
+    &threads_on_mps::RULE,
+    &device_map_on_mps::RULE,
+    &varying_shapes::RULE,
+    &crate::requirements::RULE,
 ];
 
 /// The rule of this code, in whatever case.

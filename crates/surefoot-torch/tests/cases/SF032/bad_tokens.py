@@ -1,0 +1,14 @@
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+device = torch.device("mps")
+tokenizer = AutoTokenizer.from_pretrained("gpt2")
+model = AutoModelForCausalLM.from_pretrained("gpt2", dtype="auto").to(device)
+
+
+@torch.no_grad()
+def answer(texts):
+    model.eval()
+    for text in texts:
+        inputs = tokenizer(text, return_tensors="pt", padding=True).to(device)
+        yield model(**inputs)  # expect: SF032

@@ -60,6 +60,7 @@ pub(crate) enum Command {
     Generate(commands::generate::Generate),
     Identify(Box<commands::identify::Identify>),
     Journal(commands::journal::Journal),
+    Lsp(commands::lsp::Lsp),
     Plan(commands::plan::Plan),
     Predict(commands::predict::Predict),
     Run(commands::run::Run),

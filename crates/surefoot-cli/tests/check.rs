@@ -224,15 +224,6 @@ fn the_torch_of_a_project_that_runs_on_mps_is_looked_up() {
 }
 
 #[test]
-fn hints_alone_exit_0_and_with_strict_1() {
-    let hint = "import torch\n\ndevice = torch.device(\"mps\")\nmodel = torch.nn.Linear(3, 3).to(device)\n\
-        with torch.no_grad():\n    model.eval()\n    for n in range(9):\n        model(torch.randn(n, 3, device=device))\n";
-    let folder = project(&[("a.py", hint)]);
-    surefoot(folder.path()).assert().code(0).stdout(predicate::str::contains("SF032"));
-    surefoot(folder.path()).arg("--strict").assert().code(1);
-}
-
-#[test]
 fn a_file_with_a_coding_cookie_is_checked() {
     let folder = project(&[]);
     let text = b"# -*- coding: latin-1 -*-\nimport torch\n# \xe9\nx = torch.zeros(3)\nx.half()\n";

@@ -13,6 +13,7 @@ pub(crate) mod forward;
 pub(crate) mod generate;
 pub(crate) mod identify;
 pub(crate) mod journal;
+pub(crate) mod lsp;
 pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod run;
@@ -39,6 +40,7 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Generate(command) => command.run(global, terminal),
         Command::Identify(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
+        Command::Lsp(command) => command.run(),
         Command::Plan(command) => command.run(global, terminal),
         Command::Predict(command) => command.run(global, terminal),
         Command::Run(command) => command.run(global, terminal),

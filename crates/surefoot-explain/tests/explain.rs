@@ -184,7 +184,7 @@ proptest! {
         noise in "[a-z]{3,9}( [a-z]{3,9}){0,6}",
     ) {
         let text = format!("{} {noise}", words.join(", "));
-        let found = explain(&text);
+        let found = explain_by_rules(&text);
         prop_assert_eq!(found.kind, FaultKind::NotDeviceRelated, "{:?} in {}", found.evidence, text);
     }
 }

@@ -68,6 +68,13 @@ fn recovery_does_not_act_on_what_was_learned() {
 }
 
 #[test]
+fn one_or_two_words_are_not_guessed_at() {
+    for text in ["gnu", "kernel", "cuda half", "shape: lost"] {
+        assert_eq!(explain(text), explain_by_rules(text), "{text}");
+    }
+}
+
+#[test]
 fn rules_that_are_sure_are_not_overruled() -> Result<(), Box<dyn Error>> {
     for message in data::messages("errors.jsonl")? {
         let rules = explain_by_rules(&message.message);

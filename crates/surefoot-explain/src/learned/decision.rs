@@ -26,11 +26,14 @@ impl Decision {
 }
 
 /// Decides between what the rules found and what the model scores. `None` where the rules are sure
-/// or the model knows nothing of the text: the rules' answer stands.
+/// or the text is too short to say anything: the rules' answer stands.
 pub fn decide(model: &Model, text: &str, rules: FaultKind, confidence: f32) -> Option<Decision> {
     /// Below this the rules recognised nothing.
     const RECOGNISED: f32 = 0.2;
-    if confidence > RULES_SURE_ABOVE {
+    /// One or two words can be anything.
+    const FEWEST_WORDS: usize = 3;
+    let words = text.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    if confidence > RULES_SURE_ABOVE || words.take(FEWEST_WORDS).count() < FEWEST_WORDS {
         return None;
     }
     let rules =

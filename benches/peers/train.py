@@ -79,7 +79,7 @@ class Gpt(nn.Module):
         super().__init__()
         self.tokens, self.places = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
         self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary)
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, ids):
         x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))

@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import os
 import time
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -54,7 +55,12 @@ class Peers:
         again = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         self._store = dist.PrefixStore(f"surefoot/{again}/{Peers._made}", dist.distributed_c10d._get_default_store())
         limit = datetime.timedelta(seconds=timeout)
-        self._group = dist.ProcessGroupGloo(self._store, self._rank, self._size, limit)
+        groups = [dist.ProcessGroupGloo(self._store, self._rank, self._size, limit)]
+        # A group's threads end with its last reference, and they must have ended before the interpreter does: one that
+        # asks for the interpreter's lock later aborts the process, though all the work is done. So the list is emptied
+        # at exit, or when `self` goes.
+        weakref.finalize(self, groups.clear)
+        self._groups = groups
         self._failed = False
         self._flat: dict[Any, torch.Tensor] = {}
         self._zeros: dict[torch.nn.Parameter, torch.Tensor] = {}
@@ -109,14 +115,14 @@ class Peers:
         mine = torch.zeros(longest, dtype=torch.uint8)
         mine[: len(text)] = torch.tensor(list(text), dtype=torch.uint8)
         every = [torch.zeros_like(mine) for _ in range(self._size)]
-        self._group.allgather([every], [mine]).wait()
+        self._groups[0].allgather([every], [mine]).wait()
         return [bytes(other.tolist()).rstrip(b"\0").decode(errors="replace") for other in every], bool(any_missing)
 
     def _most(self, numbers: torch.Tensor) -> None:
         """Replaces each number by the largest that a rank has."""
         options = dist.AllreduceOptions()
         options.reduceOp = dist.ReduceOp.MAX
-        self._group.allreduce([numbers], options).wait()
+        self._groups[0].allreduce([numbers], options).wait()
 
     def _fill(self, parameters: list[torch.nn.Parameter]) -> None:
         """Gives a zero gradient to parameters that have one on another rank; those without any keep none."""

@@ -55,6 +55,7 @@ pub(crate) enum Command {
     Doctor(commands::doctor::Doctor),
     Embed(commands::embed::Embed),
     Explain(commands::explain::Explain),
+    Export(commands::export::Export),
     Fingerprint(Box<commands::fingerprint::FingerprintCommand>),
     Forward(commands::forward::Forward),
     Generate(commands::generate::Generate),

@@ -83,7 +83,16 @@ pub(crate) fn drills_that_never_struck() -> Vec<String> {
     idle
 }
 
-fn parse_drill(text: &str) -> Result<Drill, DrillError> {
+/// One drill of several, which is remembered until the command has ended.
+pub(crate) fn injected(drills: &[Drill]) -> Drill {
+    let drill = drills.iter().cloned().fold(Drill::default(), Drill::and);
+    if !drill.is_empty() {
+        INJECTED.lock().unwrap_or_else(PoisonError::into_inner).push(drill.clone());
+    }
+    drill
+}
+
+pub(crate) fn parse_drill(text: &str) -> Result<Drill, DrillError> {
     text.parse()
 }
 
@@ -98,11 +107,8 @@ enum OnFault {
 impl FootingArgs {
     /// A builder with these options.
     pub(crate) fn footing(&self, journal: Journal) -> Result<FootingBuilder, Failure> {
-        let drill = self.drill.iter().cloned().fold(Drill::default(), Drill::and);
+        let drill = injected(&self.drill);
         self.name_devices_of_other_builds();
-        if !drill.is_empty() {
-            INJECTED.lock().unwrap_or_else(PoisonError::into_inner).push(drill.clone());
-        }
         let builder = Footing::builder()
             .devices(self.device.clone())
             .precision(self.precision)

@@ -7,6 +7,7 @@ mod exit;
 mod fingerprinting;
 mod footing_args;
 mod interpreter;
+mod model_folder;
 mod model_progress;
 mod model_run;
 mod output;

@@ -13,6 +13,7 @@ use surefoot_models::{ModelError, Opened};
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
+use crate::model_folder::ModelFolder;
 use crate::model_progress::ProgressObserver;
 use crate::terminal::Terminal;
 
@@ -38,6 +39,8 @@ pub(crate) struct ModelRun<'a> {
     progress: Arc<ProgressObserver>,
     journal: Journal,
     terminal: &'a Terminal,
+    /// Dropped after the runner, which reads from it.
+    folder: ModelFolder,
 }
 
 /// Under `ulimit -v`, starts this very command line anew with an allocator that doesn't reserve
@@ -64,25 +67,31 @@ pub(crate) fn precision(asked: Precision) -> Precision {
 }
 
 impl<'a> ModelRun<'a> {
-    /// Opens the model in `folder`. Comes before anything is read from stdin: under `ulimit -v` the
+    /// Opens the model that was named: a folder, or a checkpoint of a GPT. Comes before anything is read from stdin: under `ulimit -v` the
     /// program starts itself anew here.
     pub(crate) fn open(
         args: &FootingArgs,
         global: &Global,
         terminal: &'a Terminal,
-        folder: &Path,
+        named: &Path,
     ) -> Result<Self, Failure> {
         with_one_arena()?;
+        let folder = ModelFolder::of(named)?;
         // A folder that is no model is told before a device is looked for.
-        Opened::new(folder)?;
+        Opened::new(folder.path())?;
         let journal = global.open_journal()?;
         let footing =
             args.footing(journal.clone())?.precision(precision(args.precision)).build()?;
         let progress = Arc::new(ProgressObserver::new(global.quiet));
-        let runner = Runner::open(Arc::new(footing), folder)?
+        let runner = Runner::open(Arc::new(footing), folder.path())?
             .confirm_blocks(args.has_drill())
             .observer(Arc::clone(&progress) as _);
-        Ok(Self { runner, progress, journal, terminal })
+        Ok(Self { runner, progress, journal, terminal, folder })
+    }
+
+    /// The folder that the model was opened in.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Shows no bar: the terminal is needed for the result as it comes.

@@ -195,10 +195,7 @@ pub fn parameters(model: &ModelConfig, form: Form) -> u128 {
                 + linear(width, 4 * width)
                 + linear(4 * width, width)
                 + 4 * width;
-            (outputs + length) * width
-                + *layers as u128 * block
-                + 2 * width
-                + linear(width, outputs)
+            (outputs + length) * width + *layers as u128 * block + 2 * width + width * outputs
         }
     }
 }

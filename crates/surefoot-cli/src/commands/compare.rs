@@ -22,6 +22,7 @@ use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::fingerprinting::{ChallengeArgs, SignArgs, Verification, exit_of};
 use crate::footing_args::FootingArgs;
+use crate::model_folder::ModelFolder;
 use crate::terminal::{Table, Terminal};
 
 /// The environment variable with an endpoint's key.
@@ -107,8 +108,11 @@ impl Compare {
                 crate::output::spare(option, file, &sides)?;
             }
         }
-        let (reference, candidate) =
-            (Subject::open(&self.reference)?, Subject::open(&self.candidate)?);
+        let folders = sides.map(ModelFolder::of);
+        let [reference_folder, candidate_folder] = folders;
+        let (reference_folder, candidate_folder) = (reference_folder?, candidate_folder?);
+        let reference = Subject::open(&reference_folder.path().to_string_lossy())?;
+        let candidate = Subject::open(&candidate_folder.path().to_string_lossy())?;
         let key = self.sign.key(terminal)?;
         let options = CompareOptions {
             rule,

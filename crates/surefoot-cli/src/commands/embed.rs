@@ -27,7 +27,8 @@ Examples:
   printf 'one\\ntwo\\n' | surefoot embed models/minilm --json
   surefoot embed models/minilm texts.txt --pooling cls --out vectors.safetensors")]
 pub(crate) struct Embed {
-    /// The model folder: config.json, tokenizer.json and safetensors weights
+    /// The model folder (config.json, tokenizer.json and safetensors weights), or a checkpoint of a
+    /// text model that `surefoot train` wrote
     model: PathBuf,
     /// The file with one text a line, or - for stdin
     #[arg(default_value = "-")]
@@ -79,13 +80,13 @@ impl Embed {
         }
         let run = ModelRun::open(&self.footing, global, terminal, &self.model)?;
         let blueprint = run.runner.blueprint();
-        let recipe = Recipe::read(&self.model)?;
+        let recipe = Recipe::read(run.folder())?;
         let pooling = match self.pooling {
             Some(PoolingArg::Mean) => Pooling::Mean,
             Some(PoolingArg::Cls) => Pooling::Cls,
             None => recipe.pooling,
         };
-        let mut texts = Texts::open(&self.model, blueprint.vocab)?;
+        let mut texts = Texts::open(run.folder(), blueprint.vocab)?;
         let positions = blueprint.max_positions;
         let max_tokens = recipe.max_tokens.map_or(positions, |most| most.min(positions));
         texts.truncate(max_tokens)?;

@@ -13,6 +13,7 @@ use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::fingerprinting::{ChallengeArgs, SignArgs, Verification};
 use crate::footing_args::FootingArgs;
+use crate::model_folder::ModelFolder;
 use crate::terminal::{Table, Terminal};
 
 /// Run a model on a set of challenges and keep compact sketches of what it did
@@ -31,7 +32,8 @@ Examples:
   surefoot fingerprint models/llama --key-file secret --run-id audit-7 --out llama.json
   surefoot fingerprint models/llama --prompts questions.txt --new-key my.key --out llama.json")]
 pub(crate) struct FingerprintCommand {
-    /// The model folder: config.json, tokenizer.json and safetensors weights
+    /// The model folder (config.json, tokenizer.json and safetensors weights), or a checkpoint of a
+    /// text model that `surefoot train` wrote
     model: PathBuf,
     /// The file to write
     #[arg(long, value_name = "FILE")]
@@ -67,7 +69,8 @@ impl FingerprintCommand {
         let device = self.challenges.calibration_device();
         let verification = Verification::new(&self.footing, device, global, terminal)?;
         let key = self.sign.key(terminal)?;
-        let made = verification.verifier.fingerprint(&self.model, &options, device);
+        let folder = ModelFolder::of(&self.model)?;
+        let made = verification.verifier.fingerprint(folder.path(), &options, device);
         let fingerprint = verification.finished(made)?;
         seal::write(&self.out, &fingerprint.seal(key.as_ref())?)?;
         let document = Document {

@@ -32,7 +32,8 @@ Examples:
   surefoot forward models/llama --text \"Hello world\" --hidden --out out.safetensors
   surefoot forward models/llama --tokens 1,2,3 --memory 512MiB --out out.safetensors")]
 pub(crate) struct Forward {
-    /// The model folder: config.json, tokenizer.json and safetensors weights
+    /// The model folder (config.json, tokenizer.json and safetensors weights), or a checkpoint of a
+    /// text model that `surefoot train` wrote
     model: PathBuf,
     /// Token ids, separated by commas
     #[arg(long, value_name = "IDS", value_delimiter = ',', required_unless_present = "text")]
@@ -73,7 +74,7 @@ impl Forward {
         let run = ModelRun::open(&self.footing, global, terminal, &self.model)?;
         let vocab = run.runner.blueprint().vocab;
         let tokens = match &self.text {
-            Some(text) => Texts::open(&self.model, vocab)?.encode(text)?,
+            Some(text) => Texts::open(run.folder(), vocab)?.encode(text)?,
             None => self.tokens.clone(),
         };
         let batch = Batch::new(std::slice::from_ref(&tokens), vocab)?;

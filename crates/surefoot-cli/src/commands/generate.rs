@@ -36,7 +36,8 @@ Examples:
   surefoot generate models/llama --prompts prompts.txt --max-tokens 64 --json
   surefoot generate models/llama-70b \"Hello\" --memory 4GiB")]
 pub(crate) struct Generate {
-    /// The model folder: config.json, tokenizer.json and safetensors weights
+    /// The model folder (config.json, tokenizer.json and safetensors weights), or a checkpoint of a
+    /// text model that `surefoot train` wrote
     model: PathBuf,
     /// The prompt
     #[arg(required_unless_present = "prompts")]
@@ -108,7 +109,7 @@ impl Generate {
             return Err(Failure::usage(what).hint("surefoot embed MODEL gives vectors of texts"));
         }
         let positions = opened.blueprint.max_positions;
-        let texts = Texts::open(&self.model, opened.blueprint.vocab)?;
+        let texts = Texts::open(run.folder(), opened.blueprint.vocab)?;
         let prompts = self.prompts()?;
         let request = Request {
             prompts: self.encoded(&texts, &prompts)?,

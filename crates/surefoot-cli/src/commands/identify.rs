@@ -13,6 +13,7 @@ use crate::commands::compare::shown;
 use crate::exit::{Exit, Failure};
 use crate::fingerprinting::{ChallengeArgs, Verification};
 use crate::footing_args::FootingArgs;
+use crate::model_folder::ModelFolder;
 use crate::terminal::{Table, Terminal};
 
 /// Find a model in a folder of fingerprints
@@ -59,7 +60,8 @@ impl Identify {
                 .hint("surefoot fingerprint MODEL --out FOLDER/MODEL.json"));
         }
         let options = self.challenges.options(ChallengeKey::Public)?;
-        let subject = Subject::open(&self.model.to_string_lossy())?;
+        let folder = ModelFolder::of(&self.model)?;
+        let subject = Subject::open(&folder.path().to_string_lossy())?;
         let verification = Verification::new(&self.footing, None, global, terminal)?;
         let nearest = self.nearest as usize;
         let found = verification.verifier.identify(subject, &self.library, nearest, &options);

@@ -8,6 +8,7 @@ pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod embed;
 pub(crate) mod explain;
+pub(crate) mod export;
 pub(crate) mod fingerprint;
 pub(crate) mod forward;
 pub(crate) mod generate;
@@ -35,6 +36,7 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Doctor(command) => command.run(global, terminal),
         Command::Embed(command) => command.run(global, terminal),
         Command::Explain(command) => command.run(global, terminal),
+        Command::Export(command) => command.run(global, terminal),
         Command::Fingerprint(command) => command.run(global, terminal),
         Command::Forward(command) => command.run(global, terminal),
         Command::Generate(command) => command.run(global, terminal),

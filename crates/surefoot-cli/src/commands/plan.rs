@@ -1,6 +1,8 @@
 //! `surefoot plan`: what will be in memory, what streamed, and how fast, before anything is
 //! loaded.
 
+mod training;
+
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -23,15 +25,19 @@ use crate::terminal::{Table, Terminal};
 /// Say what a model will need, what will be resident and what streamed, and how fast it will be
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing is loaded. The expected rate comes from small samples of this machine.
+Nothing of a model is loaded. The expected rate comes from small samples of this machine. For a
+training configuration, a few steps are run and their results thrown away.
 Exit code 1 if the memory is not enough; the plan says how much would be.
 
 Examples:
   surefoot plan models/llama
   surefoot plan models/llama --memory 2GiB --prompt-tokens 512 --max-tokens 128 --batch 8
-  surefoot plan models/llama --memory 2GiB --json")]
+  surefoot plan models/llama --memory 2GiB --json
+  surefoot plan configs/digits.yaml --set batch_size=512 --memory 200MiB
+                        memory, time per step and the batch that fits, before training")]
 pub(crate) struct Plan {
-    /// The model folder: config.json, tokenizer.json and safetensors weights
+    /// The model folder (config.json, tokenizer.json and safetensors weights), a checkpoint of a
+    /// text model, or the configuration of a training run (.yaml)
     model: PathBuf,
     /// Tokens of the longest prompt
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
@@ -42,6 +48,9 @@ pub(crate) struct Plan {
     /// Sequences at once
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
     batch: u32,
+    /// Override a key of a training configuration: --set batch_size=64
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
     #[command(flatten)]
     footing: FootingArgs,
 }
@@ -63,13 +72,21 @@ struct Document<'a> {
 
 impl Plan {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        let extension = self.model.extension().unwrap_or_default();
+        if extension == "yaml" || extension == "yml" {
+            return training::plan(&self.model, &self.set, &self.footing, global, terminal);
+        }
+        if !self.set.is_empty() {
+            return Err(Failure::usage("--set is for the configuration of a training run")
+                .because(format!("{} is none", self.model.display())));
+        }
         let run = ModelRun::open(&self.footing, global, terminal, &self.model)?;
         let footing = run.runner.footing();
         let (device, precision) = (footing.device()?, footing.precision()?);
         let opened = run.runner.opened();
         // Part of what the process will hold, and checked here so that a plan can be relied on.
-        let texts = match self.model.join("tokenizer.json").exists() {
-            true => Some(Texts::open(&self.model, opened.blueprint.vocab)?),
+        let texts = match run.folder().join("tokenizer.json").exists() {
+            true => Some(Texts::open(run.folder(), opened.blueprint.vocab)?),
             false => None,
         };
         let work = self.work(opened);

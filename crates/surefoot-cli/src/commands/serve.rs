@@ -3,7 +3,7 @@
 mod listener;
 
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use crate::args::Global;
 use crate::child::supervise_by;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
+use crate::model_folder::ModelFolder;
 use crate::model_run;
 use crate::terminal::{Terminal, say};
 use crate::trouble;
@@ -66,7 +67,8 @@ Examples:
   client = OpenAI(base_url=\"http://127.0.0.1:8080/v1\", api_key=\"none\")
   client.embeddings.create(model=\"minilm\", input=[\"one\", \"two\"])")]
 pub(crate) struct Serve {
-    /// The model folder: config.json, tokenizer.json and safetensors weights
+    /// The model folder (config.json, tokenizer.json and safetensors weights), or a checkpoint of a
+    /// text model that `surefoot train` wrote
     model: PathBuf,
     /// The address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
@@ -194,6 +196,7 @@ impl Serve {
             return self.supervise(address, global, terminal);
         }
         model_run::with_one_arena()?;
+        let folder = ModelFolder::of(&self.model)?;
         // Taken before the model is loaded: a port that is in use is found out at once.
         let listener = listener::listen(address)?;
         let live = watch::start(self.watch, format!("Serving {}", self.name()?), terminal)?;
@@ -206,19 +209,19 @@ impl Serve {
         let quiet = engine::quiet(journal.clone(), Arc::clone(&metrics));
         let precision = model_run::precision(self.footing.precision);
         let footing = Arc::new(self.footing.footing(quiet)?.precision(precision).build()?);
-        let opened = Opened::new(&self.model)?;
-        let texts = match self.model.join("tokenizer.json").exists() {
-            true => Some(Texts::open(&self.model, opened.blueprint.vocab)?),
+        let opened = Opened::new(folder.path())?;
+        let texts = match folder.path().join("tokenizer.json").exists() {
+            true => Some(Texts::open(folder.path(), opened.blueprint.vocab)?),
             false => None,
         };
         drop(opened);
-        let template = self.template()?;
+        let template = self.template(folder.path())?;
         if let Err(error) = &template {
             terminal.note(&format!(
                 "chats are refused: {error}; --chat-template FILE, chatml or plain allows them"
             ));
         }
-        let recipe = Recipe::read(&self.model)?;
+        let recipe = Recipe::read(folder.path())?;
         let in_flight = if footing.device()?.is_asynchronous() { 2 } else { 1 };
         let settings = EngineSettings {
             wish: self.limits.wish(recipe.max_tokens, in_flight),
@@ -230,7 +233,7 @@ impl Serve {
             budget: self.footing.memory.map(|Bytes(bytes)| bytes),
             journal: journal.clone(),
         };
-        let engine = Engine::start(&self.model, footing, settings, Arc::clone(&metrics))?;
+        let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))?;
         if !self.no_warm_up {
             warm_up(&engine, global)?;
         }
@@ -339,11 +342,11 @@ impl Serve {
 
     /// The template of chats. A model whose own template can't be used still serves completions;
     /// a template that the operator asked for has to work.
-    fn template(&self) -> Result<Result<Option<Template>, ChatError>, Failure> {
+    fn template(&self, folder: &Path) -> Result<Result<Option<Template>, ChatError>, Failure> {
         let Some(name) = &self.chat_template else {
-            return Ok(Template::of_folder(&self.model));
+            return Ok(Template::of_folder(folder));
         };
-        let template = Template::named(name, &self.model).map_err(|error| {
+        let template = Template::named(name, folder).map_err(|error| {
             Failure::usage("the chat template can't be used")
                 .caused_by(&error)
                 .hint("--chat-template FILE, chatml or plain")

@@ -2,12 +2,13 @@
 
 mod command;
 mod eval;
-mod failure;
+pub(crate) mod failure;
 mod find_batch;
-mod options;
+pub(crate) mod options;
 mod page;
 mod record;
 mod show;
+mod sweep;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -29,6 +30,7 @@ use surefoot_train::data::{self, DataSet};
 use surefoot_train::estimate;
 use surefoot_train::model::Builtin;
 use surefoot_train::report::FaultReport;
+use surefoot_train::tensorboard::EventFile;
 
 use crate::args::{Global, flush};
 use crate::child::supervise_with;
@@ -63,6 +65,10 @@ Examples:
   surefoot train configs/digits.yaml --resume         go on where the last run stopped
   surefoot train --resume=runs/digits/step-00000345.safetensors --epochs 30
   surefoot train --eval runs/digits/step-00000345.safetensors
+  surefoot train configs/digits.yaml --sweep optimizer.lr=0.1,0.01 --sweep batch_size=16,64
+                                                      every combination, one table
+  surefoot train configs/digits.yaml --tensorboard logs
+                                                      curves for tensorboard --logdir logs
   surefoot train configs/digits.yaml --find-batch     the largest and the fastest batch here
   surefoot train configs/digits.yaml --watch          see it live in a browser
   surefoot train configs/digits.yaml --isolate        survive crashes of the driver too
@@ -88,6 +94,13 @@ pub(crate) struct Train {
     /// Show the run live on a page of this machine: on this port, or any that is free
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with_all = ["eval", "find_batch"])]
     watch: Option<u16>,
+    /// Write curves as TensorBoard event files into this folder
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["eval", "find_batch"])]
+    tensorboard: Option<PathBuf>,
+    /// Train with each of these values of a key, in all combinations if given several times, and
+    /// print one table: --sweep optimizer.lr=0.1,0.01
+    #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["eval", "find_batch", "resume", "watch", "isolate"])]
+    sweep: Vec<String>,
     #[command(flatten)]
     options: Options,
     /// Continue in this folder if there is a checkpoint in it: what --isolate gives its child
@@ -117,6 +130,13 @@ impl Train {
             Some(path) => Some(Config::read(path, &flags).map_err(bad_config)?),
             None => None,
         };
+        if !self.sweep.is_empty() {
+            let mut base = self.wanted_folder(config.as_ref()).into_os_string();
+            base.push("-sweep");
+            let base = self.options.named_folder().map_or_else(|| base.into(), Path::to_owned);
+            let logs = self.tensorboard.as_deref();
+            return sweep::sweep(&self.sweep, &base, logs, global, terminal);
+        }
         let folder = self.folder(config.as_ref())?;
         if self.options.isolate {
             return self.supervise(folder, global, terminal);
@@ -253,12 +273,20 @@ impl Train {
                 true => Policy::fail(),
                 false => self.options.policy(config),
             })
-            .drill(self.options.drill()?)
+            .drill(self.options.drill())
             .journal(journal);
         if let Some(bytes) = config.memory {
             builder = builder.memory(bytes);
         }
         builder.build().map_err(Failure::from)
+    }
+
+    /// The file for TensorBoard, if there shall be one.
+    fn event_file(&self, is_regression: bool) -> Result<Option<EventFile>, Failure> {
+        let Some(folder) = &self.tensorboard else { return Ok(None) };
+        EventFile::create(folder, is_regression).map(Some).map_err(|error| {
+            Failure::usage(format!("{} can't be written", folder.display())).caused_by(&error)
+        })
     }
 
     /// Where this run's checkpoints go, or where those that it goes on from are.
@@ -338,6 +366,7 @@ impl Train {
         let mut show = Show::new(terminal, global, footing, data.form().is_regression(), &STOP);
         let mut record = Record::new(footing, config.memory);
         let mut page = Page::new();
+        let mut curves = self.event_file(data.form().is_regression())?;
         let command = ResumeCommand::new(&self.options, self.supervised_folder.is_some());
         let earlier = self.earlier_faults.as_deref().map(serde_json::from_str);
         let run = Run {
@@ -353,6 +382,11 @@ impl Train {
             record.tell(event);
             page.tell(event);
             show.tell(event);
+            let written = curves.as_mut().map_or(Ok(()), |curves| curves.tell(event));
+            if let Err(error) = written {
+                terminal.note(&format!("no more curves for TensorBoard: {error}"));
+                curves = None;
+            }
         });
         show.end();
         let report = ended.map_err(|error| bad_run(error, &config, &command))?;

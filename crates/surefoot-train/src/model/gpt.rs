@@ -61,7 +61,11 @@ impl Gpt {
             places: table(length),
             blocks: (0..layers).map(|_| Block::new(width, heads, device)).collect(),
             norm: norm(width, device),
-            head: linear(width, vocabulary, device),
+            // Without a bias, as published decoders have it: then other programs can hold it.
+            head: LinearConfig::new(width, vocabulary)
+                .with_bias(false)
+                .with_initializer(Initializer::Zeros)
+                .init(device),
         };
         redraw_as(gpt, seed, device, Draw::Normal(0.02))
     }

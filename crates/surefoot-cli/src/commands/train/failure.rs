@@ -10,7 +10,7 @@ use crate::exit::Failure;
 
 use super::command::ResumeCommand;
 
-pub(super) fn bad_config(error: ConfigError) -> Failure {
+pub(crate) fn bad_config(error: ConfigError) -> Failure {
     let failure = Failure::usage("the configuration is wrong").because(error.to_string());
     match error.hint {
         Some(hint) => failure.hint(hint),
@@ -18,7 +18,7 @@ pub(super) fn bad_config(error: ConfigError) -> Failure {
     }
 }
 
-pub(super) fn bad_data(error: DataError) -> Failure {
+pub(crate) fn bad_data(error: DataError) -> Failure {
     let usual = "`data.path` says where it is; --set data.path=PATH gives another place";
     let hint = error.hint.clone().unwrap_or_else(|| usual.to_owned());
     Failure::usage("the data can't be used").because(error.to_string()).hint(hint)

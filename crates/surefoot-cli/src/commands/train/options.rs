@@ -6,10 +6,11 @@ use clap::{Args, ValueEnum};
 use surefoot::device::Selector;
 use surefoot::device::memory::Bytes;
 use surefoot::place::Precision;
-use surefoot::recover::{Drill, DrillError, Policy, Rung};
+use surefoot::recover::{Drill, Policy, Rung};
 use surefoot_train::config::Config;
 
 use crate::exit::Failure;
+use crate::footing_args::{injected, parse_drill};
 
 /// Each overrides a key of the configuration if it is given.
 #[derive(Clone, Debug, Args)]
@@ -56,9 +57,16 @@ pub(super) struct Options {
     /// Let an out-of-memory be answered by a lower precision
     #[arg(long, help_heading = RECOVERY)]
     allow_lower_precision: bool,
-    /// Make faults on purpose, to see recovery work: KIND:step=3,count=2,device=gpu,op=NAME
-    #[arg(long, value_name = "DRILL", help_heading = RECOVERY)]
-    drill: Option<String>,
+    /// Inject faults to test recovery, for example out_of_memory:step=3,count=2; can be repeated
+    ///
+    /// The form is KIND or KIND:SETTING=VALUE,… with the settings step (the number of the run, from
+    /// 0), count (how often), op (`train step` or evaluate), device, at (before, during, between-parts
+    /// or after), nth and point (for at=during: at the n-th operation, allocation or read),
+    /// probability and seed. `surefoot generate --help` lists the kinds.
+    ///
+    /// If a drill never struck, the program says so at the end and exits with 2.
+    #[arg(long, value_name = "DRILL", value_parser = parse_drill, help_heading = RECOVERY)]
+    drill: Vec<Drill>,
     /// Work in a child process that is started again if a driver or the kernel kills it
     #[arg(long, help_heading = RECOVERY)]
     pub(super) isolate: bool,
@@ -76,17 +84,22 @@ enum OnFault {
     Fail,
 }
 
+/// The keys and values of `--set KEY=VALUE`.
+pub(crate) fn overrides(set: &[String]) -> Result<Vec<(String, String)>, Failure> {
+    let pair = |set: &String| {
+        let (key, value) = set.split_once('=').ok_or_else(|| {
+            Failure::usage(format!("--set {set} has no '='"))
+                .hint("write it as --set optimizer.lr=0.01")
+        })?;
+        Ok((key.trim().to_owned(), value.trim().to_owned()))
+    };
+    set.iter().map(pair).collect()
+}
+
 impl Options {
     /// The keys that are overridden, with their values.
     pub(super) fn flags(&self) -> Result<Vec<(String, String)>, Failure> {
-        let mut flags = Vec::new();
-        for set in &self.set {
-            let (key, value) = set.split_once('=').ok_or_else(|| {
-                Failure::usage(format!("--set {set} has no '='"))
-                    .hint("write it as --set optimizer.lr=0.01")
-            })?;
-            flags.push((key.trim().to_owned(), value.trim().to_owned()));
-        }
+        let mut flags = overrides(&self.set)?;
         let mut flag = |key: &str, value: Option<String>| {
             flags.extend(value.map(|value| (key.to_owned(), value)));
         };
@@ -137,12 +150,8 @@ impl Options {
         self.forbid.iter().fold(policy, |policy, rung| policy.forbid(*rung))
     }
 
-    pub(super) fn drill(&self) -> Result<Drill, Failure> {
-        match &self.drill {
-            None => Ok(Drill::default()),
-            Some(text) => text.parse().map_err(|error: DrillError| {
-                Failure::usage("--drill can't be understood").caused_by(&error)
-            }),
-        }
+    /// The faults to inject.
+    pub(super) fn drill(&self) -> Drill {
+        injected(&self.drill)
     }
 }

@@ -62,6 +62,7 @@ pub(crate) enum Command {
     Identify(Box<commands::identify::Identify>),
     Journal(commands::journal::Journal),
     Lsp(commands::lsp::Lsp),
+    Merge(commands::merge::Merge),
     Plan(commands::plan::Plan),
     Predict(commands::predict::Predict),
     Run(commands::run::Run),

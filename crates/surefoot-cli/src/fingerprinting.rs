@@ -13,6 +13,7 @@ use surefoot_models::runner::Runner;
 use surefoot_verify::challenge_source::{ChallengeKey, ChallengeOptions, ChallengeSource};
 use surefoot_verify::fingerprint::Policy;
 use surefoot_verify::seal::SecretKey;
+use surefoot_verify::shard::Shard;
 use surefoot_verify::site::SiteSelection;
 use surefoot_verify::sketch;
 use surefoot_verify::verifier::Verifier;
@@ -68,6 +69,9 @@ pub(crate) struct ChallengeArgs {
     /// Which sites are kept
     #[arg(long, value_enum, value_name = "WHICH", default_value = "all")]
     sites: SitesArg,
+    /// Run only this part of the challenges, for example 2/8; `surefoot merge` joins all parts
+    #[arg(long, value_name = "INDEX/COUNT")]
+    pub(crate) shard: Option<Shard>,
     /// Learn the noise on this device as well, for example gpu
     #[arg(long, value_name = "NAMES")]
     calibrate_on: Option<Selector>,
@@ -99,6 +103,12 @@ impl ChallengeArgs {
             },
         };
         Ok(ChallengeOptions { source, policy: Policy { bits: self.bits, sites } })
+    }
+
+    /// Whether every machine with the same options makes the same challenges, though the usual key is
+    /// a new one each time.
+    pub(crate) fn are_repeatable(&self) -> bool {
+        self.prompts.is_some() || self.key_file.is_some()
     }
 
     /// The other device that noise is measured on.

@@ -30,12 +30,14 @@ impl Disturbance {
         Self::Jitter { share: (longest as f32).sqrt() / (1_u32 << 24) as f32, seed }
     }
 
-    /// Disturbs `numbers`, rows of `columns` each. `number` counts the sites of a pass from 1, so
-    /// that each has its own random numbers. Returns whether anything was changed.
-    pub fn apply(&self, numbers: &mut [f32], columns: usize, number: u64) -> bool {
+    /// Disturbs `numbers`, the rows of one challenge with `columns` each. `number` counts the sites
+    /// of a pass from 1 and `challenge` is the challenge's place in its set, so that each has its
+    /// own random numbers, the same in whatever batch it is run. Returns whether anything was changed.
+    pub fn apply(&self, numbers: &mut [f32], columns: usize, number: u64, challenge: u64) -> bool {
         let stream = |seed: u64| {
             let key = keyed_stream::public_key("surefoot disturbances");
-            KeyedStream::new(&key, &[&seed.to_le_bytes(), &number.to_le_bytes()])
+            let parts = [seed, number, challenge].map(u64::to_le_bytes);
+            KeyedStream::new(&key, &parts.each_ref().map(|part| part.as_slice()))
         };
         match *self {
             Self::None => return false,
@@ -76,7 +78,7 @@ mod tests {
     fn disturbed(disturbance: Disturbance, number: u64) -> (Vec<f32>, Vec<f32>, bool) {
         let plain: Vec<f32> = (1..=64).map(|x| (x as f32 * 0.37).sin()).collect();
         let mut numbers = plain.clone();
-        let changed = disturbance.apply(&mut numbers, 16, number);
+        let changed = disturbance.apply(&mut numbers, 16, number, 0);
         (plain, numbers, changed)
     }
 
@@ -104,6 +106,9 @@ mod tests {
         assert_eq!(jitter(1, 1), jitter(1, 1));
         assert_ne!(jitter(1, 1), jitter(2, 1));
         assert_ne!(jitter(1, 1), jitter(1, 2));
+        let mut other = disturbed(Disturbance::None, 1).0;
+        Disturbance::summation_order(4096, 1).apply(&mut other, 16, 1, 1);
+        assert_ne!(jitter(1, 1), other, "another challenge");
         let (plain, numbers, _) = disturbed(Disturbance::summation_order(4096, 1), 1);
         let share = 64.0 / (1_u32 << 24) as f32;
         assert!(plain.iter().zip(&numbers).all(|(a, b)| (a - b).abs() <= 1.5 * share + 1e-7));

@@ -26,7 +26,7 @@
 //! // One site, 32 challenges, activations of width 64.
 //! fn run(disturbance: Disturbance) -> Result<Captures, surefoot_stats::StatsError> {
 //!     let mut numbers: Vec<f32> = (0..32 * 64).map(|x| (x as f32 * 0.37).sin()).collect();
-//!     disturbance.apply(&mut numbers, 64, 1);
+//!     disturbance.apply(&mut numbers, 64, 1, 0);
 //!     let mut recorder = Recorder::new(1024, &[1; 32])?;
 //!     recorder.record(Site::Block(0), &numbers, 64)?;
 //!     Ok(recorder.finish())

@@ -84,6 +84,31 @@ pub struct Tolerances {
     pub next: f64,
 }
 
+impl Noise {
+    /// The noise of all challenges from that of consecutive parts of them, in order. Each part must
+    /// have been measured in the same variants.
+    pub fn join(parts: Vec<Self>) -> Result<Self, StatsError> {
+        let mut parts = parts.into_iter();
+        let mut all = parts.next().unwrap_or_default();
+        for part in parts {
+            if part.variants.len() != all.variants.len() {
+                return Err(StatsError::Incomparable("the parts differ in their noise".to_owned()));
+            }
+            for (whole, more) in all.variants.iter_mut().zip(part.variants) {
+                if (&whole.name, whole.runs.len()) != (&more.name, more.runs.len()) {
+                    let why = format!("{} was measured, and {}", whole.name, more.name);
+                    return Err(StatsError::Incomparable(why));
+                }
+                for (run, more) in whole.runs.iter_mut().zip(more.runs) {
+                    run.sites.extend(more.sites);
+                    run.next.extend(more.next);
+                }
+            }
+        }
+        Ok(all)
+    }
+}
+
 impl Deviations {
     /// How far `other` is from `plain`, which saw the same challenges and sites.
     pub fn between(plain: &Captures, other: &Captures) -> Self {

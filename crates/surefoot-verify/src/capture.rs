@@ -24,17 +24,20 @@ fn want(has_head: bool) -> Want {
     Want { logits, hidden: false, last_hidden: false }
 }
 
-/// Runs `sequences` in batches of `group` and sketches every site.
+/// Runs `sequences` in batches of `group` and sketches every site. The first of them has the place
+/// `first` in its set.
 pub fn capture(
     model: &Model,
     sequences: &[Vec<u32>],
+    first: usize,
     bits: usize,
     group: usize,
     disturbance: Disturbance,
 ) -> Result<Captures, ModelError> {
     let mut all = Captures::default();
-    for some in sequences.chunks(group.max(1)) {
-        let captures = pass(model, some, bits, disturbance)?;
+    let group = group.max(1);
+    for (some, first) in sequences.chunks(group).zip((first..).step_by(group)) {
+        let captures = pass(model, some, first, bits, disturbance)?;
         all.sites = captures.sites;
         all.sketches.extend(captures.sketches);
         all.next.extend(captures.next);
@@ -45,6 +48,7 @@ pub fn capture(
 fn pass(
     model: &Model,
     sequences: &[Vec<u32>],
+    first: usize,
     bits: usize,
     disturbance: Disturbance,
 ) -> Result<Captures, ModelError> {
@@ -56,7 +60,11 @@ fn pass(
     let output =
         model.forward_observed(&batch, want(model.has_head()), &mut |boundary, rows| {
             number += 1;
-            let changed = disturbance.apply(&mut rows.numbers, rows.cols, number);
+            let each = (rows.numbers.len() / sequences.len()).max(1);
+            let mut changed = false;
+            for (numbers, challenge) in rows.numbers.chunks_mut(each).zip(first as u64..) {
+                changed |= disturbance.apply(numbers, rows.cols, number, challenge);
+            }
             recorder.record(site(boundary), &rows.numbers, rows.cols).map_err(refused)?;
             Ok(if changed { Onward::Changed } else { Onward::Same })
         })?;

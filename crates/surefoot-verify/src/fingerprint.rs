@@ -367,10 +367,10 @@ mod words {
     }
 }
 
-mod next_tokens {
+pub(crate) mod next_tokens {
     use super::*;
 
-    pub(super) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         next: &[Vec<NextToken>],
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -383,7 +383,7 @@ mod next_tokens {
         serializer.collect_seq(next.iter().map(text))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Vec<Vec<NextToken>>, D::Error> {
         let of_challenge = |text: &String| {

@@ -12,7 +12,7 @@
 //!
 //! A [`verifier::Verifier`] does all of it on one footing: [`fingerprint`](verifier::Verifier::fingerprint),
 //! [`compare`](verifier::Verifier::compare), [`identify`](verifier::Verifier::identify) and
-//! [`recheck`](verifier::Verifier::recheck).
+//! [`recheck`](verifier::Verifier::recheck). [`shard`] splits the challenges over machines.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +29,7 @@ pub mod library;
 pub mod recheck;
 pub mod report;
 pub mod seal;
+pub mod shard;
 pub mod subject;
 pub mod transcript;
 mod tree;

@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -23,6 +24,7 @@ use crate::error::VerifyError;
 use crate::fingerprint::{Fingerprint, Policy, RunInfo};
 use crate::identity::Identity;
 use crate::noise::Noise;
+use crate::shard::{FingerprintShard, Shard};
 
 /// Opens the first runner: its footing, memory limit and observer are used for all models.
 type OpenRunner<'a> = dyn Fn(&Path) -> Result<Runner, ModelError> + 'a;
@@ -123,11 +125,22 @@ impl<'a> Verifier<'a> {
         set: &ChallengeSet,
         policy: Policy,
     ) -> Result<Fingerprint, VerifyError> {
-        let runner = self.runner(folder)?;
-        check_vocabulary(runner.opened(), set)?;
-        let group = self.group(&runner, set)?;
-        let outcome = run_pass(&runner, set, policy, &Pass::plain(group), None)?;
-        assemble(runner.opened(), set, policy, outcome, Noise::default())
+        let some = 0..set.sequences.len();
+        let (identity, run, captures, noise) = self.run_plain(folder, set, policy, some)?;
+        Fingerprint::new(identity, policy, run, set.clone(), captures, noise)
+    }
+
+    /// A part of [`candidate`](Self::candidate).
+    pub(crate) fn candidate_shard(
+        &self,
+        folder: &Path,
+        set: &ChallengeSet,
+        policy: Policy,
+        shard: Shard,
+    ) -> Result<FingerprintShard, VerifyError> {
+        let some = shard.range(set.sequences.len())?;
+        let made = self.run_plain(folder, set, policy, some)?;
+        Ok(FingerprintShard::new(shard, policy, set.clone(), made))
     }
 
     /// The fingerprint of a model with its noise, measured in other variants and, if
@@ -139,12 +152,59 @@ impl<'a> Verifier<'a> {
         policy: Policy,
         calibrate_on: Option<DeviceName>,
     ) -> Result<Fingerprint, VerifyError> {
+        let some = 0..set.sequences.len();
+        let made = self.run_calibrated(folder, set, policy, calibrate_on, some)?;
+        let (identity, run, captures, noise) = made;
+        Fingerprint::new(identity, policy, run, set.clone(), captures, noise)
+    }
+
+    /// A part of [`reference`](Self::reference).
+    pub(crate) fn reference_shard(
+        &self,
+        folder: &Path,
+        set: &ChallengeSet,
+        policy: Policy,
+        calibrate_on: Option<DeviceName>,
+        shard: Shard,
+    ) -> Result<FingerprintShard, VerifyError> {
+        let some = shard.range(set.sequences.len())?;
+        self.tell(Progress::Challenges(set));
+        let made = self.run_calibrated(folder, set, policy, calibrate_on, some)?;
+        Ok(FingerprintShard::new(shard, policy, set.clone(), made))
+    }
+
+    /// Runs some challenges of a set once.
+    fn run_plain(
+        &self,
+        folder: &Path,
+        set: &ChallengeSet,
+        policy: Policy,
+        some: Range<usize>,
+    ) -> Result<Made, VerifyError> {
         let runner = self.runner(folder)?;
         check_vocabulary(runner.opened(), set)?;
-        let group = self.group(&runner, set)?;
-        let plain = run_pass(&runner, set, policy, &Pass::plain(group), None)?;
+        let group = self.group(&runner, set, some.len())?;
+        let outcome = run_pass(&runner, set, some, policy, &Pass::plain(group), None)?;
+        made(runner.opened(), outcome, Noise::default())
+    }
+
+    /// Runs some challenges of a set in all variants.
+    fn run_calibrated(
+        &self,
+        folder: &Path,
+        set: &ChallengeSet,
+        policy: Policy,
+        calibrate_on: Option<DeviceName>,
+        some: Range<usize>,
+    ) -> Result<Made, VerifyError> {
+        let runner = self.runner(folder)?;
+        check_vocabulary(runner.opened(), set)?;
+        let group = self.group(&runner, set, some.len())?;
+        let plain = run_pass(&runner, set, some.clone(), policy, &Pass::plain(group), None)?;
         let variations = Variations {
             group,
+            // A shard of one challenge is measured as the others are.
+            is_batched: set.sequences.len() > 1,
             is_streamed: plain.plan.mode == Placement::Streamed,
             is_fp32: plain.compute == Dtype::F32,
             elsewhere: calibrate_on.map(|device| device.to_string()),
@@ -154,9 +214,10 @@ impl<'a> Verifier<'a> {
         self.tell(Progress::Calibration { passes });
         let noise = calibrate::calibrate(&plain.value, &trials, |_, pass| {
             let device = device_of(pass, plain.device, calibrate_on)?;
-            run_pass(&runner, set, policy, pass, device).map(|outcome| outcome.value)
+            let outcome = run_pass(&runner, set, some.clone(), policy, pass, device)?;
+            Ok::<_, VerifyError>(outcome.value)
         })?;
-        assemble(runner.opened(), set, policy, plain, noise)
+        made(runner.opened(), plain, noise)
     }
 
     /// A fingerprint with its noise, of challenges that `options` describe.
@@ -171,9 +232,13 @@ impl<'a> Verifier<'a> {
         self.reference(folder, &set, options.policy, calibrate_on)
     }
 
-    /// How many challenges go through the model at once.
-    fn group(&self, runner: &Runner, set: &ChallengeSet) -> Result<usize, VerifyError> {
-        let challenges = set.sequences.len();
+    /// How many of so many challenges go through the model at once.
+    fn group(
+        &self,
+        runner: &Runner,
+        set: &ChallengeSet,
+        challenges: usize,
+    ) -> Result<usize, VerifyError> {
         let group = runner.fitting_samples(challenges, |count| {
             capture::work(runner.opened(), count, set.longest())
         })?;
@@ -217,10 +282,12 @@ fn check_vocabulary(opened: &Opened, set: &ChallengeSet) -> Result<(), VerifyErr
 fn run_pass(
     runner: &Runner,
     set: &ChallengeSet,
+    some: Range<usize>,
     policy: Policy,
     pass: &Pass,
     device: Option<DeviceName>,
 ) -> Result<RunOutcome<Captures>, VerifyError> {
+    let (first, sequences) = (some.start, &set.sequences[some]);
     let work = capture::work(runner.opened(), pass.group, set.longest());
     let compute = match pass.precision {
         PassPrecision::Asked => None,
@@ -228,23 +295,20 @@ fn run_pass(
         PassPrecision::Bf16 => Some(Dtype::Bf16),
     };
     let request = RunRequest::new("fingerprint", work)
-        .passes(set.sequences.len().div_ceil(pass.group))
+        .passes(sequences.len().div_ceil(pass.group))
         .streamed(pass.streamed)
         .compute(compute)
         .on(device);
     Ok(runner.run(&request, |attempt| {
         let model = attempt.model();
-        capture::capture(model, &set.sequences, policy.bits, pass.group, pass.disturbance)
+        capture::capture(model, sequences, first, policy.bits, pass.group, pass.disturbance)
     })?)
 }
 
-fn assemble(
-    opened: &Opened,
-    set: &ChallengeSet,
-    policy: Policy,
-    outcome: RunOutcome<Captures>,
-    noise: Noise,
-) -> Result<Fingerprint, VerifyError> {
+/// What a fingerprint or a part of one is made of.
+type Made = (Identity, RunInfo, Captures, Noise);
+
+fn made(opened: &Opened, outcome: RunOutcome<Captures>, noise: Noise) -> Result<Made, VerifyError> {
     let run = RunInfo {
         device: outcome.device.to_string(),
         precision: match outcome.compute {
@@ -260,6 +324,5 @@ fn assemble(
         }
         .to_owned(),
     };
-    let identity = Identity::read(opened)?;
-    Fingerprint::new(identity, policy, run, set.clone(), outcome.value, noise)
+    Ok((Identity::read(opened)?, run, outcome.value, noise))
 }

@@ -13,6 +13,7 @@ use surefoot_verify::decision::{DecisionRule, Verdict};
 use surefoot_verify::endpoint::Weakness;
 use surefoot_verify::noise::NoiseClass;
 use surefoot_verify::seal;
+use surefoot_verify::shard::{ComparisonShard, Shard};
 use surefoot_verify::subject::Subject;
 use surefoot_verify::transcript::Candidate;
 use surefoot_verify::verdict::{CompareOptions, Compared};
@@ -123,6 +124,18 @@ impl Compare {
         };
         let verification =
             Verification::new(&self.footing, options.calibrate_on, global, terminal)?;
+        if let Some(shard) = self.challenges.shard {
+            let part = self.shard(&verification, (reference, candidate), &options, shard)?;
+            let out = self.out.as_ref().ok_or_else(|| {
+                Failure::usage("a part of a comparison needs a file to go to").hint("--out FILE")
+            })?;
+            seal::write(out, &part.seal(key.as_ref())?)?;
+            terminal.note(&format!(
+                "{}: shard {shard}, no verdict yet; `surefoot merge` joins all parts",
+                out.display()
+            ));
+            return Ok(Exit::Done);
+        }
         let compared = verification.verifier.compare(reference, candidate, &options);
         let Compared { transcript, files, .. } = verification.finished(compared)?;
         if let Some(out) = &self.out {
@@ -152,6 +165,31 @@ impl Compare {
             terminal.result(&told(&transcript.comparison, &rule, weakness, files.as_ref()))?;
         }
         Ok(exit_of(transcript.comparison.decision.verdict))
+    }
+}
+
+impl Compare {
+    /// Runs a part of the comparison.
+    fn shard(
+        &self,
+        verification: &Verification<'_>,
+        (reference, candidate): (Subject, Subject),
+        options: &CompareOptions,
+        shard: Shard,
+    ) -> Result<ComparisonShard, Failure> {
+        if matches!(reference, Subject::Folder(_)) && !self.challenges.are_repeatable() {
+            return Err(Failure::usage("--shard needs the same challenges on every machine")
+                .because("two folders are asked challenges from a new key each time")
+                .hint("--key-file FILE, with the same key on all machines: `openssl rand -hex 32 > FILE`"));
+        }
+        let Subject::Folder(folder) = candidate else {
+            return Err(Failure::usage(format!(
+                "{} can't be run in shards: it is no model folder",
+                self.candidate
+            )));
+        };
+        let part = verification.verifier.compare_shard(reference, &folder, options, shard);
+        verification.finished(part)
     }
 }
 

@@ -70,6 +70,17 @@ impl FingerprintCommand {
         let verification = Verification::new(&self.footing, device, global, terminal)?;
         let key = self.sign.key(terminal)?;
         let folder = ModelFolder::of(&self.model)?;
+        if let Some(shard) = self.challenges.shard {
+            let verifier = &verification.verifier;
+            let part = verifier.fingerprint_shard(folder.path(), &options, device, shard);
+            let part = verification.finished(part)?;
+            seal::write(&self.out, &part.seal(key.as_ref())?)?;
+            terminal.note(&format!(
+                "{}: shard {shard}; `surefoot merge` joins all parts",
+                self.out.display()
+            ));
+            return Ok(Exit::Done);
+        }
         let made = verification.verifier.fingerprint(folder.path(), &options, device);
         let fingerprint = verification.finished(made)?;
         seal::write(&self.out, &fingerprint.seal(key.as_ref())?)?;

@@ -59,6 +59,11 @@ impl Identify {
             return Err(Failure::usage(format!("{} is not a folder", self.library.display()))
                 .hint("surefoot fingerprint MODEL --out FOLDER/MODEL.json"));
         }
+        if self.challenges.shard.is_some() {
+            return Err(Failure::usage("--shard has no meaning for identify").hint(
+                "surefoot fingerprint MODEL --shard INDEX/COUNT, then merge and identify that",
+            ));
+        }
         let options = self.challenges.options(ChallengeKey::Public)?;
         let folder = ModelFolder::of(&self.model)?;
         let subject = Subject::open(&folder.path().to_string_lossy())?;

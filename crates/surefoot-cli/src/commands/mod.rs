@@ -15,6 +15,7 @@ pub(crate) mod generate;
 pub(crate) mod identify;
 pub(crate) mod journal;
 pub(crate) mod lsp;
+pub(crate) mod merge;
 pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod run;
@@ -43,6 +44,7 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Identify(command) => command.run(global, terminal),
         Command::Journal(command) => command.run(global, terminal),
         Command::Lsp(command) => command.run(),
+        Command::Merge(command) => command.run(global, terminal),
         Command::Plan(command) => command.run(global, terminal),
         Command::Predict(command) => command.run(global, terminal),
         Command::Run(command) => command.run(global, terminal),

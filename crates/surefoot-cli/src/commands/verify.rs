@@ -1,13 +1,15 @@
 //! `surefoot verify`: does a fingerprint or a transcript hold?
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::Args;
 use serde::Serialize;
 use surefoot_verify::decision::Verdict;
 use surefoot_verify::document::{Document as Contents, Recheck};
-use surefoot_verify::fingerprint::Inclusion;
+use surefoot_verify::fingerprint::{Fingerprint, Inclusion};
+use surefoot_verify::seal;
+use surefoot_verify::shard::Shard;
 use surefoot_verify::site::Site;
 
 use crate::args::Global;
@@ -39,6 +41,13 @@ pub(crate) struct Verify {
     /// How many challenges are run again
     #[arg(long, value_name = "COUNT", default_value_t = 20)]
     sample: usize,
+    /// Run this part of all challenges again on the model and write it to --out, for example 2/8;
+    /// `surefoot merge` joins all parts and says whether the model is the reference of the file
+    #[arg(long, value_name = "INDEX/COUNT", requires_all = ["model", "out"], conflicts_with = "sample")]
+    shard: Option<Shard>,
+    /// Where a part goes
+    #[arg(long, value_name = "FILE", requires = "shard")]
+    out: Option<PathBuf>,
     /// Show that a sketch belongs to the root: CHALLENGE:SITE
     #[arg(long, value_name = "LEAF")]
     leaf: Vec<Leaf>,
@@ -101,6 +110,9 @@ impl Verify {
             .iter()
             .map(|leaf| reference.prove(leaf.challenge, leaf.site))
             .collect::<Result<Vec<_>, _>>()?;
+        if let (Some(shard), Some(folder), Some(out)) = (self.shard, &self.model, &self.out) {
+            return self.part(shard, folder, out, reference, global, terminal);
+        }
         let rerun = match &self.model {
             Some(folder) => {
                 let verification = Verification::new(&self.footing, None, global, terminal)?;
@@ -132,6 +144,28 @@ impl Verify {
             terminal.result(&told(&document))?;
         }
         Ok(exit)
+    }
+}
+
+impl Verify {
+    /// Runs a part of the challenges of `reference` on the model and writes it.
+    fn part(
+        &self,
+        shard: Shard,
+        folder: &Path,
+        out: &Path,
+        reference: &Fingerprint,
+        global: &Global,
+        terminal: &Terminal,
+    ) -> Result<Exit, Failure> {
+        crate::output::spare("--out", out, &[&self.transcript, folder])?;
+        let verification = Verification::new(&self.footing, None, global, terminal)?;
+        let part = verification.verifier.recheck_shard(reference, folder, shard);
+        let part = verification.finished(part)?;
+        seal::write(out, &part.seal(None)?)?;
+        terminal
+            .note(&format!("{}: shard {shard}; `surefoot merge` joins all parts", out.display()));
+        Ok(Exit::Done)
     }
 }
 

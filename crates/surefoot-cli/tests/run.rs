@@ -1,5 +1,6 @@
 //! `surefoot run`, through the program, with whatever Python 3 the machine has.
 #![cfg(unix)]
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use assert_cmd::Command;
 use predicates::prelude::*;

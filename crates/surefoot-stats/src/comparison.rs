@@ -123,7 +123,7 @@ mod tests {
                 plain + if block == 1 { change * (x as f32 * 1.7).cos() } else { 0.0 }
             };
             let mut numbers: Vec<f32> = (0..CHALLENGES * COLUMNS).map(number).collect();
-            disturbance.apply(&mut numbers, COLUMNS, block + 1);
+            disturbance.apply(&mut numbers, COLUMNS, block + 1, 0);
             recorder.record(Site::Block(block as usize), &numbers, COLUMNS).unwrap();
         }
         recorder.finish()

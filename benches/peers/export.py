@@ -140,7 +140,9 @@ def text(surefoot, trained):
         theirs = model(ids).logits.numpy()
     surefoot("forward", checkpoint, "--text", prompt, "--out", "logits.safetensors")
     (ours,) = (value for name, value in load_file("logits.safetensors").items() if "logits" in name)
-    tokens = model.generate(ids, max_new_tokens=10, do_sample=False, pad_token_id=0)[0][ids.shape[1] :]
+    every = torch.ones_like(ids)
+    tokens = model.generate(ids, attention_mask=every, max_new_tokens=10, do_sample=False, pad_token_id=0)
+    tokens = tokens[0][ids.shape[1] :]
     told = json.loads(surefoot("generate", checkpoint, prompt, "--max-tokens", "10", "--json"))
     said = json.dumps(told)
     if json.dumps(tokenizer.decode(tokens))[1:-1] not in said:

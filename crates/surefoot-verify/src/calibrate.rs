@@ -60,8 +60,8 @@ pub struct Trial {
 pub struct Variations {
     /// Challenges that go through at once in the plain pass.
     pub group: usize,
-    /// Whether there is more than one challenge, so that fewer can go through at once.
-    pub is_batched: bool,
+    /// Fewer challenges at once; none if there is only one.
+    pub smaller_group: Option<usize>,
     /// Whether the plain pass streams everything already.
     pub is_streamed: bool,
     /// Whether the plain pass is in fp32.
@@ -82,8 +82,8 @@ pub fn trials(blueprint: &Blueprint, variations: &Variations) -> Vec<Trial> {
     let jitter = |seed| Pass { disturbance: Disturbance::summation_order(longest, seed), ..plain };
     let mut trials =
         vec![trial("another order of summation", NoiseClass::Arithmetic, &[jitter(1), jitter(2)])];
-    if variations.is_batched {
-        let halves = Pass { group: variations.group.div_ceil(2), ..plain };
+    if let Some(group) = variations.smaller_group {
+        let halves = Pass { group, ..plain };
         trials.push(trial("half as many at once", NoiseClass::Arithmetic, &[halves]));
     }
     if !variations.is_streamed {

@@ -183,7 +183,7 @@ impl<'a> Verifier<'a> {
     ) -> Result<Made, VerifyError> {
         let runner = self.runner(folder)?;
         check_vocabulary(runner.opened(), set)?;
-        let group = self.group(&runner, set, some.len())?;
+        let group = self.group(&runner, set, some.len().max(2))?;
         let outcome = run_pass(&runner, set, some, policy, &Pass::plain(group), None)?;
         made(runner.opened(), outcome, Noise::default())
     }
@@ -199,12 +199,11 @@ impl<'a> Verifier<'a> {
     ) -> Result<Made, VerifyError> {
         let runner = self.runner(folder)?;
         check_vocabulary(runner.opened(), set)?;
-        let group = self.group(&runner, set, some.len())?;
+        let group = self.group(&runner, set, some.len().max(2))?;
         let plain = run_pass(&runner, set, some.clone(), policy, &Pass::plain(group), None)?;
         let variations = Variations {
             group,
-            // A shard of one challenge is measured as the others are.
-            is_batched: set.sequences.len() > 1,
+            smaller_group: smaller_group(group, some.len(), set.sequences.len()),
             is_streamed: plain.plan.mode == Placement::Streamed,
             is_fp32: plain.compute == Dtype::F32,
             elsewhere: calibrate_on.map(|device| device.to_string()),
@@ -242,7 +241,7 @@ impl<'a> Verifier<'a> {
         let group = runner.fitting_samples(challenges, |count| {
             capture::work(runner.opened(), count, set.longest())
         })?;
-        if group < challenges {
+        if group < challenges && challenges > 2 {
             self.tell(Progress::Groups { group, challenges });
         }
         Ok(group)
@@ -287,7 +286,15 @@ fn run_pass(
     pass: &Pass,
     device: Option<DeviceName>,
 ) -> Result<RunOutcome<Captures>, VerifyError> {
-    let (first, sequences) = (some.start, &set.sequences[some]);
+    let (first, count, mut sequences) = (some.start, some.len(), &set.sequences[some]);
+    // Products with the rows of a single challenge may be summed in another order than those of
+    // more. One that is alone in its shard is run twice, so that it has the numbers that it has
+    // among others.
+    let twice: Vec<Vec<u32>>;
+    if let ([alone], true) = (sequences, pass.group > 1) {
+        twice = vec![alone.clone(), alone.clone()];
+        sequences = &twice;
+    }
     let work = capture::work(runner.opened(), pass.group, set.longest());
     let compute = match pass.precision {
         PassPrecision::Asked => None,
@@ -299,10 +306,20 @@ fn run_pass(
         .streamed(pass.streamed)
         .compute(compute)
         .on(device);
-    Ok(runner.run(&request, |attempt| {
+    let mut outcome = runner.run(&request, |attempt| {
         let model = attempt.model();
         capture::capture(model, sequences, first, policy.bits, pass.group, pass.disturbance)
-    })?)
+    })?;
+    outcome.value.sketches.truncate(count);
+    outcome.value.next.truncate(count);
+    Ok(outcome)
+}
+
+/// The number of challenges at once in the variant with fewer of them: half of the whole set, in a
+/// shard too, or half of what memory allows; none if the set has only one.
+fn smaller_group(group: usize, some: usize, all: usize) -> Option<usize> {
+    let smaller = if group < some { group.div_ceil(2) } else { all.div_ceil(2).min(group) };
+    (all > 1).then_some(smaller)
 }
 
 /// What a fingerprint or a part of one is made of.

@@ -397,7 +397,7 @@ pub(crate) fn fingerprint(folder: &Path, set: &ChallengeSet, options: Options) -
     let mut noise = Noise::default();
     if options.calibrate {
         let variations = Variations {
-            is_batched: set.sequences.len() > 1,
+            smaller_group: (set.sequences.len() > 1).then(|| set.sequences.len().div_ceil(2)),
             group: set.sequences.len(),
             is_streamed: false,
             is_fp32: !is_bf16,

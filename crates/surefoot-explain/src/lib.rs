@@ -11,11 +11,20 @@
 //! assert_eq!(found.kind, FaultKind::OutOfMemory);
 //! ```
 
+mod answer;
 mod explain;
+mod facts;
+mod frame;
+pub mod guides;
 pub mod learned;
+mod log;
 mod rules;
 
+pub use answer::{Answer, answer};
 pub use explain::{
     DecidedBy, Explanation, MAX_TEXT, SecondGuess, explain, explain_by_rules, explain_kind,
     kind_of_text,
 };
+pub use facts::Facts;
+pub use frame::Frame;
+pub use log::{LogAnswer, LogEvent, LogReader};

@@ -1,0 +1,63 @@
+//! The whole answer to a text: the explanation, what the text says about sizes, shapes, types and
+//! devices, the user's own frame of a traceback, and the guide for the error if there is one.
+
+use serde::Serialize;
+
+use crate::explain::{Explanation, explain};
+use crate::facts::Facts;
+use crate::frame::Frame;
+use crate::guides::{self, Guide};
+
+/// Everything that is known about a text.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
+pub struct Answer {
+    /// What it means.
+    #[serde(flatten)]
+    pub explanation: Explanation,
+    /// What it says in numbers and names.
+    pub facts: Facts,
+    /// The user's own line, where the text has a traceback.
+    pub frame: Option<Frame>,
+    /// Causes, changes, settings and references for a well-known error.
+    pub guide: Option<&'static Guide>,
+    /// The page of the guide in the repository.
+    pub page: Option<String>,
+}
+
+/// Explains a text and reads out of it what helps to act.
+pub fn answer(text: &str) -> Answer {
+    let explanation = explain(text);
+    let found = explanation.recognised().then_some(explanation.kind);
+    let guide = found.and_then(|kind| guides::find(kind, text));
+    Answer {
+        facts: Facts::of(text),
+        frame: Frame::of(text),
+        page: guide.map(|guide| format!("docs/errors/{}.md", guide.name)),
+        guide,
+        explanation,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_out_of_memory_error_has_its_sizes_frame_and_guide() {
+        let text = "Traceback (most recent call last):\n  File \"/home/u/train.py\", line 97, in step\n    loss = model(x)\n  File \"/usr/lib/python3/site-packages/torch/nn/modules/module.py\", line 1, in _call_impl\n    return forward_call(*args)\ntorch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 23.69 GiB of which 3.00 GiB is free.";
+        let found = answer(text);
+        assert_eq!(found.page.as_deref(), Some("docs/errors/cuda-out-of-memory.md"));
+        let frame = found.frame.expect("a frame");
+        assert_eq!((frame.file.as_str(), frame.line), ("/home/u/train.py", 97));
+        assert_eq!(frame.code.as_deref(), Some("loss = model(x)"));
+        assert_eq!(found.facts.requested_bytes, Some(20 << 30));
+        assert_eq!(found.facts.free_bytes, Some(3 << 30));
+    }
+
+    #[test]
+    fn what_is_unknown_has_no_guide() {
+        let found = answer("the quick brown fox");
+        assert!(found.guide.is_none() && found.frame.is_none() && found.facts.is_empty());
+    }
+}

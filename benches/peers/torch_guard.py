@@ -8,7 +8,8 @@
 overhead: the CNN and the GPT of train.py, a step of bare PyTorch and a guarded one in turns: medians, the median of the ratios of each
 pair, and the ratio of the processor time that both took, which other programs on the machine disturb less.
 survival: scenarios x ways to guard; the fault is raised as PyTorch raises it, by the loss function or the optimizer, and what
-counts is whether training ends, with the same effective batch and with equal weights. accelerate's
+counts is whether training ends, with the same effective batch and with equal weights; besides, an out-of-memory in validation, a worker and a
+process that are killed (for real), where the results count. accelerate's
 find_executable_batch_size, torch-max-mem and Lightning's batch size finder are tried where they are installed. Composer is not
 among them: it needs PyTorch below 2.7.1.
 rate (CUDA only): a batch four times too large for the memory that is left, against the best micro-batch found by hand.
@@ -19,8 +20,13 @@ import copy
 import gc
 import importlib.util
 import json
+import os
+import shutil
+import signal
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -294,10 +300,147 @@ def survival():
                 table[scenario][way] = f"batch {sizes[0]} instead of {SAMPLES}"
             else:
                 table[scenario][way] = "yes" if same else "other weights"
-    width = max(map(len, SCENARIOS))
+    table |= outside_of_steps()
+    width = max(map(len, table))
     print(f"{'':{width}}  " + "  ".join(f"{way:>24}" for way in WAYS))
     for scenario, row in table.items():
         print(f"{scenario:{width}}  " + "  ".join(f"{row[way]:>24}" for way in WAYS))
+    return table
+
+
+# What happens outside a training step. Each way gives what it got, or raises; it has to be equal to the undisturbed result.
+
+
+def validation(way):
+    """All samples in one batch, of which a quarter fits; the outputs count."""
+    model, _, data = problem()
+    x = torch.cat([x for x, _ in data])
+
+    def outputs(x):
+        if len(x) > len(data) * SAMPLES // 4:
+            raise _out_of_memory()
+        with torch.no_grad():
+            return model(x)
+
+    def in_batches(batch_size):
+        return torch.cat([outputs(part) for part in x.split(batch_size)])
+
+    if way == "Surefoot":
+        return surefoot.Footing(device="cpu").guard(outputs, split=0)(x)
+    if way == "accelerate":
+        from accelerate.utils import find_executable_batch_size
+
+        return find_executable_batch_size(in_batches, starting_batch_size=len(x))()
+    if way == "torch-max-mem":
+        from torch_max_mem import maximize_memory_utilization
+
+        found = maximize_memory_utilization()(lambda *, batch_size: in_batches(batch_size))(batch_size=len(x))
+        return found[0] if isinstance(found, tuple) else found
+    if way == "Lightning's finder":
+        raise NotImplementedError("its finder runs training batches")
+    return outputs(x)
+
+
+class KillsItsWorker(torch.utils.data.Dataset):
+    """Sample 5 kills the process that loads it, once."""
+
+    def __init__(self, mark):
+        self.mark, self.home = mark, os.getpid()
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, index):
+        if index == 5 and os.getpid() != self.home and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return torch.tensor(float(index))
+
+
+def dead_worker(way):
+    """The batches of an epoch whose loader loses a worker."""
+    with tempfile.TemporaryDirectory() as folder:
+        dataset = KillsItsWorker(Path(folder) / "mark")
+        if way == "Surefoot":
+            return torch.cat(list(surefoot.loader(dataset, batch_size=4, workers=2)))
+        loader = torch.utils.data.DataLoader(dataset, batch_size=4, num_workers=2)
+        if way == "accelerate":
+            from accelerate import Accelerator
+
+            loader = Accelerator(cpu=True).prepare(loader)
+        if way == "Lightning's finder":
+            import lightning
+
+            loader = lightning.Fabric(accelerator="cpu").setup_dataloaders(loader)
+        return torch.cat(list(loader))
+
+
+KILLED = """
+import os, signal, sys, torch, surefoot
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from torch_guard import Fails, problem
+model, optimizer, data = problem()
+foot = surefoot.Footing(device="cpu", checkpoint="state.pt")
+guarded = sys.argv[1] == "guarded"
+begin = foot.resume(model, optimizer) if guarded else 0
+for at in range(begin, len(data)):
+    if at == 2 and not Path("mark").exists():
+        Path("mark").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    loss = Fails().loss
+    if guarded:
+        foot.step(model, optimizer, data[at], loss)
+        foot.save(model, optimizer)
+    else:
+        loss(model, *data[at]).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+torch.save([p.detach() for p in model.parameters()], "weights.pt")
+"""
+
+
+def killed_process(way):
+    """The weights of a script that is killed in its third step."""
+    program = os.environ.get("SUREFOOT_PROGRAM") or shutil.which("surefoot", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    if way == "Surefoot" and program is None:
+        raise FileNotFoundError("surefoot")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "script.py").write_text(KILLED.format(here=str(Path(__file__).parent)))
+        starts = {"Surefoot": [program, "run", "--restarts", "2", "--python", sys.executable], "accelerate": [sys.executable, "-m", "accelerate.commands.launch", "--cpu"]}
+        command = [*starts.get(way, [sys.executable]), "script.py", "guarded" if way == "Surefoot" else "bare"]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+        return torch.cat([weights.flatten() for weights in torch.load(Path(folder) / "weights.pt")])
+
+
+def undisturbed_outputs():
+    model, _, data = problem()
+    with torch.no_grad():
+        return model(torch.cat([x for x, _ in data]))
+
+
+OTHERS = {
+    "OOM in validation": (validation, undisturbed_outputs),
+    "a worker that loads data is killed": (dead_worker, lambda: torch.arange(16.0)),
+    "the process is killed": (killed_process, lambda: torch.cat([p.detach().flatten() for p in with_bare(Fails())[0].parameters()])),
+}
+
+
+def outside_of_steps():
+    table = {}
+    for scenario, (run, expected) in OTHERS.items():
+        table[scenario] = {}
+        for way, (module, _) in WAYS.items():
+            if module is not None and importlib.util.find_spec(module) is None:
+                table[scenario][way] = "not installed"
+                continue
+            try:
+                found = run(way)
+                table[scenario][way] = "yes" if torch.allclose(found, expected(), rtol=1e-4, atol=1e-5) else "other results"
+            except NotImplementedError:
+                table[scenario][way] = "-"
+            except Exception as error:
+                table[scenario][way] = f"no: {type(error).__name__}"
     return table
 
 

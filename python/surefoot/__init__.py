@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ._audit import Audit as Audit
     from ._audit import audit as audit
     from ._batcher import Batcher as Batcher
+    from ._compare import Comparison as Comparison
+    from ._compare import compare as compare
     from ._errors import Fault as Fault
     from ._errors import PeerFailed as PeerFailed
     from ._errors import SurefootWarning as SurefootWarning
@@ -37,6 +39,7 @@ _HOMES: dict[str, str] = {
     "Audit": "._audit",
     "Batcher": "._batcher",
     "Check": "._probe",
+    "Comparison": "._compare",
     "Fault": "._errors",
     "Footing": "._footing",
     "Lanes": "._lanes",
@@ -44,6 +47,7 @@ _HOMES: dict[str, str] = {
     "PeerFailed": "._errors",
     "SurefootWarning": "._errors",
     "audit": "._audit",
+    "compare": "._compare",
     "guard": "._guard",
     "install": "._install",
     "kind_of": "._errors",

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -111,6 +112,17 @@ class Audit:
         if self.first is None:
             return f"SAME: all {len(self.sites)} modules agree {where} with the CPU in float64 within what noise explains"
         return f"DIFFERENT: {self.first.name} is the first of {len(self.sites)} modules that diverges {where} from the CPU in float64"
+
+    def html(self, path: str | os.PathLike[str]) -> None:
+        """Writes a page with all modules."""
+        from ._page import write_page
+
+        facts = [("device", self.device), ("precision", self.precision), ("PyTorch", torch.__version__)]
+        facts += [("note", note) for note in self.notes]
+        if self.first is not None:
+            facts += [("why", self.why), ("try", self.advice)]
+        sites = [(s.name, s.deviation, s.tolerance, 0.0, s is self.first) for s in self.sites]
+        write_page(path, f"Audit on {self.device}", self.verdict, self._summary(), sites, facts)
 
 
 def audit(

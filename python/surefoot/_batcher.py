@@ -38,7 +38,7 @@ class Batcher:
         model: a module, or any function of tensors whose first dimension is the batch; a module is put into evaluation
             mode. Calls run without gradients.
         max_batch: samples that run at once at most.
-        max_wait: seconds to wait for more calls where several came at once the last time.
+        max_wait: seconds to wait at most for as many calls as came together the last time.
         footing: answers faults: a batch that does not fit is split.
 
     Use it as a context, or call `close`.
@@ -108,24 +108,25 @@ class Batcher:
         self.close()
 
     def _serve(self) -> None:
-        several = False
+        expected = 1
         while True:
-            requests = self._next(self._max_wait if several else 0.0)
+            requests = self._next(expected)
             if not requests:
                 return
-            several = len(requests) > 1
+            expected = len(requests)
             self._answer(requests)
 
-    def _next(self, patience: float) -> list[_Request]:
-        """The oldest request and those of its form that fit with it; none when closed."""
+    def _next(self, expected: int) -> list[_Request]:
+        """The oldest request and those of its form that fit with it; none when closed. Waits a moment for `expected` calls:
+        callers that were answered together tend to come back together."""
         with self._changed:
             while not self._waiting:
                 if self._closed:
                     return []
                 self._changed.wait()
             first = self._waiting[0]
-            deadline = time.monotonic() + patience
-            while not self._closed and self._gathered(first) < self._max_batch:
+            deadline = time.monotonic() + self._max_wait
+            while not self._closed and self._is_worth_waiting(first, expected):
                 left = deadline - time.monotonic()
                 if left <= 0 or not self._changed.wait(left):
                     break
@@ -140,8 +141,11 @@ class Batcher:
             self._waiting = kept
             return chosen
 
-    def _gathered(self, first: _Request) -> int:
-        return sum(request.samples for request in self._waiting if request.form == first.form)
+    def _is_worth_waiting(self, first: _Request, expected: int) -> bool:
+        if len(self._waiting) < expected:
+            alike = [request.samples for request in self._waiting if request.form == first.form]
+            return sum(alike) < self._max_batch
+        return False
 
     def _answer(self, requests: list[_Request]) -> None:
         requests = [request for request in requests if request.result.set_running_or_notify_cancel()]

@@ -1,7 +1,8 @@
 """A model for many threads: `Lanes`.
 
-A lane is what one caller at a time runs on: a stream of its own on CUDA and XPU; on Metal there is one lane, since two
-threads abort the process there; on the CPU their number is measured. A caller holds a lane only while the model
+A lane is what one caller at a time runs on: a stream of its own on CUDA and XPU if there are several. How many there are
+is measured with the first inputs: small models are fastest with one, since Python runs one thread at a time, larger ones may
+not be. On Metal there is one lane, since two threads abort the process there. A caller holds a lane only while the model
 runs. The first call with new shapes runs alone with its shapes, so that what is compiled or tuned for them is
 made once; callers with other shapes do not wait for it. A fault is answered when all lanes are free, by guarded work.
 """
@@ -24,9 +25,9 @@ from ._errors import kind_of
 if TYPE_CHECKING:
     from ._footing import Footing
 
-# Streams beyond this number gave nothing more in measurements of small models on an H200.
-_STREAMS = 8
-# More lanes on the CPU have to be faster by this factor to be chosen.
+# No more lanes than this are tried.
+_MOST_LANES = 8
+# More lanes have to be faster by this factor to be chosen.
 _WORTH = 1.1
 
 _CALLERS_OWN = ("shape_mismatch", "data_loading", "model_loading", "not_device_related")
@@ -37,8 +38,8 @@ class Lanes:
 
     Arguments:
         model: a module, already on its device; it is put into evaluation mode.
-        lanes: how many callers run at once; by default 8 streams on CUDA and XPU, one on Metal, and on the CPU the number
-            that gave most calls a second with the first inputs.
+        lanes: how many callers run at once; by default one on Metal, and elsewhere the number that gave most calls a second
+            with the first inputs.
         timeout: seconds that a caller waits for a lane before `TimeoutError`; for ever by default.
         footing: answers faults: splits the batch, or goes on on another device.
 
@@ -80,14 +81,14 @@ class Lanes:
             self._open(1, "two threads abort the process on Metal")
         elif lanes is not None:
             self._open(lanes, "it was asked for")
-        elif self._device.type in ("cuda", "xpu"):
-            self._open(_STREAMS, f"one stream each on {self._device}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the model as `model(*args, **kwargs)` would, without gradients."""
-        args, kwargs = _tree.move((args, kwargs), self._device)
+        inputs = args if not kwargs and all(isinstance(a, torch.Tensor) for a in args) else list(_tree.tensors((args, kwargs)))
+        if any(not _tree._is_on(tensor, self._device) for tensor in inputs):
+            args, kwargs = _tree.move((args, kwargs), self._device)
         self._measure_once(args, kwargs)
-        with self._first_of_its_shape(_signature((args, kwargs))):
+        with self._first_of_its_shape(tuple((tensor.shape, tensor.dtype) for tensor in inputs)):
             try:
                 with self._lane() as stream:
                     return self._run(stream, args, kwargs)
@@ -161,10 +162,15 @@ class Lanes:
             warm.set()
 
     def _open(self, count: int, reason: str) -> None:
-        for _ in range(count):
-            own = self._device.type in ("cuda", "xpu") and count > 1
-            self._free.put(getattr(torch, self._device.type).Stream(self._device) if own else None)
+        for stream in self._streams(count):
+            self._free.put(stream)
         self.count, self.reason = count, reason
+
+    def _streams(self, count: int) -> list[Any]:
+        """What `count` lanes run on: streams where the device has them and there are several; else the caller's own."""
+        if count == 1 or self._device.type not in ("cuda", "xpu"):
+            return [None] * count
+        return [getattr(torch, self._device.type).Stream(self._device) for _ in range(count)]
 
     def _measure_once(self, args: Any, kwargs: Any) -> None:
         if self.count:
@@ -175,7 +181,7 @@ class Lanes:
             rates: dict[int, float] = {}
             self._run(None, args, kwargs)
             count = 1
-            while count <= min(_STREAMS, os.cpu_count() or 1):
+            while count <= min(_MOST_LANES, os.cpu_count() or 1):
                 rates[count] = self._rate(count, args, kwargs)
                 if count > 1 and rates[count] < rates[count // 2]:
                     break
@@ -188,13 +194,16 @@ class Lanes:
             self._open(best, f"measured calls by lanes: {told}")
 
     def _rate(self, count: int, args: Any, kwargs: Any, seconds: float = 0.05) -> float:
-        """Calls a second by `count` threads."""
+        """Calls a second by `count` threads, each of which waits for its results as callers do."""
         done = [0] * count
+        streams = self._streams(count)
         start = time.perf_counter()
 
         def work(at: int) -> None:
             while not done[at] or time.perf_counter() - start < seconds:
-                self._run(None, args, kwargs)
+                self._run(streams[at], args, kwargs)
+                if self._device.type in ("cuda", "xpu"):
+                    getattr(torch, self._device.type).current_stream(self._device).synchronize()
                 done[at] += 1
 
         workers = [threading.Thread(target=work, args=(at,)) for at in range(count)]
@@ -203,10 +212,3 @@ class Lanes:
         for worker in workers:
             worker.join()
         return sum(done) / (time.perf_counter() - start)
-
-
-def _signature(value: Any) -> Any:
-    """What kernels are chosen by: the shapes and dtypes of all tensors."""
-    return tuple((tuple(t.shape), t.dtype) for t in _tree.tensors(value))
-
-

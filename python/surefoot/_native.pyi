@@ -8,9 +8,35 @@ __version__: str
 
 def kind_of_text(text: str) -> str: ...
 def explain(text: str, kind: str | None = None) -> dict[str, Any]: ...
+def compare_sketches(
+    reference: Sketches,
+    candidate: Sketches,
+    noise: list[tuple[str, bool, list[Sketches]]],
+    *,
+    rounding: bool,
+    alpha: float,
+    beta: float,
+    delta: float,
+) -> dict[str, Any]: ...
+def evidence_page(
+    *,
+    title: str,
+    verdict: str,
+    summary: str,
+    alpha: float,
+    beta: float,
+    curve: list[tuple[float, float]],
+    used: int,
+    sites: list[tuple[str, float, float, float, bool]],
+    facts: list[tuple[str, str]],
+) -> str: ...
 def resident() -> int: ...
 def peak_resident() -> int | None: ...
 def forget_peak_resident() -> None: ...
+
+class Sketches:
+    def __init__(self) -> None: ...
+    def add(self, samples: int, sites: list[bytes]) -> None: ...
 
 class Reservation:
     def __enter__(self) -> Reservation: ...

@@ -78,8 +78,9 @@ def test_the_number_of_lanes_on_the_cpu_is_measured():
 def test_a_caller_that_finds_no_lane_in_time_is_told():
     model = Counted(pause=1.0)
     lanes = surefoot.Lanes(model, lanes=1, timeout=0.05)
-    lanes._warm[(((2, 16), torch.float32),)] = threading.Event()
-    lanes._warm[(((2, 16), torch.float32),)].set()
+    # As if a call of this shape had been made before, since first calls wait for each other and not for a lane.
+    lanes._warm[((torch.Size((2, 16)), torch.float32),)] = threading.Event()
+    lanes._warm[((torch.Size((2, 16)), torch.float32),)].set()
     with ThreadPoolExecutor(2) as pool:
         both = [pool.submit(lanes, torch.ones(2, 16)) for _ in range(2)]
         errors = [future.exception() for future in both]
@@ -168,3 +169,17 @@ def test_a_closed_batcher_and_calls_without_a_batch_are_refused():
         batcher(torch.ones(1, 16))
     with pytest.raises(TypeError):
         surefoot.Lanes(lambda x: x)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_lanes_are_streams_on_cuda_and_outputs_are_the_callers_own():
+    model = network().cuda()
+    given = [x.cuda() for x in inputs(200)]
+    for lanes in (surefoot.Lanes(model, lanes=8), surefoot.Lanes(model)):
+        with ThreadPoolExecutor(16) as pool:
+            found = list(pool.map(lanes, given))
+        assert_golden(model, given, found)
+    assert "measured calls by lanes: 1: " in lanes.reason
+    with surefoot.Batcher(model) as batcher, ThreadPoolExecutor(16) as pool:
+        found = list(pool.map(batcher, given))
+    assert_golden(model, given, found)

@@ -1,6 +1,40 @@
 //! The Python interpreter of the user's PyTorch: for `run`, and for `doctor` and `bench` with `--torch`.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use surefoot::device::supervisor;
+
+use crate::exit::{Exit, Failure};
+
+/// Runs a module of the Python package `surefoot` in the user's Python and hands on each JSON line that it prints; other
+/// lines, which drivers and libraries print, are passed over.
+pub(crate) fn run_module(
+    python: &Path,
+    module: &str,
+    arguments: &[String],
+    limit: Duration,
+    mut on_line: impl FnMut(serde_json::Value),
+) -> Result<(), Failure> {
+    let mut command = Command::new(python);
+    command.args(["-m", module]).args(arguments);
+    supervisor::run_probe(command, limit, |line| {
+        if let Ok(value) = serde_json::from_str(line) {
+            on_line(value);
+        }
+    })
+    .map_err(|fault| {
+        let what = format!("{} could not run {module}", python.display());
+        let mut failure = Failure::new(Exit::Usage, what);
+        failure.because.clone_from(&fault.chain);
+        failure.hint(format!(
+            "PyTorch and this package have to be installed there: {} -m pip install torch surefoot; another \
+             interpreter is named with --python PATH",
+            python.display()
+        ))
+    })
+}
 
 /// The interpreter to start: the one that was named, that of the active virtual environment, the one that this program
 /// was installed next to, or the first on the search path.

@@ -13,8 +13,8 @@ fn surefoot() -> Command {
 
 /// A folder with the script `script.py`.
 fn folder(script: &str) -> tempfile::TempDir {
-    let folder = tempfile::tempdir().unwrap();
-    std::fs::write(folder.path().join("script.py"), script).unwrap();
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("script.py"), script).expect("a script");
     folder
 }
 

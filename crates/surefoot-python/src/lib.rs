@@ -5,11 +5,13 @@
 //! (modules `footing` and `attempt`). Policy, ladder, drills, health and journal are the core's own.
 
 mod attempt;
+mod comparison;
 mod engine;
 mod error;
 mod explanation;
 mod footing;
 mod measure;
+mod page;
 
 use pyo3::prelude::*;
 
@@ -21,6 +23,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<footing::PyOutcome>()?;
     module.add_class::<attempt::PyAttempt>()?;
     module.add_function(wrap_pyfunction!(error::kind_of_text, module)?)?;
+    comparison::add_to(module)?;
     explanation::add_to(module)?;
+    page::add_to(module)?;
     measure::add_to(module)
 }

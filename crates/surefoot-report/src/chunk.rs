@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use serde::Serialize;
-use surefoot::journal::{Event, EventKind, Level, Value};
+use surefoot_core::journal::{Event, EventKind, Level, Value};
 
 /// Columns of events. See the module's header.
 #[derive(Debug, Default, Serialize)]
@@ -194,8 +194,8 @@ mod tests {
     use super::*;
     use serde_json::json;
     use std::time::Duration;
-    use surefoot::fault::FaultKind;
-    use surefoot::recover::Rung;
+    use surefoot_core::fault::FaultKind;
+    use surefoot_core::recover::Rung;
 
     fn at(time_us: u64, mut event: Event) -> Event {
         (event.time_us, event.pid, event.thread) = (time_us, 7, 1);

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use surefoot::journal::{Event, EventKind, Line, VERSION};
+use surefoot_core::journal::{Event, EventKind, Line, VERSION};
 
 use crate::chunk::Chunk;
 use crate::page::{self, Connect, Kind};
@@ -144,6 +144,7 @@ impl JournalPage {
 }
 
 /// The page that fills itself from a live run.
+#[cfg(feature = "live")]
 pub(crate) fn write_live(out: impl Write, title: &str, source: &str) -> io::Result<()> {
     let data = Data { title, source, live: true, notes: Vec::new(), chunk: None };
     page::write(out, Kind::Journal, Connect::Home, title, &data)
@@ -163,7 +164,7 @@ fn is_ordinary(event: &Event) -> bool {
 mod tests {
     use super::*;
     use crate::page::tests::data_of;
-    use surefoot::fault::FaultKind;
+    use surefoot_core::fault::FaultKind;
 
     fn data(page: &JournalPage) -> serde_json::Value {
         let mut html = Vec::new();

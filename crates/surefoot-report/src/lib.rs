@@ -6,7 +6,7 @@
 //! content security policy forbids it to load anything.
 //!
 //! ```
-//! use surefoot::journal::{Event, EventKind, Line};
+//! use surefoot_core::journal::{Event, EventKind, Line};
 //! use surefoot_report::JournalPage;
 //!
 //! let mut page = JournalPage::new("run.jsonl");
@@ -21,6 +21,7 @@ mod bench;
 mod chunk;
 mod evidence;
 mod journal;
+#[cfg(feature = "live")]
 pub mod live;
 mod load;
 mod page;

@@ -59,6 +59,7 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Connect {
     Nowhere,
+    #[cfg(feature = "live")]
     Home,
 }
 
@@ -78,6 +79,7 @@ pub(crate) fn write(
             "kind" => out.write_all(kind.name().as_bytes())?,
             "connect" => out.write_all(match connect {
                 Connect::Nowhere => b"'none'",
+                #[cfg(feature = "live")]
                 Connect::Home => b"'self'",
             })?,
             "version" => out.write_all(env!("CARGO_PKG_VERSION").as_bytes())?,

@@ -1,6 +1,7 @@
 //! `surefoot bench`: measures each device and precision, prints a table and a verdict.
 
 mod table;
+mod torch;
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -40,11 +41,12 @@ Examples:
                                               one step of your own training
   surefoot bench --json > before.json
   surefoot bench --compare before.json        what got slower since then
-  surefoot bench --html bench.html            also write an HTML page")]
+  surefoot bench --html bench.html            also write an HTML page
+  surefoot bench --torch --quick              your PyTorch, and what guarding costs")]
 pub(crate) struct Bench {
     /// Devices to measure, separated by commas: cpu,gpu; auto for all that are found
-    #[arg(long, value_name = "NAMES", default_value = "auto", value_parser = select)]
-    device: Selector,
+    #[arg(long, value_name = "NAMES", default_value = "auto")]
+    device: String,
     /// Precisions to measure, separated by commas: fp32, fp16, bf16
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = precision, default_values = ["fp32", "fp16", "bf16"])]
     precision: Vec<Dtype>,
@@ -57,6 +59,12 @@ pub(crate) struct Bench {
     /// Also write an HTML page to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Measure the user's PyTorch instead, and what guarding its training steps costs
+    #[arg(long, conflicts_with_all = ["workload", "html", "compare"])]
+    torch: bool,
+    /// The interpreter for --torch; by default that of the active virtual environment, else the one beside this program, else python3
+    #[arg(long, value_name = "PATH", requires = "torch")]
+    python: Option<PathBuf>,
     /// Compare with an older run, written with --json
     #[arg(long, value_name = "OLD.json")]
     compare: Option<PathBuf>,
@@ -80,6 +88,9 @@ fn precision(text: &str) -> Result<Dtype, String> {
 
 impl Bench {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        if self.torch {
+            return torch::run(&self, global, terminal);
+        }
         // Bad input is found before minutes are spent on measuring.
         let old = self.compare.as_deref().map(read_report).transpose()?;
         let page = self.html.as_deref().map(create).transpose()?;
@@ -129,7 +140,10 @@ impl Bench {
 
     /// Opens the devices that were named; for `auto`, those that are found.
     fn devices(&self, terminal: &Terminal) -> Result<Vec<Arc<OpenDevice>>, Failure> {
-        if let Selector::Chain(names) = &self.device {
+        let selector = select(&self.device).map_err(|error| {
+            Failure::usage(format!("--device {} can't be measured", self.device)).caused_by(&error)
+        })?;
+        if let Selector::Chain(names) = &selector {
             return names.iter().map(|name| open(*name).map_err(Failure::from)).collect();
         }
         let mut opened = Vec::new();

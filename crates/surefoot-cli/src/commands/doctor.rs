@@ -1,6 +1,9 @@
 //! `surefoot doctor`: tests each device and suggests settings.
 
+mod torch;
+
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -26,14 +29,22 @@ failure. The exit code is 1 if a device is unhealthy or a named one is missing.
 Examples:
   surefoot doctor                 every device that is found
   surefoot doctor --device gpu    this one, which must be there
-  surefoot doctor --json          as JSON")]
+  surefoot doctor --json          as JSON
+  surefoot doctor --torch         the devices of your PyTorch, tested by it
+  surefoot doctor --torch --python .venv/bin/python --device cuda")]
 pub(crate) struct Doctor {
     /// Test these devices only: cpu, gpu, gpu:1, vulkan, metal, mps, cuda, cuda:0; auto for all
-    #[arg(long, value_name = "NAMES", default_value = "auto", value_parser = select)]
-    device: Selector,
+    #[arg(long, value_name = "NAMES", default_value = "auto")]
+    device: String,
     /// Stop the test of a device after this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 300, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
+    /// Test the devices of the user's PyTorch instead: products, convolutions, attention, dtypes, threads
+    #[arg(long)]
+    torch: bool,
+    /// The interpreter for --torch; by default that of the active virtual environment, else the one beside this program, else python3
+    #[arg(long, value_name = "PATH", requires = "torch")]
+    python: Option<PathBuf>,
     /// Test in this process and print findings; the command runs itself so in a child process
     #[arg(long, hide = true)]
     in_process: bool,
@@ -63,12 +74,18 @@ struct Summary {
 
 impl Doctor {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        if self.torch {
+            return torch::run(&self, global, terminal);
+        }
+        let selector = select(&self.device).map_err(|error| {
+            Failure::usage(format!("--device {} can't be tested", self.device)).caused_by(&error)
+        })?;
         if self.in_process {
-            return self.probe_here(terminal);
+            return probe_here(&selector, terminal);
         }
         let journal = global.open_journal()?;
         let found = devices::find();
-        let asked: Vec<DeviceName> = match &self.device {
+        let asked: Vec<DeviceName> = match &selector {
             Selector::Chain(names) => names.clone(),
             Selector::Auto => found
                 .iter()
@@ -107,24 +124,6 @@ impl Doctor {
         Ok(if healthy { Exit::Done } else { Exit::No })
     }
 
-    /// The child process: prints one finding per line.
-    fn probe_here(self, terminal: &Terminal) -> Result<Exit, Failure> {
-        let Selector::Chain(names) = &self.device else {
-            return Err(Failure::usage("--in-process needs --device"));
-        };
-        for name in names {
-            let device = open(*name).map_err(Failure::from)?;
-            let mut written = Ok(());
-            probe(&device, |finding| {
-                if written.is_ok() {
-                    written = terminal.json_line(&finding);
-                }
-            });
-            written?;
-        }
-        Ok(Exit::Done)
-    }
-
     fn diagnose(
         &self,
         name: DeviceName,
@@ -161,6 +160,24 @@ impl Doctor {
             && diagnosis.dtypes.contains(&(Dtype::F32, DtypeSupport::Works));
         Ok(diagnosis)
     }
+}
+
+/// The child process: prints one finding per line.
+fn probe_here(selector: &Selector, terminal: &Terminal) -> Result<Exit, Failure> {
+    let Selector::Chain(names) = selector else {
+        return Err(Failure::usage("--in-process needs --device"));
+    };
+    for name in names {
+        let device = open(*name).map_err(Failure::from)?;
+        let mut written = Ok(());
+        probe(&device, |finding| {
+            if written.is_ok() {
+                written = terminal.json_line(&finding);
+            }
+        });
+        written?;
+    }
+    Ok(Exit::Done)
 }
 
 fn heading(name: DeviceName, info: Option<&DeviceInfo>) -> String {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use surefoot::journal::Event;
+use surefoot_core::journal::Event;
 use tokio::sync::watch;
 
 /// Events that are kept for pages that are opened or reloaded later.
@@ -127,7 +127,7 @@ impl Drop for Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use surefoot::journal::EventKind;
+    use surefoot_core::journal::EventKind;
 
     fn push(history: &History, numbers: std::ops::Range<u64>) {
         numbers.for_each(|n| history.push(&Event::new(EventKind::Note, n.to_string())));

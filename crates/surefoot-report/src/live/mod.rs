@@ -9,7 +9,7 @@
 //! site can read the events through a DNS name that points here (DNS rebinding).
 //!
 //! ```no_run
-//! use surefoot::journal::Journal;
+//! use surefoot_core::journal::Journal;
 //! use surefoot_report::live::Server;
 //!
 //! let server = Server::start("training digits", 0)?;
@@ -28,7 +28,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use surefoot::journal::Event;
+use surefoot_core::journal::Event;
 use tokio::runtime::Runtime;
 
 use history::History;
@@ -85,7 +85,7 @@ impl Server {
         Ok(Self { history, address, runtime: Some(runtime) })
     }
 
-    /// The listener for [`surefoot::journal::JournalBuilder::listener`]. It never blocks.
+    /// The listener for [`surefoot_core::journal::JournalBuilder::listener`]. It never blocks.
     pub fn listener(&self) -> impl Fn(&Event) + Send + Sync + 'static {
         let history = Arc::clone(&self.history);
         move |event| history.push(event)

@@ -11,7 +11,7 @@ use axum::middleware::{self, Next};
 use axum::response::sse::{Event as Sse, KeepAlive, Sse as Stream};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
-use surefoot::journal::Line;
+use surefoot_core::journal::Line;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 

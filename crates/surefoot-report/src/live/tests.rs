@@ -4,7 +4,7 @@ use super::*;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::time::Instant;
-use surefoot::journal::{EventKind, Journal};
+use surefoot_core::journal::{EventKind, Journal};
 
 fn request(server: &Server, path: &str, host: &str) -> BufReader<TcpStream> {
     let mut stream = TcpStream::connect(server.address).unwrap();

@@ -80,7 +80,7 @@ fn swallowed(facts: &Facts<'_>, findings: &mut Findings) {
             head,
             "an out-of-memory error is a RuntimeError too, and this goes on as if nothing had happened"
                 .to_owned(),
-            "catch `torch.OutOfMemoryError` by itself, and raise what you don't handle",
+            "catch `torch.OutOfMemoryError` by itself, and raise what you don't handle; or let `surefoot.guard(split=0)` run it",
         );
     }
 }
@@ -144,7 +144,7 @@ fn retried(facts: &Facts<'_>, findings: &mut Findings) {
                 again.range,
                 "the retry runs while the error still holds the tensors of the failed attempt"
                     .to_owned(),
-                "only note the failure in the handler; free and retry after the `except` block",
+                "only note the failure in the handler; free and retry after the `except` block, as `surefoot.guard` does",
             );
         }
     }

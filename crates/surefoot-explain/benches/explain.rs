@@ -1,5 +1,6 @@
 //! How many messages a second are explained on one core: the sample set, which the rules decide,
-//! and messages of round `provoked-1` that the learned stage has to decide.
+//! and messages of round `provoked-1` that the learned stage has to decide; and how long a log of
+//! 100 MB takes.
 //!
 //! `cargo bench -p surefoot-explain --bench explain` prints messages/s: the best and the median of
 //! many short rounds, since other work on the machine only ever makes a round slower.
@@ -8,7 +9,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use surefoot_explain::learned::RULES_SURE_ABOVE;
-use surefoot_explain::{explain, explain_by_rules};
+use surefoot_explain::{LogReader, explain, explain_by_rules};
 
 const ROUNDS: usize = 1000;
 
@@ -26,6 +27,47 @@ fn main() {
     let (_, unsure) = provoked.into_iter().partition::<Vec<_>, _>(sure);
     measure("decided by the rules", &known);
     measure("with the learned stage", &unsure);
+    measure_log();
+}
+
+/// A training log of eight ranks with warnings and metrics called errors, an error that was
+/// survived, and a failure at its end.
+fn measure_log() {
+    let mut log = String::new();
+    let mut step = 0;
+    while log.len() < 100_000_000 {
+        step += 1;
+        let rank = step % 8;
+        log += &format!(
+            "2026-05-14 09:12:44,871 [rank{rank}] INFO trainer: step {step}: loss 2.3145, lr 3.0e-04, tokens/s 41234\n"
+        );
+        if step % 100 == 0 {
+            log += &format!("[rank{rank}] validation error 0.{step}, best so far\n");
+        }
+        if step == 1000 {
+            log += "RuntimeError: CUDA out of memory. Tried to allocate 2.00 GiB\n";
+        }
+    }
+    log += "[rank3]: RuntimeError: CUDA error: device-side assert triggered\n";
+    log += "[rank0]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580)\n";
+    let mut times: Vec<f64> = (0..5)
+        .map(|_| {
+            let start = Instant::now();
+            let mut reader = LogReader::new();
+            log.as_bytes().chunks(1 << 20).for_each(|piece| reader.feed(piece));
+            let found = black_box(reader.finish());
+            assert_eq!(found.first.map(|first| first.text.starts_with("[rank3]")), Some(true));
+            start.elapsed().as_secs_f64()
+        })
+        .collect();
+    times.sort_by(f64::total_cmp);
+    println!(
+        "a log of {} MB, {} lines: median {:.2} s, best {:.2} s",
+        log.len() / 1_000_000,
+        log.lines().count(),
+        times[2],
+        times[0]
+    );
 }
 
 fn messages(jsonl: &str) -> Vec<String> {

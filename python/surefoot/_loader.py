@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -224,10 +225,13 @@ def _measured(dataset: Any, batch_size: int) -> tuple[int, str]:
     if not count:
         return 0, "the dataset is empty"
     dataset[0]  # the first one may open files
-    start = time.perf_counter()
+    times = []
     for index in range(count):
+        start = time.perf_counter()
         dataset[index]
-    seconds = (time.perf_counter() - start) / count * batch_size
+        times.append(time.perf_counter() - start)
+    # The median, since other programs disturb a few.
+    seconds = statistics.median(times) * batch_size
     told = f"a batch takes {seconds * 1e3:.1f} ms to load"
     if seconds < _WORTH_A_WORKER:
         return 0, f"{told}: too little for a process of its own"

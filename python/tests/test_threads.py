@@ -30,22 +30,35 @@ def assert_golden(model, given, found):
 class Counted(nn.Module):
     """Notes how many callers are inside at once, and in which batches they come."""
 
-    def __init__(self, pause=0.002):
+    def __init__(self):
         super().__init__()
         self.inner, self.lock, self.inside, self.most, self.sizes = network(), threading.Lock(), 0, 0, []
-        self.pause = pause
 
     def forward(self, x):
         with self.lock:
             self.inside += 1
             self.most = max(self.most, self.inside)
             self.sizes.append(len(x))
-        time.sleep(self.pause)
+        time.sleep(0.002)
         try:
             return self.inner(x)
         finally:
             with self.lock:
                 self.inside -= 1
+
+
+class Gated(nn.Module):
+    """Says that it was entered, and goes on when it is let."""
+
+    def __init__(self):
+        super().__init__()
+        self.entered, self.go, self.sizes = threading.Event(), threading.Event(), []
+
+    def forward(self, x):
+        self.sizes.append(len(x))
+        self.entered.set()
+        assert self.go.wait(120)
+        return x + 1
 
 
 def test_lanes_give_each_caller_its_own_output_and_never_run_more_at_once():
@@ -54,18 +67,37 @@ def test_lanes_give_each_caller_its_own_output_and_never_run_more_at_once():
     with ThreadPoolExecutor(12) as pool:
         found = list(pool.map(lanes, given))
     assert_golden(model.inner, given, found)
-    assert 1 < model.most <= 3 and not found[0].requires_grad
+    assert model.most <= 3 and not found[0].requires_grad
+
+
+def test_as_many_callers_run_at_once_as_there_are_lanes():
+    class Together(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.all_inside = threading.Barrier(3, timeout=120)
+
+        def forward(self, x):
+            self.all_inside.wait()
+            return x + 1
+
+    lanes = surefoot.Lanes(Together(), lanes=3)
+    # Of three shapes, since the first calls of one shape wait for each other.
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lanes, [torch.zeros(size) for size in (1, 2, 3)]))
+    assert [y.tolist() for y in found] == [[1.0], [1.0] * 2, [1.0] * 3]
 
 
 def test_the_first_call_with_a_shape_runs_alone_with_it():
-    model = Counted(pause=0.05)
+    model = Gated()
     lanes = surefoot.Lanes(model, lanes=8)
     with ThreadPoolExecutor(8) as pool:
-        first = [pool.submit(lanes, torch.ones(2, 16)) for _ in range(8)]
-        time.sleep(0.01)
-        assert model.sizes.count(2) == 1, "the others wait until it is warm"
-        [result.result() for result in first]
-    assert model.sizes.count(2) == 8
+        calls = [pool.submit(lanes, torch.ones(2, 16)) for _ in range(8)]
+        assert model.entered.wait(120)
+        time.sleep(0.2)
+        assert model.sizes == [2], "the others wait until it is warm"
+        model.go.set()
+        assert all(call.result().sum() == 64 for call in calls)
+    assert model.sizes == [2] * 8
 
 
 def test_the_number_of_lanes_on_the_cpu_is_measured():
@@ -76,16 +108,15 @@ def test_the_number_of_lanes_on_the_cpu_is_measured():
 
 
 def test_a_caller_that_finds_no_lane_in_time_is_told():
-    model = Counted(pause=1.0)
+    model = Gated()
     lanes = surefoot.Lanes(model, lanes=1, timeout=0.05)
-    # As if a call of this shape had been made before, since first calls wait for each other and not for a lane.
-    lanes._warm[((torch.Size((2, 16)), torch.float32),)] = threading.Event()
-    lanes._warm[((torch.Size((2, 16)), torch.float32),)].set()
-    with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(lanes, torch.ones(2, 16)) for _ in range(2)]
-        errors = [future.exception() for future in both]
-    assert sum(isinstance(error, TimeoutError) for error in errors) == 1
-    assert "all 1 are in use" in str(next(error for error in errors if error))
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(lanes, torch.ones(2))
+        assert model.entered.wait(120)
+        with pytest.raises(TimeoutError, match="all 1 are in use"):
+            lanes(torch.ones(3))
+        model.go.set()
+        assert first.result().sum() == 4
 
 
 def test_lanes_split_what_does_not_fit_and_pass_on_the_callers_own_mistakes():
@@ -117,8 +148,19 @@ def test_the_batcher_stacks_calls_and_outputs_are_the_callers_own():
     with surefoot.Batcher(model, max_batch=16) as batcher, ThreadPoolExecutor(12) as pool:
         found = list(pool.map(batcher, given))
     assert_golden(model.inner, given, found)
-    assert batcher.calls == 90 and batcher.batches < 60, "calls were stacked"
-    assert max(model.sizes) <= 16 and model.most == 1
+    assert batcher.calls == 90 and max(model.sizes) <= 16 and model.most == 1
+
+
+def test_what_gathers_while_the_model_runs_is_stacked():
+    model = Gated()
+    with surefoot.Batcher(model, max_batch=16) as batcher:
+        first = batcher.submit(torch.zeros(1, 2))
+        assert model.entered.wait(120)
+        others = [batcher.submit(torch.full((1, 2), float(at))) for at in range(20)]
+        model.go.set()
+        assert first.result().tolist() == [[1.0, 1.0]]
+        assert [call.result()[0, 0].item() for call in others] == [at + 1.0 for at in range(20)]
+    assert model.sizes == [1, 16, 4] and batcher.batches == 3
 
 
 def test_requests_of_another_form_are_not_stacked_with_each_other():

@@ -175,7 +175,6 @@ impl<'a> Verification<'a> {
             let chain = chain(&args.device, calibrate_on)?;
             let footing: Footing = builder.devices(chain).build()?;
             Ok(Runner::open(Arc::new(footing), folder)?
-                .confirm_blocks(args.has_drill())
                 .observer(Arc::new(ProgressObserver::new(quiet))))
         };
         let verifier = Verifier::new(open, move |progress| terminal.note(&progress.to_string()));

@@ -24,7 +24,7 @@ pub(crate) struct FootingArgs {
     /// Precision of matrix products and convolutions: auto, fp32, fp16 or bf16
     #[arg(long, value_name = "PRECISION", default_value = "auto")]
     pub(crate) precision: Precision,
-    /// Memory budget, for example 2GiB
+    /// The most memory to use, for example 2GiB: of each device, and of the host for this process
     #[arg(long, value_name = "BYTES")]
     pub(crate) memory: Option<Bytes>,
     /// What to do when a device fails
@@ -134,11 +134,6 @@ impl FootingArgs {
             let names = missing.join(", ");
             ONCE.call_once(|| note(&format!("note: {names} is left out: not in this build")));
         }
-    }
-
-    /// Whether faults are injected.
-    pub(crate) fn has_drill(&self) -> bool {
-        !self.drill.is_empty()
     }
 
     /// What recovery may do.

@@ -83,9 +83,8 @@ impl<'a> ModelRun<'a> {
         let footing =
             args.footing(journal.clone())?.precision(precision(args.precision)).build()?;
         let progress = Arc::new(ProgressObserver::new(global.quiet));
-        let runner = Runner::open(Arc::new(footing), folder.path())?
-            .confirm_blocks(args.has_drill())
-            .observer(Arc::clone(&progress) as _);
+        let runner =
+            Runner::open(Arc::new(footing), folder.path())?.observer(Arc::clone(&progress) as _);
         Ok(Self { runner, progress, journal, terminal, folder })
     }
 

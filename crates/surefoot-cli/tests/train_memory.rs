@@ -12,11 +12,8 @@ use serde_json::Value;
 
 /// Noise in the binary form of CIFAR-10: so many images a file.
 fn cifar(folder: &Path, images: usize) {
-    let mut state = 1u64;
-    let mut noise = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 56) as u8
-    };
+    let mut random = fastrand::Rng::with_seed(1);
+    let mut noise = || random.u8(..);
     for name in [
         "data_batch_1",
         "data_batch_2",

@@ -14,7 +14,7 @@ use crate::fault::{BoxError, Fault, FaultKind};
 use crate::journal::{Event, EventKind, Journal, Level};
 use crate::place::Target;
 use crate::precision::{Dtype, Precision, Resolved};
-use crate::recover::{Confirm, Drill, Outcome, Policy, Rung, Segments, SplitMemory, Step, Task};
+use crate::recover::{Confirm, CpuSegments, Drill, Outcome, Policy, Rung, SplitMemory, Step, Task};
 use crate::supervisor;
 
 /// Built once; shared by reference among all threads that run work.
@@ -30,7 +30,7 @@ pub struct Footing<E: Engine> {
     journal: Journal,
     pub(crate) drill: Drill,
     pub(crate) splits: SplitMemory,
-    pub(crate) segments: Segments,
+    pub(crate) segments: CpuSegments,
     pub(crate) first_parts: usize,
 }
 
@@ -75,6 +75,22 @@ pub struct Room {
     pub host: u64,
     /// Whether the two are the same memory.
     pub is_shared: bool,
+    /// Bytes that this process holds on the device.
+    pub device_in_use: u64,
+    /// Bytes that this process holds on the host.
+    pub host_in_use: u64,
+}
+
+impl Room {
+    /// The most bytes that this process may come to hold on the device.
+    pub fn device_limit(&self) -> u64 {
+        self.device_in_use.saturating_add(self.device)
+    }
+
+    /// The most bytes that this process may come to hold on the host.
+    pub fn host_limit(&self) -> u64 {
+        self.host_in_use.saturating_add(self.host)
+    }
 }
 
 /// Chooses what a footing is made of.
@@ -153,7 +169,7 @@ impl<E: Engine> FootingBuilder<E> {
             journal: self.journal,
             drill: self.drill,
             splits: SplitMemory::default(),
-            segments: Segments::default(),
+            segments: CpuSegments::default(),
             first_parts: 1 << inherited.memory_faults.min(16),
         };
         let first = footing.ready(0)?;
@@ -372,15 +388,28 @@ impl<E: Engine> Footing<E> {
     /// How many bytes may still be allocated on the device that work starts on, and on the host.
     pub fn room(&self) -> Result<Room, Fault> {
         let at = self.usable_from(0).ok_or_else(|| self.nothing_left())?;
-        let ready = self.ready(at)?;
-        let device = self.room_on(ready);
-        if self.engine.shares_host_memory(&ready.device) {
-            return Ok(Room { device, host: device, is_shared: true });
-        }
-        // The budget is for each device, and the host is one.
+        Ok(self.room_on(self.ready(at)?))
+    }
+
+    /// How many bytes may still be allocated on a device: what is left of the budget, of the
+    /// device and, where they share memory, of the host. The budget is for each device, and the
+    /// host is one.
+    pub(crate) fn room_on(&self, ready: &Ready<E>) -> Room {
         let host = host_memory();
-        let within_budget = self.memory.map_or(u64::MAX, |m| m.saturating_sub(host.resident));
-        Ok(Room { device, host: host.available.min(within_budget), is_shared: false })
+        let budget_left =
+            self.memory.map_or(u64::MAX, |budget| budget.saturating_sub(host.resident));
+        let on_host = host.available.min(budget_left);
+        let device_in_use = self.engine.memory_in_use(&ready.device);
+        let promised = ready.budget.reserved();
+        let within = ready.budget.limit().saturating_sub(device_in_use).saturating_sub(promised);
+        let available = self.engine.memory_available(&ready.device).unwrap_or(u64::MAX);
+        let on_device = within.min(available.saturating_sub(promised));
+        let is_shared = self.engine.shares_host_memory(&ready.device);
+        let (device, host_room) = match is_shared {
+            true => (on_device.min(on_host), on_device.min(on_host)),
+            false => (on_device, on_host),
+        };
+        Room { device, host: host_room, is_shared, device_in_use, host_in_use: host.resident }
     }
 
     /// Reserves bytes on the device that work starts on, before they are allocated: an
@@ -388,16 +417,6 @@ impl<E: Engine> Footing<E> {
     pub fn reserve(&self, operation: &str, bytes: u64) -> Result<Reservation, Fault> {
         let at = self.usable_from(0).ok_or_else(|| self.nothing_left())?;
         self.reserve_on(self.ready(at)?, operation, bytes)
-    }
-
-    /// Bytes that may still be allocated on a device: what is left of the budget, of the device,
-    /// and, where they share memory, of the host.
-    fn room_on(&self, ready: &Ready<E>) -> u64 {
-        let in_use = self.engine.memory_in_use(&ready.device);
-        let promised = ready.budget.reserved();
-        let within = ready.budget.limit().saturating_sub(in_use).saturating_sub(promised);
-        let available = self.engine.memory_available(&ready.device).unwrap_or(u64::MAX);
-        within.min(available.saturating_sub(promised))
     }
 
     pub(crate) fn reserve_on(

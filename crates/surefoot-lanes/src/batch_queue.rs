@@ -14,7 +14,7 @@
 //!
 //! Callers that ask again as soon as they are answered come back one by one when a batch ends. The
 //! first of them would go alone and the others wait for it, so a moment after a batch, an eighth of
-//! what it took at most, is left for as many to come as were answered ([`Batch::end`]).
+//! what it took at most, is left for as many to come as were answered ([`RequestBatch::end`]).
 //!
 //! What is overdue goes first, oldest first, then what is full, then the oldest: no bucket starves.
 
@@ -67,7 +67,7 @@ struct Ended {
 #[derive(Debug)]
 pub enum Next<'q, K: Eq + Hash + Clone, T> {
     /// Requests to run together.
-    Batch(Batch<'q, K, T>),
+    Batch(RequestBatch<'q, K, T>),
     /// Requests whose deadline passed while they waited, to be told so.
     Expired(Vec<Request<T>>),
     /// The queue is closed and empty.
@@ -76,7 +76,7 @@ pub enum Next<'q, K: Eq + Hash + Clone, T> {
 
 /// Requests of one key that are run together. In flight until it is dropped.
 #[derive(Debug)]
-pub struct Batch<'q, K: Eq + Hash + Clone, T> {
+pub struct RequestBatch<'q, K: Eq + Hash + Clone, T> {
     /// The key of all of them.
     pub key: K,
     /// The requests, in the order in which they came; at least one.
@@ -282,7 +282,7 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         mut state: MutexGuard<'_, State<K, T>>,
         key: K,
         max: usize,
-    ) -> Batch<'_, K, T> {
+    ) -> RequestBatch<'_, K, T> {
         let bucket = state.buckets.entry(key.clone()).or_default();
         let requests: Vec<_> = bucket.drain(..max.min(bucket.len())).collect();
         state.len -= requests.len();
@@ -294,7 +294,7 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
         state.in_flight += 1;
         self.pass_on(state);
         let flight = Flight { queue: self, since: now(), to_answer: 0 };
-        Batch { key, requests, flight }
+        RequestBatch { key, requests, flight }
     }
 
     /// What is left is another consumer's to look after: this one may have been the only one
@@ -308,7 +308,7 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
     }
 }
 
-impl<K: Eq + Hash + Clone, T> Batch<'_, K, T> {
+impl<K: Eq + Hash + Clone, T> RequestBatch<'_, K, T> {
     /// Ends it with `to_answer` requests that are answered only now: they may be asked again by
     /// the same callers, and a moment is left for these to come.
     pub fn end(mut self, to_answer: usize) {

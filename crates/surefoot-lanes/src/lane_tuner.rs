@@ -247,14 +247,12 @@ mod tests {
     fn run(tuner: &mut LaneTuner, rate: impl Fn(usize) -> f64, noise: f64, seconds: u64) -> f64 {
         const WINDOW: Duration = Duration::from_millis(20);
         let best = tuner.ladder.iter().map(|n| rate(*n)).fold(0.0, f64::max);
-        let (mut random, mut done, mut windows) = (0x9e37_79b9_7f4a_7c15 ^ noise.to_bits(), 0.0, 0);
+        let mut random = fastrand::Rng::with_seed(noise.to_bits());
+        let (mut done, mut windows) = (0.0, 0);
         let mut now = Duration::ZERO;
         while now < Duration::from_secs(seconds) {
             let true_rate = rate(tuner.active());
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let off = 1.0 + noise * ((random >> 11) as f64 / (1u64 << 52) as f64 - 1.0);
+            let off = 1.0 + noise * (2.0 * random.f64() - 1.0);
             now += WINDOW;
             tuner.measured(Some(true_rate * off), now);
             (done, windows) = (done + true_rate, windows + 1);

@@ -46,7 +46,7 @@ mod request;
 mod sync;
 mod worker_pool;
 
-pub use batch_queue::{Batch, BatchQueue, Next};
+pub use batch_queue::{BatchQueue, Next, RequestBatch};
 pub use lane_tuner::LaneTuner;
 pub use meter::Reading;
 pub use once_map::{Begun, OnceMap, Turn};

@@ -3,18 +3,18 @@
 
 use std::time::{Duration, Instant};
 
-use surefoot_lanes::{Batch, BatchQueue, Next, Refused};
+use surefoot_lanes::{BatchQueue, Next, Refused, RequestBatch};
 
 const NEVER: Duration = Duration::from_secs(3600);
 
-fn batch<'q>(next: Next<'q, u32, &'static str>) -> Batch<'q, u32, &'static str> {
+fn batch<'q>(next: Next<'q, u32, &'static str>) -> RequestBatch<'q, u32, &'static str> {
     match next {
         Next::Batch(batch) => batch,
         other => panic!("{other:?}"),
     }
 }
 
-fn items(batch: &Batch<'_, u32, &'static str>) -> Vec<&'static str> {
+fn items(batch: &RequestBatch<'_, u32, &'static str>) -> Vec<&'static str> {
     batch.requests.iter().map(|request| request.item).collect()
 }
 

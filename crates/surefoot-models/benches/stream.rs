@@ -20,7 +20,7 @@ use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::tokens::{self, Request};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::process;
-use surefoot_models::{Batch, Logits, Model, Opened, Want};
+use surefoot_models::{Logits, Model, Opened, TokenBatch, Want};
 use testkit::model_folders;
 
 const WANT: Want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
@@ -106,7 +106,7 @@ fn serve(folder: &Path, tokens: usize, budget: u64) {
     let plan = opened.plan(&work, Some(budget)).checked().expect("the budget is enough");
     let model = opened.load(&plan, &Device::flex(), Arc::default()).expect("the model loads");
     let ids: Vec<u32> = (0..tokens as u32).collect();
-    let batch = Batch::new(&[ids], 4096).expect("ids of the vocabulary");
+    let batch = TokenBatch::new(&[ids], 4096).expect("ids of the vocabulary");
     for order in std::io::stdin().lines() {
         let answer = match order.expect("an order").as_str() {
             "forward" => {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
-use crate::run::batch::{Batch, Rectangle};
+use crate::run::batch::{Rectangle, TokenBatch};
 use crate::run::model::{Logits, Model, Rows, Want};
 
 /// What a pass of an embedding keeps.
@@ -133,7 +133,7 @@ impl Model {
         pooling: Pooling,
         least: Rectangle,
     ) -> Result<Rows, ModelError> {
-        let batch = Batch::new(sequences, self.blueprint().vocab)?.at_least(least);
+        let batch = TokenBatch::new(sequences, self.blueprint().vocab)?.at_least(least);
         let output = self.forward(&batch, WANT)?;
         let states = output
             .last_hidden

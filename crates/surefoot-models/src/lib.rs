@@ -14,5 +14,5 @@ pub mod stream;
 pub mod weights;
 
 pub use error::ModelError;
-pub use run::batch::{Batch, Rectangle};
+pub use run::batch::{Rectangle, TokenBatch};
 pub use run::model::{Logits, Model, Opened, Output, Rows, Want};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use burn::tensor::Device;
 use surefoot_models::generate::sample::{Sampler, Sampling};
-use surefoot_models::generate::tokens::{self, Ending, Request};
+use surefoot_models::generate::tokens::{self, FinishReason, Request};
 use surefoot_models::stream::needs::Work;
-use surefoot_models::{Batch, Logits, Model, Opened, Want};
+use surefoot_models::{Logits, Model, Opened, TokenBatch, Want};
 
 fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name)
@@ -50,7 +50,7 @@ fn generated_afresh(model: &Model, prompt: &[u32], sampling: Sampling) -> Vec<u3
     let mut sampler = Sampler::new(sampling);
     let mut ids = prompt.to_vec();
     for _ in 0..12 {
-        let batch = Batch::new(std::slice::from_ref(&ids), model.blueprint().vocab).unwrap();
+        let batch = TokenBatch::new(std::slice::from_ref(&ids), model.blueprint().vocab).unwrap();
         let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
         let logits = model.forward(&batch, want).unwrap().logits.unwrap();
         ids.push(sampler.choose(logits.row(0)));
@@ -102,10 +102,10 @@ fn sequences_end_by_themselves_without_ending_the_others() {
     asked.ends = vec![end];
     let ended = model.generate(&asked, |_, _| ControlFlow::Continue(())).unwrap();
     assert_eq!(ended[0].tokens, free[0][..first]);
-    assert_eq!(ended[0].ending, Ending::EndOfText);
+    assert_eq!(ended[0].ending, FinishReason::EndOfText);
     for (ended, free) in ended.iter().zip(&free) {
         assert_eq!(ended.tokens, free[..ended.tokens.len()]);
-        assert!(ended.ending == Ending::EndOfText || ended.tokens.len() == 12);
+        assert!(ended.ending == FinishReason::EndOfText || ended.tokens.len() == 12);
     }
     let stopped = model
         .generate(&request(prompts(), Sampling::GREEDY), |number, _| match number {
@@ -113,7 +113,7 @@ fn sequences_end_by_themselves_without_ending_the_others() {
             _ => ControlFlow::Continue(()),
         })
         .unwrap();
-    assert_eq!((stopped[1].tokens.len(), stopped[1].ending), (1, Ending::Stopped));
+    assert_eq!((stopped[1].tokens.len(), stopped[1].ending), (1, FinishReason::Stopped));
     assert_eq!(stopped[2].tokens, free[2]);
 }
 
@@ -127,17 +127,17 @@ fn learned_positions_end_a_text_and_refuse_a_prompt_that_is_too_long() {
         sampling: Sampling::GREEDY,
     };
     let full = model.generate(&long(126), |_, _| ControlFlow::Continue(())).unwrap();
-    assert_eq!((full[0].tokens.len(), full[0].ending), (3, Ending::ContextFull));
+    assert_eq!((full[0].tokens.len(), full[0].ending), (3, FinishReason::ContextFull));
     let error = model.generate(&long(129), |_, _| ControlFlow::Continue(())).unwrap_err();
     assert!(error.to_string().contains("128 positions"), "{error}");
 }
 
 #[test]
 fn a_token_outside_the_vocabulary_is_refused() {
-    let error = Batch::new(&[vec![1, 2], vec![256]], 256).unwrap_err();
+    let error = TokenBatch::new(&[vec![1, 2], vec![256]], 256).unwrap_err();
     assert!(error.to_string().contains("token 256"), "{error}");
-    assert!(Batch::new(&[vec![1], vec![]], 256).is_err());
-    assert!(Batch::new(&[], 256).is_err());
+    assert!(TokenBatch::new(&[vec![1], vec![]], 256).is_err());
+    assert!(TokenBatch::new(&[], 256).is_err());
 }
 
 #[test]

@@ -10,7 +10,7 @@ use burn::tensor::Device;
 use safetensors::SafeTensors;
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::Placement;
-use surefoot_models::{Batch, Logits, Model, Opened, Want};
+use surefoot_models::{Logits, Model, Opened, TokenBatch, Want};
 
 const WANT: Want = Want { logits: Logits::All, hidden: true, last_hidden: true };
 
@@ -55,7 +55,7 @@ fn check(model: &Model, folder: &Path) {
     let ids: Vec<u32> =
         ids.data().chunks_exact(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
     let sequences: Vec<Vec<u32>> = ids.chunks(width).map(<[u32]>::to_vec).collect();
-    let batch = Batch::new(&sequences, model.blueprint().vocab).unwrap();
+    let batch = TokenBatch::new(&sequences, model.blueprint().vocab).unwrap();
     let logits = if model.has_head() { Logits::All } else { Logits::None };
     let output = model.forward(&batch, Want { logits, ..WANT }).unwrap();
     let name = folder.file_name().unwrap().to_string_lossy();

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use surefoot_models::generate::tokens;
+use surefoot_models::stream::limits::{DeviceMemory, MemoryLimits};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::Placement;
 use surefoot_models::{ModelError, Opened};
@@ -71,4 +72,36 @@ proptest! {
             prop_assert_eq!(plan.streamed_file_bytes, total - resident);
         }
     }
+}
+
+/// Issue 14, item 6: plans were limited by host memory on every device.
+#[test]
+fn a_device_with_memory_of_its_own_is_planned_by_that() {
+    let opened = opened("llama-tiny");
+    let plan = |host: u64, device: u64| {
+        let device = DeviceMemory::Own { limit: Some(device) };
+        opened.plan_within(&WORK, &MemoryLimits { host: Some(host), device })
+    };
+    let free = opened.plan(&WORK, None);
+    let weights: u64 = free.parts.iter().map(|part| part.bytes).sum();
+    let host = free.needs.baseline_bytes + (1 << 20);
+    let on_device = free.peak_bytes - free.needs.baseline_bytes;
+    // The host has no room for the weights, and needs none.
+    let resident = plan(host, on_device);
+    assert!(resident.fits && resident.mode == Placement::Resident);
+    assert_eq!(resident.device_bytes, Some(on_device));
+    assert_eq!(resident.host_bytes, free.needs.baseline_bytes);
+    // The device has no room for all weights, and all of the host's does not help.
+    let streamed = plan(1 << 40, on_device - weights / 2);
+    assert!(streamed.fits && streamed.mode != Placement::Resident);
+    assert!(streamed.device_bytes.unwrap() <= on_device - weights / 2);
+    // What is short is named.
+    let ModelError::Memory { allowed, .. } = plan(1 << 20, 1 << 40).checked().unwrap_err() else {
+        panic!("the host has too little memory")
+    };
+    assert_eq!(allowed, 1 << 20);
+    let ModelError::Memory { allowed, .. } = plan(1 << 40, 1 << 10).checked().unwrap_err() else {
+        panic!("the device has too little memory")
+    };
+    assert_eq!(allowed, 1 << 10);
 }

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use burn::tensor::Device;
-use surefoot_models::folder::header::Dtype;
+use surefoot_models::folder::header::WeightDtype;
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::Plan;
-use surefoot_models::{Batch, Logits, Opened, Want};
+use surefoot_models::{Logits, Opened, TokenBatch, Want};
 
 const WANT: Want = Want { logits: Logits::All, hidden: false, last_hidden: false };
 
@@ -32,14 +32,14 @@ fn device() -> Device {
     }
 }
 
-fn run(name: &str, compute: Dtype, share: f64) -> (Vec<f32>, Plan) {
+fn run(name: &str, compute: WeightDtype, share: f64) -> (Vec<f32>, Plan) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
     let opened = Opened::new(&folder).unwrap().on(&device(), compute);
     let work = Work { batch: 1, prompt: 12, new_tokens: 0, want: WANT };
     let plan = opened.plan_with_share(&work, share);
     let model = opened.load(&plan, &device(), Arc::default()).unwrap();
     let ids = vec![5, 9, 17, 2, 40, 33, 8, 60, 21, 7, 3, 1];
-    let batch = Batch::new(&[ids], model.blueprint().vocab).unwrap();
+    let batch = TokenBatch::new(&[ids], model.blueprint().vocab).unwrap();
     (model.forward(&batch, WANT).unwrap().logits.unwrap().numbers, plan)
 }
 
@@ -53,9 +53,9 @@ fn fp16_and_bf16_are_near_fp32_and_the_same_however_weights_come() {
     // A GPU is only asked for what all of them have.
     let on_cpu = device() == Device::flex();
     for name in MODELS {
-        let (exact, whole) = run(name, Dtype::F32, 1.0);
-        for (compute, allowed) in [(Dtype::F16, 0.005), (Dtype::Bf16, 0.03)] {
-            if compute == Dtype::Bf16 && !on_cpu {
+        let (exact, whole) = run(name, WeightDtype::F32, 1.0);
+        for (compute, allowed) in [(WeightDtype::F16, 0.005), (WeightDtype::Bf16, 0.03)] {
+            if compute == WeightDtype::Bf16 && !on_cpu {
                 continue;
             }
             let (resident, plan) = run(name, compute, 1.0);

@@ -10,14 +10,14 @@ use surefoot::device::{Backend, DeviceName, Selector};
 use surefoot::recover::{Policy, Rung};
 use surefoot::{Fault, FaultKind, Footing};
 use surefoot_models::embed::Pooling;
-use surefoot_models::folder::header::Dtype;
+use surefoot_models::folder::header::WeightDtype;
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::Request;
 use surefoot_models::runner::{AttemptEnd, AttemptStart, RunObserver, RunRequest, Runner};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::Placement;
-use surefoot_models::{Batch, Logits, ModelError, Want};
+use surefoot_models::{Logits, ModelError, TokenBatch, Want};
 
 const WANT: Want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
 const WORK: Work = Work { batch: 4, prompt: 8, new_tokens: 0, want: WANT };
@@ -43,7 +43,7 @@ fn runner(drill: &str, policy: Policy) -> Runner {
 }
 
 fn logits(runner: &Runner, request: &RunRequest) -> (Vec<f32>, DeviceName, u32, Placement) {
-    let batch = Batch::new(&[vec![5, 9, 17, 2], vec![40, 3]], 256).unwrap();
+    let batch = TokenBatch::new(&[vec![5, 9, 17, 2], vec![40, 3]], 256).unwrap();
     let run = runner.run(request, |attempt| attempt.model().forward(&batch, WANT)).unwrap();
     (run.value.logits.unwrap().numbers, run.device, run.attempts, run.plan.mode)
 }
@@ -128,7 +128,7 @@ fn a_callers_mistake_is_returned_at_once() {
     let error = runner
         .run(&RunRequest::new("forward", WORK), |attempt| {
             calls.set(calls.get() + 1);
-            let batch = Batch::new(&[vec![999]], attempt.model().blueprint().vocab)?;
+            let batch = TokenBatch::new(&[vec![999]], attempt.model().blueprint().vocab)?;
             attempt.model().forward(&batch, WANT)
         })
         .unwrap_err();
@@ -139,7 +139,7 @@ fn a_callers_mistake_is_returned_at_once() {
 #[test]
 fn a_fault_that_nothing_helps_against_is_returned_with_its_kind() {
     let runner = runner("device_lost:count=99", Policy::fail());
-    let batch = Batch::new(&[vec![1]], 256).unwrap();
+    let batch = TokenBatch::new(&[vec![1]], 256).unwrap();
     let run = runner
         .run(&RunRequest::new("forward", WORK), |attempt| attempt.model().forward(&batch, WANT));
     match run.unwrap_err() {
@@ -169,7 +169,8 @@ fn a_variant_is_for_its_own_run_alone() {
     let plain = RunRequest::new("forward", WORK);
     let (_, home, _, mode) = logits(&runner, &plain);
     assert_eq!((home, mode), (SECOND, Placement::Resident));
-    let variant = plain.clone().streamed(true).on(Some(DeviceName::CPU)).compute(Some(Dtype::Bf16));
+    let variant =
+        plain.clone().streamed(true).on(Some(DeviceName::CPU)).compute(Some(WeightDtype::Bf16));
     let (rounded, device, _, mode) = logits(&runner, &variant);
     assert_eq!((device, mode), (DeviceName::CPU, Placement::Streamed));
     let (numbers, device, _, mode) = logits(&runner, &plain);

@@ -13,7 +13,7 @@ use surefoot::{FaultKind, Footing};
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::tokens::Request;
 use surefoot_models::stream::needs::Work;
-use surefoot_models::{Batch, Logits, Model, ModelError, Opened, Want};
+use surefoot_models::{Logits, Model, ModelError, Opened, TokenBatch, Want};
 
 const WANT: Want = Want { logits: Logits::All, hidden: false, last_hidden: false };
 
@@ -52,7 +52,7 @@ fn open(name: &str, share: f64) -> Model {
 }
 
 fn logits(model: &Model) -> Result<Vec<f32>, ModelError> {
-    let batch = Batch::new(&[vec![5, 9, 17, 2], vec![40, 3]], 256).unwrap();
+    let batch = TokenBatch::new(&[vec![5, 9, 17, 2], vec![40, 3]], 256).unwrap();
     Ok(model.forward(&batch, WANT)?.logits.unwrap().numbers)
 }
 
@@ -82,7 +82,7 @@ fn a_block_that_its_device_cannot_run_runs_on_the_cpu_in_every_mode() {
         let expected = logits(&open(name, 1.0)).unwrap();
         for share in [1.0, 0.5, 0.0] {
             let (footing, journal) = footing("unsupported_op", "block 1", Policy::default());
-            let model = open(name, share).guarded(footing, home(), true);
+            let model = open(name, share).guarded(footing, home());
             for _ in 0..3 {
                 assert_close(&logits(&model).unwrap(), &expected);
             }
@@ -102,7 +102,7 @@ fn a_block_without_memory_and_the_head_go_too_and_the_tokens_stay_the_same() {
     for (kind, part) in [("out_of_memory", "block 0"), ("kernel_compile", "head")] {
         for share in [1.0, 0.3, 0.0] {
             let (footing, _) = footing(kind, part, Policy::default());
-            let model = open("llama-tiny", share).guarded(footing, home(), true);
+            let model = open("llama-tiny", share).guarded(footing, home());
             assert_eq!(generated(&model), expected, "{kind} {part} {share}");
             assert_eq!(on_cpu(&model), [part]);
         }
@@ -112,7 +112,7 @@ fn a_block_without_memory_and_the_head_go_too_and_the_tokens_stay_the_same() {
 #[test]
 fn what_the_policy_forbids_is_a_fault_with_its_kind() {
     let (footing, _) = footing("unsupported_op", "block 2", Policy::default().no_fallback());
-    let model = open("llama-tiny", 0.5).guarded(footing, home(), true);
+    let model = open("llama-tiny", 0.5).guarded(footing, home());
     let Err(ModelError::Fault(fault)) = logits(&model) else { panic!("it should have failed") };
     assert_eq!((fault.kind, fault.operation.as_ref()), (FaultKind::UnsupportedOp, "block 2"));
     assert!(model.on_cpu().is_empty());
@@ -122,7 +122,7 @@ fn what_the_policy_forbids_is_a_fault_with_its_kind() {
 fn a_guard_that_nothing_happens_to_changes_nothing_and_tells_nothing() {
     let (footing, journal) = footing("unsupported_op", "block 9", Policy::default());
     let before = journal.recent().len();
-    let model = open("qwen2-tiny", 0.5).guarded(footing, home(), false);
+    let model = open("qwen2-tiny", 0.5).guarded(footing, home());
     assert_close(&logits(&model).unwrap(), &logits(&open("qwen2-tiny", 1.0)).unwrap());
     assert_eq!(journal.recent().len(), before);
 }

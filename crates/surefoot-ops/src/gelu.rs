@@ -62,7 +62,7 @@ impl<C: CheckpointStrategy> Gelu for Autodiff<Flex, C> {
         let prep = GeluBackward
             .prepare::<C>([x.node()])
             .memory_bound()
-            .retro_forward(Again(x.id()))
+            .retro_forward(Recompute(x.id()))
             .parents([&x])
             .stateful();
         match prep {
@@ -77,9 +77,9 @@ impl<C: CheckpointStrategy> Gelu for Autodiff<Flex, C> {
 
 /// Does the forward pass again, when activations are recomputed.
 #[derive(Debug)]
-struct Again(NodeId);
+struct Recompute(NodeId);
 
-impl RetroForward for Again {
+impl RetroForward for Recompute {
     fn forward(&self, states: &mut BackwardStates, out: NodeId) {
         let x = states.get_state::<FlexTensor>(&self.0);
         states.save(out, forward(x));

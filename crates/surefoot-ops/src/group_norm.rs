@@ -1,5 +1,5 @@
-//! Group normalisation of images, with what comes after it in a residual network: adding the way
-//! around and ReLU.
+//! Group normalisation of images, with what comes after it in a residual network: adding the residual
+//! connection, and ReLU.
 //!
 //! Only the means and deviations are kept for the backward pass; where ReLU let nothing through
 //! is computed again from the input.
@@ -142,7 +142,7 @@ fn record<C: CheckpointStrategy, const N: usize>(
     let prep = NormBackward(norm)
         .prepare::<C>(inputs.each_ref().map(|input| input.node()))
         .memory_bound()
-        .retro_forward(Again { ids, norm })
+        .retro_forward(Recompute { ids, norm })
         .parents(&inputs)
         .stateful();
     let (out, stats) = forward(&primitives, norm);
@@ -157,12 +157,12 @@ fn record<C: CheckpointStrategy, const N: usize>(
 
 /// Does the forward pass again, when activations are recomputed.
 #[derive(Debug)]
-struct Again<const N: usize> {
+struct Recompute<const N: usize> {
     ids: [NodeId; N],
     norm: GroupNorm,
 }
 
-impl<const N: usize> RetroForward for Again<N> {
+impl<const N: usize> RetroForward for Recompute<N> {
     fn forward(&self, states: &mut BackwardStates, out: NodeId) {
         let inputs = Inputs::of(self.ids.map(|id| states.get_state::<FlexTensor>(&id)));
         states.save(out, forward(&inputs, self.norm).0);
@@ -307,7 +307,7 @@ impl Line {
     }
 }
 
-/// The gradients by x, gamma, beta and what goes around.
+/// The gradients by x, gamma, beta and the residual.
 fn backward(
     inputs: &Inputs,
     norm: GroupNorm,
@@ -318,7 +318,7 @@ fn backward(
     let x = flat::numbers(&inputs.x);
     let around = inputs.around.as_ref().map(flat::numbers);
     let channels = flat::numbers(&inputs.gamma).len();
-    // What goes around has the gradient that came through ReLU.
+    // The residual has the gradient that came through ReLU.
     let untouched = (around.is_some() && !norm.relu).then(|| gradient.clone());
     let mut through = vec![0.0; if around.is_some() && norm.relu { x.len() } else { 0 }];
     let keep = if through.is_empty() { 0 } else { sample };

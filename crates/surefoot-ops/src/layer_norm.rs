@@ -86,7 +86,7 @@ impl<C: CheckpointStrategy> LayerNormed for Autodiff<Flex, C> {
         let prep = NormBackward
             .prepare::<C>(inputs.each_ref().map(|input| input.node()))
             .memory_bound()
-            .retro_forward(Again { ids, epsilon })
+            .retro_forward(Recompute { ids, epsilon })
             .parents(&inputs)
             .stateful();
         let primitives = inputs.each_ref().map(|input| input.primitive().clone());
@@ -104,12 +104,12 @@ impl<C: CheckpointStrategy> LayerNormed for Autodiff<Flex, C> {
 
 /// Does the forward pass again, when activations are recomputed.
 #[derive(Debug)]
-struct Again {
+struct Recompute {
     ids: [NodeId; 3],
     epsilon: f64,
 }
 
-impl RetroForward for Again {
+impl RetroForward for Recompute {
     fn forward(&self, states: &mut BackwardStates, out: NodeId) {
         let inputs = self.ids.map(|id| states.get_state::<FlexTensor>(&id));
         states.save(out, forward(inputs, self.epsilon).0);

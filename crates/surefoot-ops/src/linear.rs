@@ -1,4 +1,4 @@
-//! A linear layer with its bias, and what goes around it, added in one pass.
+//! A linear layer with its bias and a residual connection, added in one pass.
 
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -32,7 +32,7 @@ pub(crate) trait Linear: Backend {
     }
 }
 
-/// `x · weight + bias`, with what goes around added to it. `x` has a row for each result.
+/// `x · weight + bias`, with a residual added to it. `x` has a row for each result.
 pub fn linear(
     x: Tensor<2>,
     weight: Tensor<2>,

@@ -4,21 +4,16 @@ use burn::tensor::{Device, Tensor, TensorData};
 use proptest::test_runner::TestCaseError;
 
 /// Numbers that depend on the seed alone.
-pub(crate) struct Numbers(u64);
+pub(crate) struct Numbers(fastrand::Rng);
 
 impl Numbers {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(fastrand::Rng::with_seed(seed))
     }
 
     /// Between -1 and 1.
     pub(crate) fn take(&mut self, count: usize) -> Vec<f32> {
-        (0..count)
-            .map(|_| {
-                self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                (self.0 >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-            })
-            .collect()
+        (0..count).map(|_| 2.0 * self.0.f32() - 1.0).collect()
     }
 }
 

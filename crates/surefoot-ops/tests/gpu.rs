@@ -7,13 +7,8 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use surefoot_ops as ops;
 
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
-    let mut state = seed;
-    (0..count)
-        .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect()
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..count).map(|_| 2.0 * random.f32() - 1.0).collect()
 }
 
 type Operation = Box<dyn Fn(&[Tensor<1>]) -> Tensor<1>>;

@@ -5,13 +5,8 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use surefoot_ops as ops;
 
 fn tensor<const D: usize>(seed: u64, shape: [usize; D], device: &Device) -> Tensor<D> {
-    let mut state = seed;
-    let numbers: Vec<f32> = (0..shape.iter().product())
-        .map(|_| {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-        })
-        .collect();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let numbers: Vec<f32> = (0..shape.iter().product()).map(|_| 2.0 * random.f32() - 1.0).collect();
     Tensor::<D>::from_data(TensorData::new(numbers, shape), device)
 }
 

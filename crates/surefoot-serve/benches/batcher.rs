@@ -21,7 +21,9 @@ use surefoot_models::embed::{self, Pooling};
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::tokens::{self, Request};
 use surefoot_models::stream::needs::Work;
-use surefoot_serve::engine::{Engine, EngineSettings, Generation, LogitRules, Said, Wish};
+use surefoot_serve::engine::{
+    Engine, EngineLimits, EngineSettings, Generation, GenerationEvent, LogitRules,
+};
 use surefoot_serve::metrics::Metrics;
 use testkit::model_folders;
 
@@ -81,7 +83,7 @@ fn engine(
     metrics: &Arc<Metrics>,
 ) -> Arc<Engine> {
     let settings = EngineSettings {
-        wish: Wish {
+        limits: EngineLimits {
             sequences: CLIENTS,
             context: None,
             texts: CLIENTS,
@@ -92,7 +94,6 @@ fn engine(
             batches_in_flight,
         },
         pooling: Pooling::Mean,
-        budget: None,
         journal: Journal::off(),
     };
     let engine = Engine::start(folder, footing, settings, Arc::clone(metrics)).unwrap();
@@ -247,12 +248,8 @@ impl Fixed {
 fn half_load(engine: &Engine, rate: f64, seconds: f64) -> f64 {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let mut state = 7_u64;
-    let mut chance = || {
-        state =
-            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 11) as f64 / (1_u64 << 53) as f64).max(1e-12)
-    };
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut chance = || random.f64().max(1e-12);
     let begun = Instant::now();
     let mut due = 0.0;
     let mut answers = Vec::new();
@@ -308,9 +305,9 @@ fn decode(options: &Options, footing: Arc<Footing>) {
             async move {
                 loop {
                     match heard.recv().await.unwrap() {
-                        Said::Token { .. } => tally.one_came(),
-                        Said::Ended(_) => return,
-                        Said::Failed(error) => panic!("{error}"),
+                        GenerationEvent::Token { .. } => tally.one_came(),
+                        GenerationEvent::Ended(_) => return,
+                        GenerationEvent::Failed(error) => panic!("{error}"),
                     }
                 }
             }

@@ -6,9 +6,8 @@
 //! ([`fit`](crate::fit)). The number of parameters is exact; the memory of activations is an
 //! estimate that only decides whether to try.
 
-use surefoot::device::OpenDevice;
-use surefoot::device::memory::{self, Bytes};
-use surefoot::{Fault, FaultKind};
+use surefoot::device::memory::Bytes;
+use surefoot::{Fault, FaultKind, Footing};
 
 use crate::config::{Config, ModelConfig};
 use crate::data::Form;
@@ -97,61 +96,23 @@ impl Estimate {
     }
 }
 
-/// Refuses a configuration whose model can't be trained on a device, before it is made.
+/// Refuses a configuration whose model can't be trained on the footing's device, before it is made.
 pub fn check_fits(
     config: &Config,
     form: Form,
     samples: usize,
-    device: &OpenDevice,
+    footing: &Footing,
 ) -> Result<(), Fault> {
-    let available = available_on(device, config.memory);
-    Estimate::of(config, form, samples).check(available, config.memory, &device.name().to_string())
+    let device = footing.device()?.name().to_string();
+    let available = available(footing, config.memory)?;
+    Estimate::of(config, form, samples).check(available, config.memory, &device)
 }
 
-/// What can still be allocated on a device, within a budget if there is one.
-pub fn available_on(device: &OpenDevice, budget: Option<u64>) -> u64 {
-    let free = match device.info.unified_memory {
-        true => available_host_memory(),
-        false => device.memory_available().unwrap_or(u64::MAX),
-    };
-    let left = |budget: u64| budget.saturating_sub(device.memory_in_use());
-    budget.map_or(free, |budget| free.min(left(budget)))
-}
-
-/// What this process could still allocate on the host: what the machine has available, and no
-/// more than its own limit on address space (`ulimit -v`) leaves.
-pub fn available_host_memory() -> u64 {
-    let machine = memory::host_memory().available;
-    address_space_left().map_or(machine, |left| left.min(machine))
-}
-
-/// What a limit on address space leaves, where there is one.
-fn address_space_left() -> Option<u64> {
-    address_space_limit().map(|limit| limit.saturating_sub(status("VmSize:").unwrap_or(0)))
-}
-
-/// The limit on this process's address space, if there is one (`ulimit -v`).
-pub(crate) fn address_space_limit() -> Option<u64> {
-    soft_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
-}
-
-/// The most address space that this process ever had, where the system keeps that figure. It is more than
-/// its memory: each thread reserves some for its stack and its allocations.
-pub(crate) fn address_space_peak() -> Option<u64> {
-    status("VmPeak:")
-}
-
-/// A figure of `/proc/self/status` in bytes.
-fn status(name: &str) -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let figure = status.lines().find_map(|line| line.strip_prefix(name))?;
-    figure.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
-}
-
-/// The soft limit on address space, if it is not unlimited.
-fn soft_limit(limits: &str) -> Option<u64> {
-    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
-    line.split_whitespace().next()?.parse().ok()
+/// What can still be allocated on the device that work starts on, within a budget if there is one.
+pub fn available(footing: &Footing, budget: Option<u64>) -> Result<u64, Fault> {
+    let room = footing.room()?;
+    let left = budget.map_or(u64::MAX, |budget| budget.saturating_sub(room.device_in_use));
+    Ok(room.device.min(left))
 }
 
 /// The numbers in a model.
@@ -277,13 +238,5 @@ mod tests {
         assert_eq!(few_samples.batch, 100 * 65 * 4, "a batch is never larger than the data");
         let small = Estimate::of(&config("mlp, hidden: [32]"), form, 1438);
         assert!(small.check(16 << 20, None, "cpu").is_ok());
-    }
-
-    #[test]
-    fn a_limit_on_address_space_is_read() {
-        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
-                      Max address space         460800000            unlimited            bytes     \n";
-        assert_eq!(soft_limit(limits), Some(460_800_000));
-        assert_eq!(soft_limit(&limits.replace("460800000", "unlimited")), None);
     }
 }

@@ -7,11 +7,11 @@
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use surefoot::device::memory::Bytes;
+use surefoot::device::memory::{Bytes, address_space_limit, address_space_peak};
 use surefoot::{Fault, FaultKind, Footing};
 
 use crate::batch::HostBatch;
-use crate::estimate::{SHARE, address_space_limit, address_space_peak, available_on};
+use crate::estimate::{SHARE, available};
 use crate::loader::Recipe;
 use crate::model::Trainable;
 use crate::parameters;
@@ -81,7 +81,7 @@ impl<M: Trainable> Trials<'_, M> {
         let limit = match self.memory {
             Some(budget) => budget,
             None => {
-                let usable = available_on(&device, None) as f64 * SHARE;
+                let usable = available(self.footing, None)? as f64 * SHARE;
                 device.memory_in_use().saturating_add(usable as u64)
             }
         };

@@ -60,7 +60,7 @@ pub fn try_batches(
     tell: impl FnMut(&Tried),
 ) -> Result<Fit, Fault> {
     let device = footing.device()?;
-    estimate::check_fits(config, data.form(), 1, &device)?;
+    estimate::check_fits(config, data.form(), 1, footing)?;
     let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
     let estimate = Estimate::of(config, data.form(), data.train.len());
     let most = most.unwrap_or(MOST);
@@ -96,7 +96,7 @@ pub fn plan(
     tell: impl FnMut(&Tried),
 ) -> Result<TrainingPlan, Fault> {
     let device = footing.device()?;
-    let available_bytes = estimate::available_on(&device, config.memory);
+    let available_bytes = estimate::available(footing, config.memory)?;
     let samples = data.train.len();
     let estimate = Estimate::of(config, data.form(), samples);
     let batch_size = (config.batch_size * config.accumulate).min(samples.max(1));

@@ -22,7 +22,7 @@ use self::run_state::{RunState, StepsEnd};
 use crate::checkpoint::{CheckpointError, CheckpointFolder, Fitted, Order};
 use crate::config::{Config, Length};
 use crate::data::DataSet;
-use crate::estimate::{Estimate, SHARE, available_on};
+use crate::estimate::{Estimate, SHARE, available};
 use crate::fit::Trials;
 use crate::loader::{Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
@@ -100,7 +100,8 @@ impl Run<'_> {
         let loading = Loading::choose(asked, &recipe, self.effective_batch(), unified).within(
             asked,
             estimate.batch,
-            available_on(&device, self.config.memory),
+            available(self.footing, self.config.memory)
+                .map_err(|fault| self.stopped(fault, 0, None))?,
         );
         let mut run = self.begin(model, device.name(), &shapes, resume, loading, tell)?;
         let resumed_from = resume.map(|_| run.state.step);
@@ -232,7 +233,8 @@ impl Run<'_> {
             return Ok(Some(budget));
         }
         let device = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
-        let available = available_on(&device, None);
+        let available =
+            available(self.footing, None).map_err(|fault| self.stopped(fault, 0, None))?;
         let estimate = Estimate::of(self.config, self.data.form(), self.data.train.len());
         let batches = run.loading.batches_in_memory();
         if estimate.surely_fits(self.config.batch_size, batches, available) {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use burn::tensor::Device;
-use surefoot_models::{Batch, Logits, Opened, Want};
+use surefoot_models::{Logits, Opened, TokenBatch, Want};
 use surefoot_verify::capture::{self, Disturbance};
 use surefoot_verify::challenge::{ChallengeSet, public_key};
 use testkit::model_folders;
@@ -31,7 +31,7 @@ fn main() {
         .expect("challenges");
     let plan = opened.plan_with_share(&capture::work(&opened, challenges, tokens), 0.0);
     let model = opened.load(&plan, &Device::flex(), Arc::default()).expect("the model loads");
-    let batch = Batch::new(&set.sequences, model.blueprint().vocab).expect("a batch");
+    let batch = TokenBatch::new(&set.sequences, model.blueprint().vocab).expect("a batch");
     let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
     println!("model of {} MiB, streamed, {challenges} challenges of {tokens} tokens", bytes >> 20);
     let (mut plain, mut observed) = (Vec::new(), Vec::new());

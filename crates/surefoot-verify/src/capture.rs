@@ -6,7 +6,7 @@
 
 use surefoot_models::run::observe::{Boundary, Onward};
 use surefoot_models::stream::needs::Work;
-use surefoot_models::{Batch, Logits, Model, ModelError, Opened, Want};
+use surefoot_models::{Logits, Model, ModelError, Opened, TokenBatch, Want};
 use surefoot_stats::StatsError;
 pub use surefoot_stats::capture::{Captures, NextToken, Recorder, TOP};
 pub use surefoot_stats::disturbance::Disturbance;
@@ -53,7 +53,7 @@ fn pass(
     disturbance: Disturbance,
 ) -> Result<Captures, ModelError> {
     let refused = |error: StatsError| ModelError::Request(error.to_string());
-    let batch = Batch::new(sequences, model.blueprint().vocab)?;
+    let batch = TokenBatch::new(sequences, model.blueprint().vocab)?;
     let lengths: Vec<usize> = sequences.iter().map(Vec::len).collect();
     let mut recorder = Recorder::new(bits, &lengths).map_err(refused)?;
     let mut number = 0_u64;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use surefoot::device::DeviceName;
-use surefoot_models::folder::header::Dtype;
+use surefoot_models::folder::header::WeightDtype;
 use surefoot_models::runner::{RunOutcome, RunRequest, Runner, computes_in};
 use surefoot_models::stream::plan::Placement;
 use surefoot_models::{ModelError, Opened};
@@ -205,7 +205,7 @@ impl<'a> Verifier<'a> {
             group,
             smaller_group: smaller_group(group, some.len(), set.sequences.len()),
             is_streamed: plain.plan.mode == Placement::Streamed,
-            is_fp32: plain.compute == Dtype::F32,
+            is_fp32: plain.compute == WeightDtype::F32,
             elsewhere: calibrate_on.map(|device| device.to_string()),
         };
         let trials = calibrate::trials(runner.blueprint(), &variations);
@@ -261,7 +261,7 @@ fn device_of(
         return Ok(None);
     }
     // A device that does not compute in bf16 would give wrong numbers: then the CPU does it.
-    Ok((!computes_in(plain, Dtype::Bf16)?).then_some(DeviceName::CPU))
+    Ok((!computes_in(plain, WeightDtype::Bf16)?).then_some(DeviceName::CPU))
 }
 
 /// Refuses challenges with tokens that the model does not have.
@@ -298,8 +298,8 @@ fn run_pass(
     let work = capture::work(runner.opened(), pass.group, set.longest());
     let compute = match pass.precision {
         PassPrecision::Asked => None,
-        PassPrecision::Fp32 => Some(Dtype::F32),
-        PassPrecision::Bf16 => Some(Dtype::Bf16),
+        PassPrecision::Fp32 => Some(WeightDtype::F32),
+        PassPrecision::Bf16 => Some(WeightDtype::Bf16),
     };
     let request = RunRequest::new("fingerprint", work)
         .passes(sequences.len().div_ceil(pass.group))
@@ -329,9 +329,9 @@ fn made(opened: &Opened, outcome: RunOutcome<Captures>, noise: Noise) -> Result<
     let run = RunInfo {
         device: outcome.device.to_string(),
         precision: match outcome.compute {
-            Dtype::F32 => "fp32",
-            Dtype::F16 => "fp16",
-            Dtype::Bf16 => "bf16",
+            WeightDtype::F32 => "fp32",
+            WeightDtype::F16 => "fp16",
+            WeightDtype::Bf16 => "bf16",
         }
         .to_owned(),
         placement: match outcome.plan.mode {

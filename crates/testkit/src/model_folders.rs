@@ -160,12 +160,11 @@ fn write(path: &Path, tensors: &[(String, Vec<usize>)], dtype: Dtype) {
     let mut file = BufWriter::new(File::create(path).expect("a model is written"));
     file.write_all(&(header.len() as u64).to_le_bytes()).expect("a model is written");
     file.write_all(header.as_bytes()).expect("a model is written");
-    let mut state = 1_u64;
+    let mut random = fastrand::Rng::with_seed(1);
     for (tensor, shape) in tensors {
         let is_scale = shape.len() == 1 && tensor.ends_with("weight");
         for _ in 0..shape.iter().product::<usize>() {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            let uniform = (state >> 40) as f32 / (1_u32 << 24) as f32 - 0.5;
+            let uniform = random.f32() - 0.5;
             let weight = if is_scale { 1.0 + uniform * 0.2 } else { uniform * 0.1 };
             match dtype {
                 Dtype::F32 => file.write_all(&weight.to_le_bytes()).expect("a model is written"),

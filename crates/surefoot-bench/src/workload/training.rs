@@ -178,14 +178,9 @@ impl Job for TrainingStep {
 /// Random samples with labels: their values don't change how long a step takes.
 fn noise(form: Form, samples: usize) -> Result<HostBatch, Fault> {
     let mut batch = HostBatch::new(form, samples);
-    let mut state = 1u64;
+    let mut random = fastrand::Rng::with_seed(1);
     for at in 0..samples {
-        let values = (0..form.size())
-            .map(|_| {
-                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (state >> 40) as f32 / (1u32 << 24) as f32 - 0.5
-            })
-            .collect();
+        let values = (0..form.size()).map(|_| random.f32() - 0.5).collect();
         batch
             .push(Sample::Dense { values, label: Label::Class(at % 10) })
             .map_err(|why| Fault::new(FaultKind::DataLoading, "noise", why))?;

@@ -12,7 +12,7 @@ use surefoot_models::save::save;
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::Placement;
 use surefoot_models::stream::process;
-use surefoot_models::{Batch, Logits, Output, Rows, Want};
+use surefoot_models::{Logits, Output, Rows, TokenBatch, Want};
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
@@ -77,7 +77,7 @@ impl Forward {
             Some(text) => Texts::open(run.folder(), vocab)?.encode(text)?,
             None => self.tokens.clone(),
         };
-        let batch = Batch::new(std::slice::from_ref(&tokens), vocab)?;
+        let batch = TokenBatch::new(std::slice::from_ref(&tokens), vocab)?;
         let has_head = run.runner.opened().has_head();
         let want = Want {
             logits: if has_head { Logits::All } else { Logits::None },

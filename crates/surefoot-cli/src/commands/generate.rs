@@ -10,7 +10,7 @@ use serde::Serialize;
 use surefoot::Fault;
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::text::Texts;
-use surefoot_models::generate::tokens::{Ending, Request};
+use surefoot_models::generate::tokens::{FinishReason, Request};
 use surefoot_models::runner::NewToken;
 use surefoot_models::stream::plan::Placement;
 use surefoot_models::stream::process;
@@ -79,7 +79,7 @@ struct Completion {
     text: String,
     prompt_tokens: usize,
     tokens: Vec<u32>,
-    ending: Ending,
+    ending: FinishReason,
 }
 
 #[derive(Serialize)]
@@ -142,7 +142,7 @@ impl Generate {
             })
             .collect();
         let seconds = begun.elapsed().as_secs_f64();
-        if completions.iter().any(|completion| completion.ending == Ending::ContextFull) {
+        if completions.iter().any(|completion| completion.ending == FinishReason::ContextFull) {
             terminal.note(&format!(
                 "stopped at {positions} tokens, prompt included: the model takes no more"
             ));

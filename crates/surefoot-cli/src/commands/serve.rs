@@ -1,8 +1,9 @@
 //! `surefoot serve`: a model over HTTP, as OpenAI's clients expect it.
 
+mod lifetime;
 mod listener;
 
-use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use surefoot_models::embed::{Pooling, Recipe};
 use surefoot_models::generate::text::Texts;
 use surefoot_models::stream::plan::Placement;
 use surefoot_serve::chat::{ChatError, Template};
-use surefoot_serve::engine::{self, Engine, EngineError, EngineSettings, Wish};
+use surefoot_serve::engine::{self, Engine, EngineError, EngineLimits, EngineSettings};
 use surefoot_serve::http::{self, App, ConnectionLimits, Keys, ServerSettings};
 use surefoot_serve::metrics::Metrics;
 
@@ -27,7 +28,7 @@ use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_folder::ModelFolder;
 use crate::model_run;
-use crate::terminal::{Terminal, say};
+use crate::terminal::Terminal;
 use crate::trouble;
 use crate::watch;
 
@@ -206,7 +207,7 @@ impl Serve {
         }
         let journal = journal.build();
         let metrics = Arc::new(Metrics::default());
-        let quiet = engine::quiet(journal.clone(), Arc::clone(&metrics));
+        let quiet = engine::without_single_passes(journal.clone(), Arc::clone(&metrics));
         let precision = model_run::precision(self.footing.precision);
         let footing = Arc::new(self.footing.footing(quiet)?.precision(precision).build()?);
         let opened = Opened::new(folder.path())?;
@@ -224,13 +225,12 @@ impl Serve {
         let recipe = Recipe::read(folder.path())?;
         let in_flight = if footing.device()?.is_asynchronous() { 2 } else { 1 };
         let settings = EngineSettings {
-            wish: self.limits.wish(recipe.max_tokens, in_flight),
+            limits: self.limits.engine_limits(recipe.max_tokens, in_flight),
             pooling: match self.pooling {
                 Some(PoolingArg::Mean) => Pooling::Mean,
                 Some(PoolingArg::Cls) => Pooling::Cls,
                 None => recipe.pooling,
             },
-            budget: self.footing.memory.map(|Bytes(bytes)| bytes),
             journal: journal.clone(),
         };
         let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))?;
@@ -248,10 +248,10 @@ impl Serve {
         let name = settings.name.clone();
         let app = Arc::new(App::new(engine, texts, template, settings, Arc::clone(&metrics)));
         let address = listener.local_addr();
-        let served = serve(listener, Arc::clone(&app), || {
+        let served = lifetime::serve(listener, Arc::clone(&app), || {
             self.announce(address, app.engine(), &name, global, terminal)
         });
-        let lost = app.engine().check_devices().err();
+        let lost = app.engine().check_health().err();
         // The engine finishes what it has; then nothing more is told.
         drop(app);
         let counts = metrics.counts();
@@ -364,7 +364,7 @@ impl Serve {
     ) -> Result<(), Failure> {
         let address = address
             .map_err(|error| Failure::usage("the address can't be told").caused_by(&error))?;
-        let (shape, plan) = (engine.shape(), engine.plan());
+        let (shape, plan) = (engine.capacity(), engine.plan());
         let document = Document {
             url: format!("http://{address}"),
             model: name.to_owned(),
@@ -399,8 +399,8 @@ impl Serve {
 }
 
 impl Limits {
-    fn wish(&self, text_tokens: Option<usize>, batches_in_flight: usize) -> Wish {
-        Wish {
+    fn engine_limits(&self, text_tokens: Option<usize>, batches_in_flight: usize) -> EngineLimits {
+        EngineLimits {
             sequences: self.max_sequences as usize,
             context: self.context.map(|context| context as usize),
             texts: self.max_texts as usize,
@@ -416,122 +416,4 @@ impl Limits {
 /// Whether only this machine reaches an address.
 fn is_here(address: IpAddr) -> bool {
     address.to_canonical().is_loopback()
-}
-
-/// Serves until a signal comes, then drains. `announce` says so once both can happen.
-fn serve(
-    listener: TcpListener,
-    app: Arc<App>,
-    announce: impl FnOnce() -> Result<(), Failure>,
-) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::usage("the server failed").caused_by(&error);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name("http")
-        .build()
-        .map_err(failed)?;
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
-        tokio::spawn(show_life(Arc::clone(&app)));
-        let stop = tokio::spawn(asked_to_stop(Signals::new().map_err(failed)?, Arc::clone(&app)));
-        announce()?;
-        // The task of `stop` only ends when a signal has come.
-        http::serve(listener, app, async { drop(stop.await) }).await.map_err(failed)
-    })
-}
-
-/// Done when this process is asked to stop, or should end to be started again. A second Ctrl-C ends
-/// it at once.
-async fn asked_to_stop(mut signals: Signals, app: Arc<App>) {
-    tokio::select! {
-        () = signals.any() => say("finishing what was accepted; Ctrl-C again doesn't wait"),
-        () = released() => say("finishing what was accepted; Ctrl-C again doesn't wait"),
-        () = no_device_left(&app) => {
-            say("no device is left: this process ends, so that its supervisor starts another");
-        }
-    }
-    tokio::spawn(async move {
-        signals.interrupt().await;
-        std::process::exit(Exit::Interrupted as i32);
-    });
-}
-
-/// The signals that ask to stop; caught from when this is made.
-#[cfg(unix)]
-struct Signals {
-    interrupt: tokio::signal::unix::Signal,
-    terminate: tokio::signal::unix::Signal,
-}
-
-#[cfg(unix)]
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        use tokio::signal::unix::{SignalKind, signal};
-        let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
-        Ok(Self { interrupt: signal(interrupt)?, terminate: signal(terminate)? })
-    }
-
-    async fn any(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-        }
-    }
-
-    async fn interrupt(&mut self) {
-        self.interrupt.recv().await;
-    }
-}
-
-#[cfg(windows)]
-struct Signals(tokio::signal::windows::CtrlC);
-
-#[cfg(windows)]
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        tokio::signal::windows::ctrl_c().map(Self)
-    }
-
-    async fn any(&mut self) {
-        self.interrupt().await;
-    }
-
-    async fn interrupt(&mut self) {
-        self.0.recv().await;
-    }
-}
-
-fn is_supervised() -> bool {
-    *supervisor::inherited() != supervisor::Inherited::default()
-}
-
-/// Done when a supervised server has no device left. One that nobody would start again goes on
-/// answering, with errors and an unhealthy `/health`, until whoever runs it decides.
-async fn no_device_left(app: &App) {
-    if !is_supervised() {
-        std::future::pending::<()>().await;
-    }
-    while app.engine().check_devices().is_ok() {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-}
-
-/// Done when the supervisor that started this process asks it to end, or is gone.
-async fn released() {
-    if !is_supervised() {
-        std::future::pending::<()>().await;
-    }
-    while !supervisor::asked_to_stop() {
-        tokio::time::sleep(Duration::from_millis(200)).await;
-    }
-}
-
-/// Shows a supervisor that a server with nothing to do is not one that hangs.
-async fn show_life(app: Arc<App>) {
-    loop {
-        if app.engine().is_idle() {
-            supervisor::beat(app.engine().device().as_deref().unwrap_or("cpu"));
-        }
-        tokio::time::sleep(Duration::from_secs(5)).await;
-    }
 }

@@ -358,7 +358,7 @@ impl Train {
     ) -> Result<Exit, Failure> {
         let Job { config, flags, data, checkpoints, resume } = job;
         let device = footing.device().map_err(Failure::from)?;
-        estimate::check_fits(&config, data.form(), data.train.len(), &device)
+        estimate::check_fits(&config, data.form(), data.train.len(), footing)
             .map_err(Failure::from)?;
         let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
         let folder = checkpoints.folder().to_owned();

@@ -96,7 +96,8 @@ impl FromStr for Bytes {
 pub struct HostMemory {
     /// All of the machine's memory, or the control groups' limit if that is lower.
     pub total: u64,
-    /// What could still be allocated.
+    /// What could still be allocated: of the machine's memory, of the control groups' limit, and of
+    /// the process's address space if that is limited (`ulimit -v`).
     pub available: u64,
     /// What this process holds.
     pub resident: u64,
@@ -115,6 +116,9 @@ pub fn host_memory() -> HostMemory {
         total = total.min(limit.total);
         available = available.min(limit.free);
     }
+    if let Some(left) = address_space_left() {
+        available = available.min(left);
+    }
     HostMemory { total, available, resident }
 }
 
@@ -125,9 +129,37 @@ pub fn resident() -> u64 {
 
 /// The most bytes that this process ever had in memory, where the system keeps that figure.
 pub fn peak_resident() -> Option<u64> {
+    process_status("VmHWM:")
+}
+
+/// A figure of `/proc/self/status` in bytes, where there is one.
+fn process_status(field: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+    let figure = status.lines().find_map(|line| line.strip_prefix(field))?;
+    figure.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// The limit on this process's address space, if there is one (`ulimit -v`).
+pub fn address_space_limit() -> Option<u64> {
+    soft_address_space_limit(&std::fs::read_to_string("/proc/self/limits").ok()?)
+}
+
+/// The most address space that this process ever had, where the system keeps that figure. It is
+/// more than its memory: each thread reserves some for its stack and its allocations.
+pub fn address_space_peak() -> Option<u64> {
+    process_status("VmPeak:")
+}
+
+/// What a limit on address space leaves, where there is one.
+fn address_space_left() -> Option<u64> {
+    let in_use = process_status("VmSize:").unwrap_or(0);
+    address_space_limit().map(|limit| limit.saturating_sub(in_use))
+}
+
+/// The soft limit in the text of `/proc/self/limits`, if it is not unlimited.
+fn soft_address_space_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Makes [`peak_resident`] count from now on, where the system lets it.
@@ -240,6 +272,14 @@ mod tests {
         let host = host_memory();
         assert!(host.total > 0 && host.available <= host.total, "{host:?}");
         assert!(host.resident > 0 && host.resident < host.total, "{host:?}");
+    }
+
+    #[test]
+    fn a_limit_on_address_space_is_read() {
+        let limits = "Limit                     Soft Limit           Hard Limit           Units     \n\
+                      Max address space         460800000            unlimited            bytes     \n";
+        assert_eq!(soft_address_space_limit(limits), Some(460_800_000));
+        assert_eq!(soft_address_space_limit(&limits.replace("460800000", "unlimited")), None);
     }
 
     proptest! {

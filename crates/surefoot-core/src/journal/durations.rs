@@ -175,15 +175,9 @@ mod tests {
 
         #[test]
         fn many_samples_are_within_half_a_percent(seed in any::<u64>()) {
-            let mut state = seed | 1;
-            let mut samples: Vec<u64> = (0..EXACT + 999)
-                .map(|_| {
-                    state ^= state << 13;
-                    state ^= state >> 7;
-                    state ^= state << 17;
-                    state >> (20 + state % 30)
-                })
-                .collect();
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut samples: Vec<u64> =
+                (0..EXACT + 999).map(|_| random.u64(..) >> random.u32(20..50)).collect();
             let found = timing(&samples);
             samples.sort_unstable();
             let near = |found: u64, right: u64| found.abs_diff(right) <= right / 200 + 1;

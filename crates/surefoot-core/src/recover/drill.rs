@@ -10,18 +10,24 @@
 //! | `between-parts` | between two parts of a batch that is split |
 //! | `after` | when the work is done and confirmed, before its result is handed over |
 //!
+//! A part of guarded work can have a name of its own ([`Drill::part`]), such as `block 3` of a model.
+//!
 //! Code that runs inside guarded work marks its operations, allocations and reads with [`point`].
 //! Without a drill that costs a read of a thread-local variable. Work on other threads takes a
 //! [`Handle`] along.
 
+mod rule;
+
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::fault::{Fault, FaultKind, raise};
+use rule::{Rule, parse};
+
+pub use rule::DrillError;
 
 /// Where in a guarded run a drill strikes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -83,32 +89,6 @@ pub struct Drill {
     rules: Vec<Arc<Rule>>,
     /// How many guarded runs of each operation were started.
     runs: Arc<Mutex<HashMap<String, u64>>>,
-}
-
-#[derive(Debug)]
-struct Rule {
-    kind: FaultKind,
-    device: Option<String>,
-    operation: Option<String>,
-    at: Moment,
-    point: Option<Point>,
-    nth: u64,
-    step: u64,
-    count: u64,
-    probability: f64,
-    seed: u64,
-    considered: AtomicU64,
-    struck: AtomicU64,
-}
-
-/// A drill that can't be understood.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "'{text}' is not a drill: {why}; write KIND:at=before,op=forward,step=3,count=2,device=gpu,nth=1,point=operation,probability=0.5,seed=7, all but the kind optional"
-)]
-pub struct DrillError {
-    text: String,
-    why: String,
 }
 
 /// How often one rule of a drill has struck.
@@ -207,8 +187,38 @@ impl Drill {
             device: device.to_owned(),
             run,
             points: Default::default(),
+            whole: None,
         });
         Scope { outer: ACTIVE.replace(Some(Arc::clone(&attempt))), entered: Some(attempt) }
+    }
+
+    /// Runs `work` as a part of guarded work that has a name of its own, such as `block 3`. Faults
+    /// with `op=` that name strike before, during or after it; all others strike as if it had none.
+    pub fn part<T, F: From<Fault>>(
+        &self,
+        name: &str,
+        device: &str,
+        work: impl FnOnce() -> Result<T, F>,
+    ) -> Result<T, F> {
+        let is_named = |rule: &&Arc<Rule>| rule.operation.as_deref() == Some(name);
+        let rules: Vec<_> = self.rules.iter().filter(is_named).cloned().collect();
+        if rules.is_empty() {
+            return work();
+        }
+        let attempt = Arc::new(Attempt {
+            rules,
+            operation: name.to_owned(),
+            device: device.to_owned(),
+            run: self.start_run(name),
+            points: Default::default(),
+            whole: ACTIVE.with_borrow(Clone::clone),
+        });
+        let outer = ACTIVE.replace(Some(Arc::clone(&attempt)));
+        let scope = Scope { outer, entered: Some(attempt) };
+        scope.strike(Moment::Before)?;
+        let value = work()?;
+        scope.strike(Moment::After)?;
+        Ok(value)
     }
 }
 
@@ -220,6 +230,8 @@ struct Attempt {
     device: String,
     run: u64,
     points: [AtomicU64; 3],
+    /// The work that this is a part of, whose points these are too.
+    whole: Option<Arc<Attempt>>,
 }
 
 thread_local! {
@@ -300,83 +312,11 @@ impl Attempt {
                 }
                 && rule.strikes(self)
         };
-        self.rules.iter().find(here).map_or(Ok(()), |rule| Err(rule.fault(self)))
-    }
-}
-
-impl Rule {
-    fn new(kind: FaultKind) -> Self {
-        Self {
-            kind,
-            device: None,
-            operation: None,
-            at: Moment::Before,
-            point: None,
-            nth: 1,
-            step: 0,
-            count: 1,
-            probability: 1.0,
-            seed: 0,
-            considered: AtomicU64::new(0),
-            struck: AtomicU64::new(0),
+        if let Some(rule) = self.rules.iter().find(here) {
+            return Err(rule.fault(self));
         }
+        self.whole.as_ref().map_or(Ok(()), |whole| whole.reach(point))
     }
-
-    /// The same rule, which has not struck yet.
-    fn copy(&self) -> Self {
-        Self {
-            device: self.device.clone(),
-            operation: self.operation.clone(),
-            considered: AtomicU64::new(0),
-            struck: AtomicU64::new(0),
-            ..*self
-        }
-    }
-
-    fn strikes(&self, attempt: &Attempt) -> bool {
-        let fits = self.device.as_ref().is_none_or(|wanted| *wanted == attempt.device)
-            && self.operation.as_ref().is_none_or(|wanted| *wanted == attempt.operation)
-            && attempt.run >= self.step;
-        if !fits {
-            return false;
-        }
-        let now = self.considered.fetch_add(1, Ordering::Relaxed);
-        if chance(self.seed, now) >= self.probability {
-            return false;
-        }
-        self.struck
-            .try_update(Ordering::Relaxed, Ordering::Relaxed, |struck| {
-                (struck < self.count).then_some(struck + 1)
-            })
-            .is_ok()
-    }
-
-    fn fault(&self, attempt: &Attempt) -> Fault {
-        let message = format!("a drill: {} on purpose, {} the work", self.kind, self.at.as_str());
-        Fault::new(self.kind, attempt.operation.as_str(), message).on(&attempt.device)
-    }
-}
-
-impl fmt::Display for Rule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:at={},step={},count={}", self.kind, self.at.as_str(), self.step, self.count)?;
-        if let Some(operation) = &self.operation {
-            write!(f, ",op={operation}")?;
-        }
-        if let Some(device) = &self.device {
-            write!(f, ",device={device}")?;
-        }
-        Ok(())
-    }
-}
-
-/// A number in 0..1 that depends on nothing but its arguments. It is the finaliser of SplitMix64,
-/// by hand: a generator with a state would make the strikes of one rule depend on those of others.
-fn chance(seed: u64, step: u64) -> f64 {
-    let mut x = seed.wrapping_add(step.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((x ^ (x >> 31)) >> 11) as f64 / (1u64 << 53) as f64
 }
 
 impl FromStr for Drill {
@@ -388,163 +328,5 @@ impl FromStr for Drill {
     }
 }
 
-fn parse(text: &str) -> Result<Rule, DrillError> {
-    let wrong = |why: String| DrillError { text: text.to_owned(), why };
-    let (kind, settings) = text.split_once(':').unwrap_or((text, ""));
-    let mut rule = Rule::new(
-        kind.parse().map_err(|error: crate::fault::UnknownKind| wrong(error.to_string()))?,
-    );
-    for setting in settings.split(',').filter(|setting| !setting.is_empty()) {
-        let (key, value) =
-            setting.split_once('=').ok_or_else(|| wrong(format!("'{setting}' has no '='")))?;
-        let number =
-            || value.parse::<u64>().map_err(|_| wrong(format!("'{value}' is no whole number")));
-        match key {
-            "step" => rule.step = number()?,
-            "count" => rule.count = number()?,
-            "seed" => rule.seed = number()?,
-            "nth" => rule.nth = number()?.max(1),
-            "device" => rule.device = Some(value.to_owned()),
-            "op" => rule.operation = Some(value.to_owned()),
-            "at" => {
-                rule.at =
-                    Moment::ALL.into_iter().find(|at| at.as_str() == value).ok_or_else(|| {
-                        let names = Moment::ALL.map(Moment::as_str).join(", ");
-                        wrong(format!("at='{value}' is not one of {names}"))
-                    })?;
-            }
-            "point" => {
-                let found = Point::ALL.into_iter().find(|point| point.as_str() == value);
-                rule.point = Some(found.ok_or_else(|| {
-                    let names = Point::ALL.map(Point::as_str).join(", ");
-                    wrong(format!("point='{value}' is not one of {names}"))
-                })?);
-            }
-            "probability" => {
-                rule.probability = value
-                    .parse()
-                    .ok()
-                    .filter(|p| (0.0..=1.0).contains(p))
-                    .ok_or_else(|| wrong(format!("'{value}' is not from 0 to 1")))?;
-            }
-            _ => return Err(wrong(format!("'{key}' is not a setting"))),
-        }
-    }
-    Ok(rule)
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fault::catch;
-    use proptest::prelude::*;
-
-    /// The runs of "op" on "cpu" that are struck before they start, of `runs` with one try each.
-    fn struck_runs(drill: &Drill, runs: u64) -> Vec<u64> {
-        (0..runs)
-            .filter(|_| {
-                let run = drill.start_run("op");
-                drill.enter("op", "cpu", run).strike(Moment::Before).is_err()
-            })
-            .collect()
-    }
-
-    #[test]
-    fn a_drill_strikes_where_and_as_often_as_it_says() {
-        let drill: Drill = "out_of_memory:step=2,count=3".parse().unwrap();
-        assert_eq!(struck_runs(&drill, 10), [2, 3, 4]);
-        assert_eq!(drill.strikes()[0].struck, 3);
-        assert_eq!(struck_runs(&Drill::once(FaultKind::Numeric, 1), 4), [1]);
-        let elsewhere: Drill = "out_of_memory:device=gpu".parse().unwrap();
-        assert!(struck_runs(&elsewhere, 5).is_empty());
-        let other: Drill = "out_of_memory:op=backward".parse().unwrap();
-        assert!(struck_runs(&other, 5).is_empty());
-        assert_eq!(other.strikes()[0].struck, 0);
-    }
-
-    #[test]
-    fn steps_are_counted_for_each_operation_and_tries_are_not_steps() {
-        let drill: Drill = "out_of_memory:step=1,count=2".parse().unwrap();
-        let try_once = |operation: &str, run| {
-            drill.enter(operation, "cpu", run).strike(Moment::Before).is_err()
-        };
-        let (first, other) = (drill.start_run("step"), drill.start_run("evaluate"));
-        assert_eq!((first, other), (0, 0));
-        assert!(!try_once("step", first) && !try_once("evaluate", other));
-        let second = drill.start_run("step");
-        let tries: Vec<_> = (0..3).map(|_| try_once("step", second)).collect();
-        assert_eq!(tries, [true, true, false], "two tries of one run are struck");
-    }
-
-    #[test]
-    fn a_strike_during_work_comes_at_the_point_it_names() {
-        let reached = |drill: &str| {
-            let drill: Drill = drill.parse().unwrap();
-            let _scope = drill.enter("op", "cpu", drill.start_run("op"));
-            let mut reached = Vec::new();
-            let caught = catch(|| {
-                for at in [Point::Allocation, Point::Operation, Point::Read, Point::Operation] {
-                    point(at);
-                    reached.push(at);
-                }
-            });
-            (reached.len(), caught.err().and_then(|record| record.fault().map(|f| f.kind)))
-        };
-        let oom = Some(FaultKind::OutOfMemory);
-        assert_eq!(reached("out_of_memory:at=during"), (0, oom));
-        assert_eq!(reached("out_of_memory:at=during,nth=3"), (2, oom));
-        assert_eq!(reached("out_of_memory:at=during,point=operation,nth=2"), (3, oom));
-        assert_eq!(reached("out_of_memory:at=during,point=read"), (2, oom));
-        assert_eq!(reached("out_of_memory:at=during,nth=9"), (4, None));
-        assert_eq!(reached("out_of_memory:at=after"), (4, None));
-    }
-
-    #[test]
-    fn points_outside_a_run_and_on_other_threads_belong_to_nobody_unless_taken_along() {
-        point(Point::Operation);
-        let drill: Drill = "numeric:at=during,nth=1".parse().unwrap();
-        let scope = drill.enter("op", "cpu", 0);
-        let handle = Handle::current();
-        std::thread::scope(|threads| {
-            threads.spawn(|| point(Point::Read)).join().unwrap();
-            let struck = threads.spawn(move || handle.check(Point::Read)).join().unwrap();
-            assert_eq!(struck.unwrap_err().kind, FaultKind::Numeric);
-        });
-        drop(scope);
-        point(Point::Operation);
-    }
-
-    #[test]
-    fn probability_is_kept_and_repeatable() {
-        let run = |seed: u64| {
-            let text = format!("numeric:count=9999,probability=0.25,seed={seed}");
-            struck_runs(&text.parse().unwrap(), 1000)
-        };
-        assert_eq!(run(1), run(1));
-        assert_ne!(run(1), run(2));
-        assert!((150..350).contains(&run(1).len()), "{}", run(1).len());
-    }
-
-    #[test]
-    fn a_wrong_drill_says_what_is_wrong() {
-        for (text, why) in [
-            ("oom", "'oom'"),
-            ("numeric:step", "no '='"),
-            ("numeric:when=3", "'when'"),
-            ("numeric:probability=2", "0 to 1"),
-            ("numeric:step=x", "'x'"),
-            ("numeric:at=noon", "between-parts"),
-            ("numeric:point=noon", "allocation"),
-        ] {
-            let message = text.parse::<Drill>().unwrap_err().to_string();
-            assert!(message.contains(why), "{message}");
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_a_drill_or_an_error(text in ".{0,40}") {
-            let _ = text.parse::<Drill>();
-        }
-    }
-}
+mod tests;

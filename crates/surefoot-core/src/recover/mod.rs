@@ -37,5 +37,5 @@ pub use policy::{Policy, Rung, UnknownRung};
 pub use split::{Split, SplitWith};
 pub use step::Step;
 
-pub(crate) use segment::Segments;
+pub(crate) use segment::CpuSegments;
 pub(crate) use split_memory::SplitMemory;

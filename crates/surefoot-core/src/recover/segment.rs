@@ -29,9 +29,9 @@ impl SegmentKey {
 
 /// The segments that run on the CPU because their device can't run them.
 #[derive(Debug, Default)]
-pub(crate) struct Segments(Mutex<HashSet<SegmentKey>>);
+pub(crate) struct CpuSegments(Mutex<HashSet<SegmentKey>>);
 
-impl Segments {
+impl CpuSegments {
     pub(super) fn runs_on_cpu(&self, key: &SegmentKey) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(key)
     }

@@ -9,7 +9,7 @@ use crate::device::DeviceName;
 use crate::device::memory::Reservation;
 use crate::engine::Engine;
 use crate::fault::Fault;
-use crate::footing::{Footing, Ready};
+use crate::footing::{Footing, Ready, Room};
 use crate::journal::{Event, EventKind};
 use crate::place::{Place, Target, ensure};
 use crate::precision::Dtype;
@@ -75,6 +75,12 @@ impl<'f, E: Engine> Step<'f, E> {
         })
     }
 
+    /// Marks the boundary between two parts, for work that takes its samples apart without
+    /// [`Step::ranges`]: a drill may strike here.
+    pub fn between_parts(&self) {
+        drill::between_parts();
+    }
+
     /// Puts tensors or weights on this try's device, and records what had to move.
     pub fn place<P: Place<E>>(&self, value: P) -> Result<P, Fault> {
         drill::point(Point::Allocation);
@@ -95,6 +101,11 @@ impl<'f, E: Engine> Step<'f, E> {
     /// Where this try's tensors belong.
     pub fn target(&self) -> &'f Target<E> {
         &self.ready.target
+    }
+
+    /// How many bytes may still be allocated on this try's device, and on the host.
+    pub fn room(&self) -> Room {
+        self.footing.room_on(self.ready)
     }
 
     /// Reserves memory before it is allocated. Hold the reservation until it is.

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::header::{self, Dtype};
+use super::header::{self, WeightDtype};
 use super::index;
 use super::mapped::WeightFile;
 use crate::error::ModelError;
@@ -33,11 +33,11 @@ pub struct Stored {
 
 impl Stored {
     /// The dtype, if it is one that weights can have.
-    pub fn float(&self) -> Result<Dtype, ModelError> {
+    pub fn float(&self) -> Result<WeightDtype, ModelError> {
         match self.dtype.as_str() {
-            "F32" => Ok(Dtype::F32),
-            "F16" => Ok(Dtype::F16),
-            "BF16" => Ok(Dtype::Bf16),
+            "F32" => Ok(WeightDtype::F32),
+            "F16" => Ok(WeightDtype::F16),
+            "BF16" => Ok(WeightDtype::Bf16),
             other => {
                 Err(self
                     .problem(format!("has the dtype {other}; weights must be F32, F16 or BF16")))

@@ -20,7 +20,7 @@ const MAX_DIMS: usize = 8;
 
 /// How a tensor's numbers are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dtype {
+pub enum WeightDtype {
     /// 32-bit floats.
     F32,
     /// 16-bit IEEE floats.
@@ -29,7 +29,7 @@ pub enum Dtype {
     Bf16,
 }
 
-impl Dtype {
+impl WeightDtype {
     /// Bytes of one number.
     pub fn size(self) -> usize {
         match self {

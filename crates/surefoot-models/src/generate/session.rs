@@ -13,7 +13,7 @@ use burn::tensor::Tensor;
 
 use super::tokens::WANT;
 use crate::error::ModelError;
-use crate::run::batch::{Batch, Rectangle};
+use crate::run::batch::{Rectangle, TokenBatch};
 use crate::run::cache::Cache;
 use crate::run::model::{Logits, Model, Output, Rows, Want};
 use crate::stream::store::Session;
@@ -148,7 +148,7 @@ impl Decoding {
                 limits.cache_tokens
             )));
         }
-        let batch = Batch::new(sequences, model.blueprint.vocab)?.at_least(least);
+        let batch = TokenBatch::new(sequences, model.blueprint.vocab)?.at_least(least);
         let mut fresh = Cache::new(&model.blueprint, batch.len(), batch.width, &model.device);
         let part = (limits.pass_tokens / batch.len()).clamp(1, batch.width);
         let last = (batch.width - 1) / part * part;
@@ -181,7 +181,7 @@ impl Decoding {
         self.make_room(model, 0, 0);
         let start = self.cache.start;
         let pads = self.pads.iter().map(|pad| pad - start).collect();
-        let batch = Batch { ids: tokens.to_vec(), pads, width: 1 }
+        let batch = TokenBatch { ids: tokens.to_vec(), pads, width: 1 }
             .at_least(Rectangle { rows: rows.min(self.rows), width: 1 });
         let output = model.pass(&batch, WANT, &mut passes.session, Some(&mut self.cache))?;
         first_logits(output, tokens.len())

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use super::sample::{Sampler, Sampling};
 use crate::error::ModelError;
-use crate::run::batch::Batch;
+use crate::run::batch::TokenBatch;
 use crate::run::cache::Cache;
 use crate::run::model::{Logits, Model, Want};
 
@@ -28,7 +28,7 @@ pub const WANT: Want = Want { logits: Logits::Last, hidden: false, last_hidden: 
 /// Why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ending {
+pub enum FinishReason {
     /// A token that ends the text.
     EndOfText,
     /// Whoever took the tokens had enough.
@@ -45,7 +45,7 @@ pub struct Generated {
     /// Behind the prompt.
     pub tokens: Vec<u32>,
     /// Why there are no more.
-    pub ending: Ending,
+    pub ending: FinishReason,
 }
 
 impl Model {
@@ -68,11 +68,15 @@ impl Model {
         known: &[Vec<u32>],
         mut each: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Generated>, ModelError> {
-        let batch = Batch::new(&request.prompts, self.blueprint().vocab)?;
+        let batch = TokenBatch::new(&request.prompts, self.blueprint().vocab)?;
         let longest = batch.width;
         let room = self.room_behind(longest)?;
         let steps = request.max_tokens.min(room);
-        let full = if steps < request.max_tokens { Ending::ContextFull } else { Ending::MaxTokens };
+        let full = if steps < request.max_tokens {
+            FinishReason::ContextFull
+        } else {
+            FinishReason::MaxTokens
+        };
         let mut sequences: Vec<Sequence> =
             request.prompts.iter().map(|_| Sequence::new(request.sampling)).collect();
         let mut cache = Cache::new(&self.blueprint, batch.len(), longest + steps, &self.device);
@@ -91,7 +95,7 @@ impl Model {
             if sequences.iter().all(|sequence| sequence.ending.is_some()) {
                 break;
             }
-            next = Batch { ids, width: 1, pads: next.pads };
+            next = TokenBatch { ids, width: 1, pads: next.pads };
         }
         Ok(sequences
             .into_iter()
@@ -129,7 +133,7 @@ impl Model {
 struct Sequence {
     sampler: Sampler,
     tokens: Vec<u32>,
-    ending: Option<Ending>,
+    ending: Option<FinishReason>,
 }
 
 impl Sequence {
@@ -156,11 +160,11 @@ impl Sequence {
             return token;
         }
         if ends.contains(&token) {
-            self.ending = Some(Ending::EndOfText);
+            self.ending = Some(FinishReason::EndOfText);
         } else {
             self.tokens.push(token);
             if each(token).is_break() {
-                self.ending = Some(Ending::Stopped);
+                self.ending = Some(FinishReason::Stopped);
             }
         }
         token

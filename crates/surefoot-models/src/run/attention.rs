@@ -15,7 +15,7 @@ pub(crate) const MAX_SCORES: usize = 1 << 20;
 const MASKED: f32 = -1e30;
 
 /// Who may look at whom in one pass.
-pub(crate) struct Sight<'a> {
+pub(crate) struct AttentionMask<'a> {
     /// Positions that are in the cache already.
     pub(crate) past: usize,
     /// Positions at the start of each sequence that are padding.
@@ -29,8 +29,8 @@ pub(crate) struct Sight<'a> {
 pub(crate) type LastMask =
     RefCell<Option<((usize, usize, usize, Option<usize>), Option<Tensor<4>>)>>;
 
-impl Sight<'_> {
-    /// [`Sight::made`], made anew only if the last one was another.
+impl AttentionMask<'_> {
+    /// [`AttentionMask::made`], made anew only if the last one was another.
     fn mask(
         &self,
         from: usize,
@@ -94,20 +94,20 @@ pub(crate) fn attend(
     v: &Tensor<4>,
     scale: f64,
     window: Option<usize>,
-    sight: &Sight<'_>,
+    mask: &AttentionMask<'_>,
 ) -> Tensor<4> {
     let [batch, heads, width, _] = q.dims();
     let keys = k.dims()[2];
     let q = q * scale;
     let run = (MAX_SCORES / (batch * heads * keys).max(1)).clamp(1, width);
     if run == width {
-        return attend_run(q, k, v, 0, window, sight);
+        return attend_run(q, k, v, 0, window, mask);
     }
     let runs = (0..width)
         .step_by(run)
         .map(|from| {
             let count = run.min(width - from);
-            attend_run(q.clone().narrow(2, from, count), k, v, from, window, sight)
+            attend_run(q.clone().narrow(2, from, count), k, v, from, window, mask)
         })
         .collect();
     Tensor::cat(runs, 2)
@@ -119,16 +119,16 @@ fn attend_run(
     v: &Tensor<4>,
     from: usize,
     window: Option<usize>,
-    sight: &Sight<'_>,
+    mask: &AttentionMask<'_>,
 ) -> Tensor<4> {
     let [batch, heads, count, dim] = q.dims();
     let [_, kv_heads, keys, _] = k.dims();
     let group = heads / kv_heads;
     // Later keys are masked anyway.
-    let seen = if sight.causal { (sight.past + from + count).min(keys) } else { keys };
+    let seen = if mask.causal { (mask.past + from + count).min(keys) } else { keys };
     let k = k.clone().narrow(2, 0, seen);
     let v = v.clone().narrow(2, 0, seen);
-    let mask = sight.mask(from, count, seen, window, &q.device());
+    let mask = mask.mask(from, count, seen, window, &q.device());
     let q = q.reshape([batch, kv_heads, group * count, dim]);
     // keys × queriesᵀ: the large operand on the left in its own order is the fast way round.
     let scores = k.matmul(q.swap_dims(2, 3)).swap_dims(2, 3);

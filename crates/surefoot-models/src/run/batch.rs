@@ -5,7 +5,7 @@ use crate::error::ModelError;
 
 /// Token ids of a batch, `width` of each sequence.
 #[derive(Clone, Debug)]
-pub struct Batch {
+pub struct TokenBatch {
     pub(crate) ids: Vec<u32>,
     /// How many ids at the start of each sequence are padding.
     pub(crate) pads: Vec<usize>,
@@ -22,7 +22,7 @@ pub struct Rectangle {
     pub width: usize,
 }
 
-impl Batch {
+impl TokenBatch {
     /// Puts sequences together. Each id must be in a vocabulary of `vocab`, and no sequence empty.
     pub fn new(sequences: &[Vec<u32>], vocab: usize) -> Result<Self, ModelError> {
         let width = sequences.iter().map(Vec::len).max().unwrap_or(0);

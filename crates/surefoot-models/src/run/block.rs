@@ -2,10 +2,14 @@
 //!
 //! Inside the halves activations are `[features, rows]`: a matrix as files store it then
 //! multiplies from the left, which is the fast way round for one row as for many.
+//!
+//! Attention, the growth of the cache and the feed-forward are points where a drill can strike.
 
 use burn::tensor::{Device, Tensor};
+use surefoot::recover::Point;
+use surefoot::recover::drill::point;
 
-use super::attention::{self, Sight};
+use super::attention::{self, AttentionMask};
 use super::cache::Cache;
 use super::norm::{self, Norm};
 use super::rotary::Rotation;
@@ -57,7 +61,7 @@ pub(crate) struct BlockRunner {
 pub(crate) struct Pass<'a> {
     pub(crate) blueprint: &'a Blueprint,
     pub(crate) rotation: Option<Rotation>,
-    pub(crate) sight: Sight<'a>,
+    pub(crate) mask: AttentionMask<'a>,
     pub(crate) batch: usize,
     pub(crate) width: usize,
 }
@@ -126,6 +130,7 @@ impl BlockRunner {
         session: &mut Session<'_>,
         cache: Option<&mut Cache>,
     ) -> Result<Tensor<2>, ModelError> {
+        point(Point::Operation);
         let block = &pass.blueprint.blocks[self.number];
         let (mut q, mut k, v) = self.queries_keys_values(x.transpose(), pass, session)?;
         if let Some((q_norm, k_norm)) = &self.qk_norm {
@@ -136,11 +141,12 @@ impl BlockRunner {
             q = rotation.apply(q);
             k = rotation.apply(k);
         }
+        point(Point::Allocation);
         let (k, v) = match cache {
             Some(cache) => cache.extend(self.number, k, v),
             None => (k, v),
         };
-        let seen = attention::attend(q, &k, &v, block.scale, block.window, &pass.sight);
+        let seen = attention::attend(q, &k, &v, block.scale, block.window, &pass.mask);
         let [batch, heads, width, dim] = seen.dims();
         let seen = seen.permute([1, 3, 0, 2]).reshape([heads * dim, batch * width]);
         Ok(self.out.apply(session, seen)?.transpose())
@@ -195,6 +201,7 @@ impl BlockRunner {
         x: Tensor<2>,
         session: &mut Session<'_>,
     ) -> Result<Tensor<2>, ModelError> {
+        point(Point::Operation);
         let x = x.transpose();
         let activation = pass.blueprint.activation;
         let mut inner: Option<Tensor<2>> = None;

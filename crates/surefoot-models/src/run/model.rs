@@ -7,22 +7,25 @@ use std::time::Instant;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use surefoot::device::DeviceName;
-use surefoot::{Fault, FaultKind, Footing};
+use surefoot::recover::Point;
+use surefoot::recover::drill::Handle;
+use surefoot::{Fault, FaultKind, Footing, Room};
 
-use super::attention::{LastMask, Sight};
-use super::batch::Batch;
+use super::attention::{AttentionMask, LastMask};
+use super::batch::TokenBatch;
 use super::block::{BlockRunner, Pass};
 use super::cache::Cache;
+use super::cpu_fallback::{CpuFallback, MovedPart};
 use super::norm::Norm;
 use super::observe::{Boundary, Observer};
 use super::rotary::Rotation;
-use super::segments::{MovedPart, Segments};
 use crate::arch;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
-use crate::folder::header::Dtype;
+use crate::folder::header::WeightDtype;
 use crate::folder::settings::Settings;
+use crate::stream::limits::{DeviceMemory, MemoryLimits};
 use crate::stream::meter::Meter;
 use crate::stream::needs::Work;
 use crate::stream::plan::Plan;
@@ -128,7 +131,7 @@ impl Opened {
         let blueprint = arch::describe(&settings)?;
         let checkpoint = Checkpoint::open(&folder)?;
         let binding = Binding::new(&blueprint, &checkpoint)?;
-        let format = Format::new(&Device::flex(), Dtype::F32);
+        let format = Format::new(&Device::flex(), WeightDtype::F32);
         Ok(Self {
             blueprint,
             binding,
@@ -142,7 +145,7 @@ impl Opened {
 
     /// Plans and loads for products in `compute` on `device`, not for fp32 on the processor.
     #[must_use]
-    pub fn on(mut self, device: &Device, compute: Dtype) -> Self {
+    pub fn on(mut self, device: &Device, compute: WeightDtype) -> Self {
         self.format = Format::new(device, compute);
         self
     }
@@ -179,15 +182,29 @@ impl Opened {
 
     /// Plans `work` in `budget` bytes for the whole process.
     pub fn plan(&self, work: &Work, budget: Option<u64>) -> Plan {
-        Plan::new(&self.blueprint, &self.binding, &self.format, self.baseline(), work, budget)
+        self.plan_within(work, &MemoryLimits::shared(budget))
     }
 
-    /// Plans `work` in `budget` bytes, or in what the machine can give if that is less: a model
-    /// that doesn't fit the machine is streamed without being asked.
-    pub fn plan_here(&self, work: &Work, budget: Option<u64>) -> Plan {
-        let plan = self.plan(work, budget);
-        let limit = process::limit();
-        if plan.peak_bytes <= limit { plan } else { self.plan(work, Some(limit)) }
+    /// Plans `work` within limits for the host and the device.
+    pub fn plan_within(&self, work: &Work, limits: &MemoryLimits) -> Plan {
+        Plan::new(&self.blueprint, &self.binding, &self.format, self.baseline(), work, limits)
+    }
+
+    /// Plans `work` for a device that has `room`: in `budget` bytes, or in what the host and the
+    /// device have if that is less. A model that does not fit is streamed without being asked.
+    pub fn plan_in_room(&self, work: &Work, room: &Room, budget: Option<u64>) -> Plan {
+        // Without the machine's limits first: the plan is then the same whatever else runs now.
+        let plan = self.plan_within(work, &MemoryLimits::of_budget(room, budget));
+        let limits = MemoryLimits::of_room(room);
+        let within = |bytes: u64, limit: Option<u64>| limit.is_none_or(|limit| bytes <= limit);
+        let fits_device = match (plan.device_bytes, limits.device) {
+            (Some(bytes), DeviceMemory::Own { limit }) => within(bytes, limit),
+            _ => true,
+        };
+        match within(plan.host_bytes, limits.host) && fits_device {
+            true => plan,
+            false => self.plan_within(work, &limits),
+        }
     }
 
     /// Plans `work` so that a `share` of the matrices stays, from 0 to 1, whatever it needs.
@@ -225,7 +242,7 @@ impl Opened {
             store: Store::load(&binding.matrices, residency, device, format.compute, meter)?,
             blocks,
             device: device.clone(),
-            segments: None,
+            cpu_fallback: None,
             budgeted: plan.budget_bytes.is_some(),
             format: Format::new(device, format.compute),
             blueprint,
@@ -244,7 +261,7 @@ pub struct Model {
     final_norm: Option<Norm>,
     pub(crate) device: Device,
     format: Format,
-    segments: Option<Segments>,
+    cpu_fallback: Option<CpuFallback>,
     budgeted: bool,
 }
 
@@ -262,27 +279,26 @@ impl Model {
     }
 
     /// Lets a block or the head that its device, `home` of `footing`, can't run go to the CPU
-    /// alone. `careful` confirms each block's result before the next begins: slower, but an error
-    /// that a GPU would show later is then the block's that made it.
+    /// alone.
     #[must_use]
-    pub fn guarded(mut self, footing: Arc<Footing>, home: DeviceName, careful: bool) -> Self {
+    pub fn guarded(mut self, footing: Arc<Footing>, home: DeviceName) -> Self {
         let blocks = self.blocks.len();
-        self.segments =
-            (home != DeviceName::CPU).then(|| Segments::new(footing, home, careful, blocks));
+        self.cpu_fallback =
+            (home != DeviceName::CPU).then(|| CpuFallback::new(footing, home, blocks));
         self
     }
 
-    /// Confirms each block's result before the next begins, or no longer does; see
-    /// [`Self::guarded`].
-    pub fn confirm_blocks(&self, on: bool) {
-        if let Some(segments) = &self.segments {
-            segments.confirm_blocks(on);
+    /// Confirms each block's result before the next begins, or no longer does: slower, but an error
+    /// that a GPU would show later is then the block's that made it.
+    pub(crate) fn confirm_blocks(&self, on: bool) {
+        if let Some(fallback) = &self.cpu_fallback {
+            fallback.confirm_blocks(on);
         }
     }
 
     /// The parts of a guarded model that ran on the CPU: `block 3`, `head`.
     pub fn on_cpu(&self) -> Vec<MovedPart> {
-        self.segments.as_ref().map_or_else(Vec::new, Segments::on_cpu)
+        self.cpu_fallback.as_ref().map_or_else(Vec::new, CpuFallback::on_cpu)
     }
 
     /// A block's norms and biases on another device.
@@ -305,7 +321,7 @@ impl Model {
     }
 
     /// The dtype of products with weights.
-    pub fn compute(&self) -> Dtype {
+    pub fn compute(&self) -> WeightDtype {
         self.format.compute
     }
 
@@ -323,14 +339,14 @@ impl Model {
     }
 
     /// Runs one batch without a cache.
-    pub fn forward(&self, batch: &Batch, want: Want) -> Result<Output, ModelError> {
+    pub fn forward(&self, batch: &TokenBatch, want: Want) -> Result<Output, ModelError> {
         self.pass(batch, want, &mut self.store.open(1), None)
     }
 
     /// Runs one batch behind what the cache holds.
     pub(crate) fn pass(
         &self,
-        batch: &Batch,
+        batch: &TokenBatch,
         want: Want,
         session: &mut Session<'_>,
         cache: Option<&mut Cache>,
@@ -341,7 +357,7 @@ impl Model {
     /// [`Self::pass`], with someone who looks on.
     pub(crate) fn pass_observed(
         &self,
-        batch: &Batch,
+        batch: &TokenBatch,
         want: Want,
         session: &mut Session<'_>,
         mut cache: Option<&mut Cache>,
@@ -362,7 +378,7 @@ impl Model {
                 let rows = if same { 1 } else { batch.len() };
                 Rotation::new(rope, &positions[..rows * batch.width], rows, device)
             }),
-            sight: Sight {
+            mask: AttentionMask {
                 past,
                 pads: &batch.pads,
                 causal: self.blueprint.causal,
@@ -379,10 +395,10 @@ impl Model {
             if want.hidden {
                 output.hidden.push(self.read(x.clone(), || format!("block {number}"))?);
             }
-            x = match &self.segments {
+            x = match &self.cpu_fallback {
                 None => block.run(x, &pass, session, cache.as_deref_mut())?,
-                Some(segments) => {
-                    segments.block(self, number, x, &pass, &on, session, cache.as_deref_mut())?
+                Some(fallback) => {
+                    fallback.block(self, number, x, &pass, &on, session, cache.as_deref_mut())?
                 }
             };
             x = self.format.between_blocks(x);
@@ -412,11 +428,11 @@ impl Model {
             output.last_hidden = want.last_hidden.then_some(last);
         }
         if want.logits != Logits::None {
-            output.logits = Some(match &self.segments {
+            output.logits = Some(match &self.cpu_fallback {
                 None => self.logits(x, session)?,
-                Some(segments) => {
+                Some(fallback) => {
                     let session = RefCell::new(session);
-                    segments.head(x, |x| self.logits(x, &mut session.borrow_mut()))?
+                    fallback.head(x, |x| self.logits(x, &mut session.borrow_mut()))?
                 }
             });
         }
@@ -434,7 +450,7 @@ impl Model {
         }
     }
 
-    fn check_positions(&self, batch: &Batch, past: usize) -> Result<(), ModelError> {
+    fn check_positions(&self, batch: &TokenBatch, past: usize) -> Result<(), ModelError> {
         let longest = batch
             .pads
             .iter()
@@ -496,6 +512,7 @@ impl Model {
     }
 
     pub(crate) fn read(&self, x: Tensor<2>, at: impl Fn() -> String) -> Result<Rows, ModelError> {
+        Handle::current().check(Point::Read)?;
         let cols = x.dims()[1];
         let numbers = x
             .try_into_vec_as::<f32>()

@@ -4,7 +4,7 @@
 
 use burn::tensor::{Tensor, TensorData};
 
-use super::batch::Batch;
+use super::batch::TokenBatch;
 use super::model::{Model, Output, Rows, Want};
 use crate::error::ModelError;
 
@@ -35,7 +35,7 @@ impl Model {
     /// Runs one batch without a cache and shows the state at every boundary.
     pub fn forward_observed(
         &self,
-        batch: &Batch,
+        batch: &TokenBatch,
         want: Want,
         observer: &mut Observer<'_>,
     ) -> Result<Output, ModelError> {

@@ -9,9 +9,9 @@ use surefoot::Fault;
 use surefoot::device::DeviceName;
 use surefoot::recover::{Rung, Step};
 
-use crate::folder::header::Dtype;
+use crate::folder::header::WeightDtype;
+use crate::run::cpu_fallback::MovedPart;
 use crate::run::model::Model;
-use crate::run::segments::MovedPart;
 use crate::stream::needs::Work;
 use crate::stream::plan::Plan;
 
@@ -23,7 +23,7 @@ pub struct Location {
     /// Whether all weights stream.
     pub streamed: bool,
     /// The dtype of products with weights.
-    pub compute: Dtype,
+    pub compute: WeightDtype,
 }
 
 /// A model in a location, loaded by a plan for some work.
@@ -31,12 +31,12 @@ pub(super) struct LoadedModel {
     pub(super) model: Model,
     pub(super) location: Location,
     pub(super) work: Work,
-    pub(super) plan: Plan,
+    pub(super) plan: Arc<Plan>,
     failures: AtomicU32,
 }
 
 impl LoadedModel {
-    pub(super) fn new(model: Model, location: Location, work: Work, plan: Plan) -> Self {
+    pub(super) fn new(model: Model, location: Location, work: Work, plan: Arc<Plan>) -> Self {
         Self { model, location, work, plan, failures: AtomicU32::new(0) }
     }
 
@@ -75,21 +75,11 @@ pub struct Attempt<'a> {
     step: &'a Step<'a>,
     samples: usize,
     loaded: Arc<LoadedModel>,
-    plan: Plan,
 }
 
 impl<'a> Attempt<'a> {
-    pub(super) fn new(
-        step: &'a Step<'a>,
-        samples: usize,
-        loaded: Arc<LoadedModel>,
-        plan: Plan,
-    ) -> Self {
-        Self { step, samples, loaded, plan }
-    }
-
-    pub(super) fn into_plan(self) -> Plan {
-        self.plan
+    pub(super) fn new(step: &'a Step<'a>, samples: usize, loaded: Arc<LoadedModel>) -> Self {
+        Self { step, samples, loaded }
     }
 
     /// The model.
@@ -104,7 +94,7 @@ impl<'a> Attempt<'a> {
 
     /// What is where in memory.
     pub fn plan(&self) -> &Plan {
-        &self.plan
+        &self.loaded.plan
     }
 
     /// Which attempt this is, from 1.
@@ -118,9 +108,15 @@ impl<'a> Attempt<'a> {
         self.step.ranges(self.samples)
     }
 
+    /// Marks the boundary between two passes of a task that takes its samples apart without
+    /// [`Attempt::ranges`]: a drill of `between-parts` may strike here.
+    pub fn between_parts(&self) {
+        self.step.between_parts();
+    }
+
     /// The largest number of samples that may be in memory at once.
     pub fn samples_at_once(&self) -> usize {
-        self.ranges().map(|part| part.len()).max().unwrap_or(1)
+        self.samples.div_ceil(self.step.parts().max(1)).max(1)
     }
 
     /// Whether computing goes on after a call returns, and kernels are compiled for each shape.
@@ -138,7 +134,7 @@ pub struct RunOutcome<T> {
     /// The device that it was computed on.
     pub device: DeviceName,
     /// The dtype of products with weights.
-    pub compute: Dtype,
+    pub compute: WeightDtype,
     /// The number of attempts, the last included.
     pub attempts: u32,
     /// The faults that were recovered from, oldest first.
@@ -146,7 +142,7 @@ pub struct RunOutcome<T> {
     /// The rungs of the recovery ladder that were taken, in order.
     pub rungs: Vec<Rung>,
     /// The plan of the last attempt.
-    pub plan: Plan,
+    pub plan: Arc<Plan>,
     /// How long the last attempt took to load the model.
     pub load_time: Duration,
     /// The most bytes that a device's memory pool was seen to hold, where there is a budget. A

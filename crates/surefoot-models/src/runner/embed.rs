@@ -26,7 +26,10 @@ impl Runner {
             let columns = attempt.model().blueprint().hidden;
             let mut numbers = vec![0.0; sequences.len() * columns];
             let most = at_once.min(attempt.samples_at_once());
-            for batch in batches(sequences, most, streams) {
+            for (number, batch) in batches(sequences, most, streams).into_iter().enumerate() {
+                if number > 0 {
+                    attempt.between_parts();
+                }
                 let some: Vec<Vec<u32>> = batch.iter().map(|at| sequences[*at].clone()).collect();
                 let vectors = attempt.model().embed(&some, pooling)?;
                 for (row, at) in batch.iter().enumerate() {

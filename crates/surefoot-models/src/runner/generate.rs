@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use super::{Attempt, RunOutcome, RunRequest, Runner};
 use crate::error::ModelError;
 use crate::generate::text::Texts;
-use crate::generate::tokens::{self, Ending, Request};
+use crate::generate::tokens::{self, FinishReason, Request};
 use crate::generate::writer::Writer;
 use crate::stream::needs::Work;
 
@@ -19,7 +19,7 @@ pub struct Completion {
     /// Its tokens.
     pub tokens: Vec<u32>,
     /// Why it ended.
-    pub ending: Ending,
+    pub ending: FinishReason,
 }
 
 /// A token that was generated, for a caller that shows the text as it grows. Every token is reported
@@ -38,7 +38,7 @@ pub struct NewToken<'a> {
 struct Sequence<'a> {
     tokens: Vec<u32>,
     writer: Writer<'a>,
-    ending: Option<Ending>,
+    ending: Option<FinishReason>,
 }
 
 impl Runner {
@@ -72,7 +72,11 @@ impl Runner {
             let mut writer = Writer::new(texts, stops);
             let tokens = earlier.get(number).cloned().unwrap_or_default();
             let stopped = resume(&mut writer, &tokens)?;
-            sequences.push(Sequence { tokens, writer, ending: stopped.then_some(Ending::Stopped) });
+            sequences.push(Sequence {
+                tokens,
+                writer,
+                ending: stopped.then_some(FinishReason::Stopped),
+            });
         }
         let state = RefCell::new((sequences, report));
         let outcome = self.run(&run, |attempt| {
@@ -100,7 +104,7 @@ impl Runner {
         let completions = sequences.into_iter().map(|sequence| Completion {
             text: sequence.writer.text().to_owned(),
             tokens: sequence.tokens,
-            ending: sequence.ending.unwrap_or(Ending::MaxTokens),
+            ending: sequence.ending.unwrap_or(FinishReason::MaxTokens),
         });
         let completions = completions.collect();
         Ok(outcome.map(|()| completions))

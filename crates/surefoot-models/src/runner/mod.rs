@@ -24,13 +24,13 @@
 //! use surefoot::Footing;
 //! use surefoot_models::runner::{RunRequest, Runner};
 //! use surefoot_models::stream::needs::Work;
-//! use surefoot_models::{Batch, Logits, Want};
+//! use surefoot_models::{TokenBatch, Logits, Want};
 //!
 //! # let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama-tiny");
 //! let footing = Arc::new(Footing::builder().build()?);
 //! let runner = Runner::open(footing, &folder)?;
 //! let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
-//! let batch = Batch::new(&[vec![1, 2, 3]], runner.blueprint().vocab)?;
+//! let batch = TokenBatch::new(&[vec![1, 2, 3]], runner.blueprint().vocab)?;
 //! let work = Work { batch: 1, prompt: 3, new_tokens: 0, want };
 //! let run = runner.run(&RunRequest::new("forward", work), |attempt| {
 //!     attempt.model().forward(&batch, want)
@@ -57,7 +57,7 @@ use surefoot::place;
 use surefoot::recover::{Confirm, Rung, Step, Task};
 use surefoot::{BoxError, Burn, Fault, Footing};
 
-pub use crate::run::segments::MovedPart;
+pub use crate::run::cpu_fallback::MovedPart;
 pub use attempt::{Attempt, Location, RunOutcome};
 pub use generate::{Completion, NewToken};
 pub use observer::{AttemptEnd, AttemptStart, RunObserver, Silent};
@@ -65,7 +65,7 @@ pub use request::RunRequest;
 
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
-use crate::folder::header::Dtype;
+use crate::folder::header::WeightDtype;
 use crate::run::model::Opened;
 use crate::stream::meter::{Meter, Reading};
 use crate::stream::needs::Work;
@@ -83,7 +83,8 @@ pub struct Runner {
     footing: Arc<Footing>,
     opened: Opened,
     observer: Arc<dyn RunObserver>,
-    confirm_blocks: bool,
+    /// Bytes of host memory that the program takes beside the model.
+    beside: u64,
     /// The bytes of this process before any model was loaded, measured at the first plan.
     baseline: Arc<OnceLock<u64>>,
     state: Mutex<State>,
@@ -117,7 +118,7 @@ impl Runner {
             footing,
             opened: Opened::new(folder)?,
             observer: Arc::new(Silent),
-            confirm_blocks: false,
+            beside: 0,
             baseline: Arc::default(),
             state: Mutex::default(),
         })
@@ -130,12 +131,11 @@ impl Runner {
         self
     }
 
-    /// Confirms the result of every block before the next begins, from the first attempt on; else
-    /// only repeated attempts do. It is slower, but names the block that failed on a device whose
-    /// errors show late.
+    /// Plans for a program that takes so many bytes of host memory beside the model: a server's
+    /// connections and requests.
     #[must_use]
-    pub fn confirm_blocks(mut self, on: bool) -> Self {
-        self.confirm_blocks = on;
+    pub fn beside(mut self, bytes: u64) -> Self {
+        self.beside = bytes;
         self
     }
 
@@ -145,7 +145,7 @@ impl Runner {
             footing: Arc::clone(&self.footing),
             opened: Opened::new(folder)?,
             observer: Arc::clone(&self.observer),
-            confirm_blocks: self.confirm_blocks,
+            beside: self.beside,
             baseline: Arc::clone(&self.baseline),
             state: Mutex::default(),
         })
@@ -175,7 +175,8 @@ impl Runner {
     pub fn plan(&self, work: &Work) -> Result<Plan, ModelError> {
         let device = self.footing.device()?;
         let compute = self.footing.precision()?.compute.into();
-        Ok(self.opened_on(device.burn(), compute).plan_here(work, self.footing.budget()))
+        let opened = self.opened_on(device.burn(), compute);
+        Ok(opened.plan_in_room(work, &self.footing.room()?, self.footing.budget()))
     }
 
     /// The largest number of samples, at most `samples`, that fit in memory together, where `work`
@@ -249,15 +250,16 @@ impl Runner {
     ) -> Result<RunOutcome<T>, ModelError> {
         let begun = Instant::now();
         let meter: Arc<Meter> = Arc::default();
-        let (loaded, plan) = self.load(request, step, &meter)?;
-        loaded.model.confirm_blocks(self.confirm_blocks || step.attempt() > 1);
+        let loaded = self.load(request, step, &meter)?;
+        // A repeated attempt finds out which block failed, on a device whose errors show late.
+        loaded.model.confirm_blocks(step.attempt() > 1);
         let load_time = begun.elapsed();
         let start = match Arc::ptr_eq(loaded.model.meter(), &meter) {
             true => Reading::default(),
             // It was loaded before and has counted its earlier runs.
             false => loaded.model.meter().read(),
         };
-        let attempt = Attempt::new(step, request.samples, Arc::clone(&loaded), plan);
+        let attempt = Attempt::new(step, request.samples, Arc::clone(&loaded));
         let failure = loaded.failure_guard();
         let result = task(&attempt);
         if !matches!(&result, Err(error) if error.is_device()) {
@@ -282,20 +284,20 @@ impl Runner {
             attempts: step.attempt(),
             faults: Vec::new(),
             rungs: Vec::new(),
-            plan: attempt.into_plan(),
+            plan: Arc::clone(&loaded.plan),
             load_time,
             device_peak_bytes: Some(reading.device_peak_bytes).filter(|bytes| *bytes > 0),
             on_cpu: loaded.model.on_cpu(),
         })
     }
 
-    /// The model for one attempt, with the plan of its work.
+    /// The model for one attempt.
     fn load(
         &self,
         request: &RunRequest,
         step: &Step<'_>,
         meter: &Arc<Meter>,
-    ) -> Result<(Arc<LoadedModel>, Plan), ModelError> {
+    ) -> Result<Arc<LoadedModel>, ModelError> {
         let mut state = self.state();
         let (device, compute) = (step.device_name(), compute_on(request, step)?);
         let must_stream =
@@ -311,9 +313,10 @@ impl Runner {
             && loaded.work.covers(&request.work)
             && loaded.failures() < FAILURES_BEFORE_RELOAD
         {
-            let (loaded, plan) = (Arc::clone(loaded), loaded.plan.clone());
-            self.observer.attempt_started(&AttemptStart::new(request, step, &plan, &loaded.model));
-            return Ok((loaded, plan));
+            let loaded = Arc::clone(loaded);
+            let start = AttemptStart::new(request, step, &loaded.plan, &loaded.model);
+            self.observer.attempt_started(&start);
+            return Ok(loaded);
         }
         // Dropped before the next is loaded: both may not fit.
         state.loaded = None;
@@ -321,7 +324,7 @@ impl Runner {
         let plan = if streamed {
             opened.plan_with_share(&request.work, 0.0)
         } else {
-            opened.plan_here(&request.work, self.footing.budget()).checked()?
+            opened.plan_in_room(&request.work, &step.room(), self.footing.budget()).checked()?
         };
         let start = AttemptStart {
             request,
@@ -335,20 +338,22 @@ impl Runner {
         self.observer.attempt_started(&start);
         let model = opened.load(&plan, step.device(), Arc::clone(meter));
         let model = match model {
-            Ok(model) => model.guarded(Arc::clone(&self.footing), device, false),
+            Ok(model) => model.guarded(Arc::clone(&self.footing), device),
             Err(error) => {
                 self.observer.loading_failed();
                 return Err(error);
             }
         };
-        let loaded = Arc::new(LoadedModel::new(model, location, request.work, plan.clone()));
+        let loaded = Arc::new(LoadedModel::new(model, location, request.work, Arc::new(plan)));
         state.loaded = Some(Arc::clone(&loaded));
-        Ok((loaded, plan))
+        Ok(loaded)
     }
 
-    fn opened_on(&self, device: &Device, compute: Dtype) -> Opened {
+    fn opened_on(&self, device: &Device, compute: WeightDtype) -> Opened {
+        // Threads take memory and address space of their own: they count before any plan.
+        rayon::current_num_threads();
         let baseline = *self.baseline.get_or_init(process::peak_bytes);
-        self.opened.clone().on(device, compute).above(baseline)
+        self.opened.clone().on(device, compute).above(baseline + self.beside)
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -376,11 +381,11 @@ impl Runner {
 }
 
 /// Whether `device` computes right numbers in `dtype`.
-pub fn computes_in(device: DeviceName, dtype: Dtype) -> Result<bool, ModelError> {
+pub fn computes_in(device: DeviceName, dtype: WeightDtype) -> Result<bool, ModelError> {
     let dtype = match dtype {
-        Dtype::F32 => return Ok(true),
-        Dtype::F16 => place::Dtype::F16,
-        Dtype::Bf16 => place::Dtype::BF16,
+        WeightDtype::F32 => return Ok(true),
+        WeightDtype::F16 => place::Dtype::F16,
+        WeightDtype::Bf16 => place::Dtype::BF16,
     };
     let device = surefoot::device::open(device)?;
     Ok(place::probe_dtype(&device, dtype) == place::DtypeSupport::Works)
@@ -388,10 +393,10 @@ pub fn computes_in(device: DeviceName, dtype: Dtype) -> Result<bool, ModelError>
 
 /// The dtype of products with weights in this attempt. A device that does not compute in the dtype
 /// that was asked for would give wrong numbers without an error, so there it is fp32.
-fn compute_on(request: &RunRequest, step: &Step<'_>) -> Result<Dtype, ModelError> {
+fn compute_on(request: &RunRequest, step: &Step<'_>) -> Result<WeightDtype, ModelError> {
     match request.compute {
         None => Ok(step.compute().into()),
         Some(dtype) if computes_in(step.device_name(), dtype)? => Ok(dtype),
-        Some(_) => Ok(Dtype::F32),
+        Some(_) => Ok(WeightDtype::F32),
     }
 }

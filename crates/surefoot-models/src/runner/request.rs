@@ -2,7 +2,7 @@
 
 use surefoot::device::DeviceName;
 
-use crate::folder::header::Dtype;
+use crate::folder::header::WeightDtype;
 use crate::stream::needs::Work;
 
 /// A run: its name, the work that memory is planned for, and how it differs from a plain run.
@@ -13,7 +13,7 @@ pub struct RunRequest {
     pub(super) passes: usize,
     pub(super) samples: usize,
     pub(super) streamed: bool,
-    pub(super) compute: Option<Dtype>,
+    pub(super) compute: Option<WeightDtype>,
     pub(super) device: Option<DeviceName>,
     pub(super) records_cost: bool,
 }
@@ -59,7 +59,7 @@ impl RunRequest {
     /// Computes products with weights in this dtype, where the device does so correctly, instead of
     /// the footing's precision.
     #[must_use]
-    pub fn compute(mut self, dtype: Option<Dtype>) -> Self {
+    pub fn compute(mut self, dtype: Option<WeightDtype>) -> Self {
         self.compute = dtype;
         self
     }

@@ -81,6 +81,11 @@ impl Needs {
         }
     }
 
+    /// What the device's memory holds beside matrices, if it has memory of its own.
+    pub(crate) fn on_device(&self) -> u64 {
+        self.vector_bytes + self.kv_cache_bytes + self.activation_bytes
+    }
+
     pub(crate) fn total(&self) -> u64 {
         self.baseline_bytes + self.vector_bytes + self.kv_cache_bytes + self.activation_bytes
     }

@@ -1,15 +1,19 @@
 //! What will be where, before anything is loaded.
 //!
-//! The budget is what the whole process may use. What is needed whatever the plan comes first:
-//! the process as it stands, norms and biases, the cache, the activations. If all matrices fit
-//! into the rest they stay. If not, matrices are cut into pieces of whole rows; some room is
-//! kept for pieces that pass through, and the rest of it is filled with pieces that stay,
-//! spread evenly over the model so that the disk works while they are computed with.
+//! What is needed in any case comes first: the process as it stands, norms and biases, the cache,
+//! the activations. If all matrices fit into the rest they stay. If not, matrices are cut into pieces
+//! of whole rows; some room is kept for pieces that pass through, and the rest of it is filled with
+//! pieces that stay, spread evenly over the model so that the disk works while they are computed with.
+//!
+//! On a device that shares the host's memory all of it counts together. On a device with memory of
+//! its own the process and the copies of pieces on their way there are the host's, the rest is the
+//! device's, and each has its own limit ([`MemoryLimits`]).
 
 use std::ops::Range;
 
 use serde::Serialize;
 
+use super::limits::{DeviceMemory, MemoryLimits};
 use super::needs::{Needs, Work};
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
@@ -26,12 +30,9 @@ const IN_FLIGHT: u64 = 3;
 /// that used it to the one that uploads only when both are done, and pages are not filled.
 const POOL_HOLDS: u64 = 3;
 
-/// The pieces that there must be room for, the copies of the one that comes in among them.
-fn in_flight(format: &Format) -> u64 {
-    match format.is_on_host() {
-        true => IN_FLIGHT,
-        false => POOL_HOLDS * IN_FLIGHT + format.copies_on_the_way(),
-    }
+/// The pieces that the device's memory must have room for.
+fn pieces_on_device(format: &Format) -> u64 {
+    if format.is_on_host() { IN_FLIGHT } else { POOL_HOLDS * IN_FLIGHT }
 }
 
 /// Some rows of a matrix, and whether they stay.
@@ -46,16 +47,18 @@ pub(crate) struct Cut {
 pub(crate) struct Residency {
     pub(crate) cuts: Vec<Vec<Cut>>,
     pub(crate) window: u64,
-    /// Bytes of copies on the way to the device.
-    on_the_way: u64,
+    /// Bytes that the device's pool holds beyond the pieces themselves.
+    pool: u64,
+    /// Bytes of copies in host memory on the way to the device.
+    staging: u64,
 }
 
 impl Residency {
     /// Everything stays.
     pub(crate) fn all(matrices: &[Matrix], format: &Format) -> Self {
         let whole = |matrix: &Matrix| vec![Cut { rows: 0..matrix.rows(), resident: true }];
-        let on_the_way = all_resident(matrices, format) - total(matrices, format);
-        Self { cuts: matrices.iter().map(whole).collect(), window: 0, on_the_way }
+        let (pool, staging) = (unfilled(matrices, format), staging_of_all(matrices, format));
+        Self { cuts: matrices.iter().map(whole).collect(), window: 0, pool, staging }
     }
 
     /// Cuts all matrices into pieces of about `piece` bytes and lets `room` bytes of them stay.
@@ -91,8 +94,12 @@ impl Residency {
         if format.is_on_host() {
             cuts.iter_mut().for_each(join_residents);
         }
-        let on_the_way = (in_flight(format) - IN_FLIGHT) * piece;
-        Self { cuts, window: IN_FLIGHT * piece, on_the_way }
+        Self {
+            cuts,
+            window: IN_FLIGHT * piece,
+            pool: (pieces_on_device(format) - IN_FLIGHT) * piece,
+            staging: format.copies_on_the_way() * piece,
+        }
     }
 }
 
@@ -150,10 +157,16 @@ pub struct Plan {
     pub fits: bool,
     /// `resident`, `mixed` or `streamed`.
     pub mode: Placement,
-    /// What the process may use; without a budget everything stays.
+    /// What may be used: of host and device memory together where they are one, else of each.
+    /// Without a limit everything stays.
     pub budget_bytes: Option<u64>,
-    /// The highest number of bytes the process will use.
+    /// The highest number of bytes in use: of both memories where they are one, else of the one
+    /// that holds more.
     pub peak_bytes: u64,
+    /// The highest number of bytes of host memory.
+    pub host_bytes: u64,
+    /// The highest number of bytes of the device's own memory; none where it shares the host's.
+    pub device_bytes: Option<u64>,
     /// The smallest budget in which the work could be done.
     pub least_bytes: u64,
     /// The smallest budget in which nothing would be streamed.
@@ -174,28 +187,46 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Plans `work` for a model in `budget` bytes, in a process that holds `baseline` without it.
+    /// Plans `work` for a model within `limits`, in a process that holds `baseline` without it.
     pub fn new(
         blueprint: &Blueprint,
         binding: &Binding,
         format: &Format,
         baseline: u64,
         work: &Work,
-        budget: Option<u64>,
+        limits: &MemoryLimits,
     ) -> Self {
         let matrices = &binding.matrices;
         let needs = Needs::new(blueprint, binding, format, baseline, work);
         let smallest = smallest_piece(matrices, format);
-        let spare = budget.map_or(u64::MAX, |budget| budget.saturating_sub(needs.total()));
-        let residency = if spare >= all_resident(matrices, format) {
+        let rest = |limit: Option<u64>, used: u64| {
+            limit.map_or(u64::MAX, |limit| limit.saturating_sub(used))
+        };
+        let (on_device, copies) = (pieces_on_device(format), format.copies_on_the_way());
+        let all = total(matrices, format) + unfilled(matrices, format);
+        let staging = staging_of_all(matrices, format);
+        // Room for matrices, whether all of them fit, and the size of pieces if they don't.
+        let (spare, all_fit, piece, per_piece) = match limits.device {
+            DeviceMemory::Shared => {
+                let spare = rest(limits.host, needs.total());
+                let pieces = on_device + copies;
+                (spare, spare >= all + staging, spare / (4 * pieces), pieces)
+            }
+            DeviceMemory::Own { limit } => {
+                let spare = rest(limit, needs.on_device());
+                let host = rest(limits.host, needs.baseline_bytes);
+                let piece = (spare / (4 * on_device)).min(host / copies.max(1));
+                (spare, spare >= all && host >= staging, piece, on_device)
+            }
+        };
+        let residency = if all_fit {
             Residency::all(matrices, format)
         } else {
-            let piece = spare / (4 * in_flight(format));
             let piece = piece.clamp(smallest, LARGE_PIECE.max(smallest));
-            let room = spare.saturating_sub(in_flight(format) * piece);
+            let room = spare.saturating_sub(per_piece * piece);
             Residency::within(matrices, format, piece, room)
         };
-        Self::of(blueprint, binding, format, needs, budget, residency)
+        Self::of(blueprint, binding, format, needs, limits, residency)
     }
 
     /// Plans `work` so that a `share` of the matrices stays, from 0 to 1, whatever it needs.
@@ -216,7 +247,7 @@ impl Plan {
             let piece = (room / 12).clamp(smallest_piece(matrices, format), LARGE_PIECE);
             Residency::within(matrices, format, piece, room)
         };
-        Self::of(blueprint, binding, format, needs, None, residency)
+        Self::of(blueprint, binding, format, needs, &MemoryLimits::shared(None), residency)
     }
 
     fn of(
@@ -224,27 +255,61 @@ impl Plan {
         binding: &Binding,
         format: &Format,
         needs: Needs,
-        budget: Option<u64>,
+        limits: &MemoryLimits,
         residency: Residency,
     ) -> Self {
         let matrices = &binding.matrices;
-        let (all, fixed) = (total(matrices, format), needs.total());
-        let all_resident_bytes = fixed + all;
-        let least_bytes =
-            all_resident_bytes.min(fixed + IN_FLIGHT * smallest_piece(matrices, format));
+        let (all, smallest) = (total(matrices, format), smallest_piece(matrices, format));
         let parts = parts(blueprint, matrices, format, &residency);
-        let resident_bytes = parts.iter().map(|part| part.resident_bytes).sum();
-        let window_bytes = residency.window.min(all - resident_bytes) + residency.on_the_way;
+        let resident_bytes: u64 = parts.iter().map(|part| part.resident_bytes).sum();
+        let passing = residency.window.min(all - resident_bytes) + residency.pool;
+        let within = |bytes: u64, limit: Option<u64>| limit.is_none_or(|limit| bytes <= limit);
+        let memory = match limits.device {
+            DeviceMemory::Shared => {
+                let fixed = needs.total();
+                let least = (fixed + all).min(fixed + IN_FLIGHT * smallest);
+                let peak = fixed + resident_bytes + passing + residency.staging;
+                Totals {
+                    fits: within(least, limits.host),
+                    budget: limits.host,
+                    peak,
+                    host: peak,
+                    device: None,
+                    least,
+                    all_resident: fixed + all,
+                }
+            }
+            DeviceMemory::Own { limit } => {
+                let (host_fixed, fixed) = (needs.baseline_bytes, needs.on_device());
+                let least_host = host_fixed + format.copies_on_the_way() * smallest;
+                let least = (fixed + all).min(fixed + pieces_on_device(format) * smallest);
+                let host = host_fixed + residency.staging;
+                let device = fixed + resident_bytes + passing;
+                let fits_host = within(least_host, limits.host);
+                Totals {
+                    fits: fits_host && within(least, limit),
+                    // The one that is short is the one to name.
+                    budget: if fits_host { limit.or(limits.host) } else { limits.host },
+                    peak: host.max(device),
+                    host,
+                    device: Some(device),
+                    least: least_host.max(least),
+                    all_resident: (fixed + all + unfilled(matrices, format)).max(host_fixed),
+                }
+            }
+        };
         Self {
-            fits: budget.is_none_or(|budget| least_bytes <= budget),
+            fits: memory.fits,
             mode: placement(resident_bytes, all),
-            budget_bytes: budget,
-            peak_bytes: fixed + resident_bytes + window_bytes,
-            least_bytes,
-            all_resident_bytes,
+            budget_bytes: memory.budget,
+            peak_bytes: memory.peak,
+            host_bytes: memory.host,
+            device_bytes: memory.device,
+            least_bytes: memory.least,
+            all_resident_bytes: memory.all_resident,
             needs,
             resident_bytes,
-            window_bytes,
+            window_bytes: passing + residency.staging,
             streamed_file_bytes: streamed_file_bytes(matrices, &residency),
             parts,
             residency,
@@ -266,15 +331,24 @@ fn total(matrices: &[Matrix], format: &Format) -> u64 {
     matrices.iter().map(|matrix| format.bytes(matrix)).sum()
 }
 
-/// The bytes of all matrices where all stay. A device's pool has pages that are not filled.
-fn all_resident(matrices: &[Matrix], format: &Format) -> u64 {
-    let all = total(matrices, format);
-    let unfilled = if format.is_on_host() { 0 } else { all / 4 };
-    all + unfilled + on_the_way_of_all(matrices, format)
+/// What a plan comes to in each memory.
+struct Totals {
+    fits: bool,
+    budget: Option<u64>,
+    peak: u64,
+    host: u64,
+    device: Option<u64>,
+    least: u64,
+    all_resident: u64,
+}
+
+/// Pages of a device's pool that are not filled where all matrices stay.
+fn unfilled(matrices: &[Matrix], format: &Format) -> u64 {
+    if format.is_on_host() { 0 } else { total(matrices, format) / 4 }
 }
 
 /// The copies of the largest matrix while it comes in whole.
-fn on_the_way_of_all(matrices: &[Matrix], format: &Format) -> u64 {
+fn staging_of_all(matrices: &[Matrix], format: &Format) -> u64 {
     let largest = matrices.iter().map(|matrix| format.bytes(matrix)).max().unwrap_or(0);
     format.copies_on_the_way() * largest
 }

@@ -8,7 +8,7 @@ use surefoot::recover::Confirm;
 
 use super::plan::Plan;
 use crate::arch::blueprint::Layout;
-use crate::folder::header::Dtype;
+use crate::folder::header::WeightDtype;
 use crate::weights::binding::Binding;
 use crate::weights::convert;
 use crate::weights::format::{Format, is_host};
@@ -40,7 +40,8 @@ impl Rate {
     pub fn estimate(plan: &Plan, binding: &Binding, format: &Format, device: &Device) -> Self {
         let all: u64 = binding.matrices.iter().map(|matrix| format.bytes(matrix)).sum();
         let (read, convert) = sample(binding, format);
-        let kept = binding.matrices.first().map_or(Dtype::F32, |first| format.kept(first.dtype));
+        let kept =
+            binding.matrices.first().map_or(WeightDtype::F32, |first| format.kept(first.dtype));
         let decode = sample_decode(device, kept);
         let streamed = plan.streamed_file_bytes as f64;
         let reading = streamed / read;
@@ -86,11 +87,11 @@ fn sample(binding: &Binding, format: &Format) -> (f64, Option<f64>) {
 }
 
 /// The speed of a matrix times a vector that no cache holds.
-fn sample_decode(device: &Device, kept: Dtype) -> f64 {
+fn sample_decode(device: &Device, kept: WeightDtype) -> f64 {
     let (rows, cols) = (4096, 2048);
     let vector: Tensor<2> = Tensor::random([cols, 1], Distribution::Default, device);
     let (weight, vector) = match kept {
-        Dtype::F32 => {
+        WeightDtype::F32 => {
             let matrix = Tensor::random([rows, cols], Distribution::Default, device);
             (Weight::Tensor(matrix), vector)
         }
@@ -99,7 +100,7 @@ fn sample_decode(device: &Device, kept: Dtype) -> f64 {
             (Weight::Half(HalfRows::new(memory, half, rows, cols)), vector)
         }
         half => {
-            let dtype = if half == Dtype::F16 { FloatDType::F16 } else { FloatDType::BF16 };
+            let dtype = if half == WeightDtype::F16 { FloatDType::F16 } else { FloatDType::BF16 };
             let matrix: Tensor<2> = Tensor::random([rows, cols], Distribution::Default, device);
             (Weight::Tensor(matrix.cast(dtype)), vector.cast(dtype))
         }

@@ -7,44 +7,46 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{Device, Tensor};
+use surefoot::recover::Point;
+use surefoot::recover::drill::{Handle, point};
 
-use super::feed::{Feed, Place, Places};
 use super::meter::Meter;
 use super::plan::Residency;
+use super::prefetch::{BlockDevice, BlockDevices, Prefetcher};
 use crate::arch::blueprint::Layout;
 use crate::error::ModelError;
-use crate::folder::header::Dtype;
+use crate::folder::header::WeightDtype;
 use crate::weights::binding::Matrix;
 use crate::weights::format::Format;
 use crate::weights::piece::Piece;
-use crate::weights::weight::{Passing, Weight};
+use crate::weights::weight::{StreamedWeight, Weight};
 
 /// A piece: held, or the number of its turn among those that pass through.
 #[expect(clippy::large_enum_variant, reason = "a handful a matrix; a box would cost every product")]
 enum Slot {
-    Held(Mutex<Weight>),
-    Passing(usize),
+    Resident(Mutex<Weight>),
+    Streamed(usize),
 }
 
-struct Part {
+struct StoredPiece {
     piece: Piece,
     slot: Slot,
 }
 
-struct Kept {
+struct StoredMatrix {
     name: String,
     layout: Layout,
-    parts: Vec<Part>,
+    parts: Vec<StoredPiece>,
 }
 
 /// All matrices, in the order in which a pass uses them.
 pub(crate) struct Store {
-    matrices: Vec<Kept>,
+    matrices: Vec<StoredMatrix>,
     /// The pieces that pass through, in the same order.
     passing: Arc<[Piece]>,
     window: u64,
-    places: Places,
-    pub(crate) compute: Dtype,
+    devices: BlockDevices,
+    pub(crate) compute: WeightDtype,
     pub(crate) meter: Arc<Meter>,
 }
 
@@ -54,35 +56,36 @@ impl Store {
         matrices: &[Matrix],
         residency: &Residency,
         device: &Device,
-        compute: Dtype,
+        compute: WeightDtype,
         meter: Arc<Meter>,
     ) -> Result<Self, ModelError> {
         let mut kept = Vec::with_capacity(matrices.len());
         let mut passing = Vec::new();
-        let room = Room::new(device, compute, matrices, residency);
+        let room = PoolRoom::new(device, compute, matrices, residency);
+        let drill = Handle::current();
         for (number, (matrix, cuts)) in matrices.iter().zip(&residency.cuts).enumerate() {
             let mut parts = Vec::with_capacity(cuts.len());
             for cut in cuts {
                 let piece = Piece::new(number, matrix, cut.rows.clone());
                 let slot = if cut.resident && room.has(&piece) {
-                    let (loaded, cost) = piece.load(device, compute, None)?;
+                    let (loaded, cost) = piece.load(device, compute, None, &drill)?;
                     meter.loaded(&piece, cost);
-                    Slot::Held(Mutex::new(loaded.weight))
+                    Slot::Resident(Mutex::new(loaded.weight))
                 } else {
                     passing.push(piece.clone());
-                    Slot::Passing(passing.len() - 1)
+                    Slot::Streamed(passing.len() - 1)
                 };
-                parts.push(Part { piece, slot });
+                parts.push(StoredPiece { piece, slot });
             }
             let name = matrix.stored.name.clone();
-            kept.push(Kept { name, layout: matrix.layout, parts });
+            kept.push(StoredMatrix { name, layout: matrix.layout, parts });
         }
         let blocks = matrices.iter().filter_map(|matrix| matrix.block).max().map_or(0, |b| b + 1);
         Ok(Self {
             matrices: kept,
             passing: passing.into(),
             window: residency.window,
-            places: (0..=blocks).map(|_| Place::new(device)).collect(),
+            devices: (0..=blocks).map(|_| BlockDevice::new(device)).collect(),
             compute,
             meter,
         })
@@ -90,17 +93,17 @@ impl Store {
 
     /// Opens the matrices for `passes` passes; what streams starts coming in.
     pub(crate) fn open(&self, passes: usize) -> Session<'_> {
-        let feed = (!self.passing.is_empty()).then(|| {
-            Feed::start(
+        let prefetcher = (!self.passing.is_empty()).then(|| {
+            Prefetcher::start(
                 Arc::clone(&self.passing),
                 passes,
                 self.window,
-                Arc::clone(&self.places),
+                Arc::clone(&self.devices),
                 self.compute,
                 Arc::clone(&self.meter),
             )
         });
-        Session { store: self, feed, turn: 0 }
+        Session { store: self, prefetcher, turn: 0 }
     }
 
     /// Brings in all that passes through, `passes` times, and lets it go.
@@ -117,7 +120,7 @@ impl Store {
 
     /// Brings a piece in out of its turn.
     fn fetch(&self, piece: &Piece, device: &Device) -> Result<Weight, ModelError> {
-        let (loaded, cost) = piece.load(device, self.compute, None)?;
+        let (loaded, cost) = piece.load(device, self.compute, None, &Handle::current())?;
         self.meter.loaded(piece, cost);
         Ok(loaded.weight)
     }
@@ -125,7 +128,7 @@ impl Store {
 
 /// Room for what stays on a device. A pool takes more than what is put into it, so when some is
 /// streamed anyway it is measured, and what no longer fits is streamed too.
-struct Room<'d> {
+struct PoolRoom<'d> {
     device: &'d Device,
     format: Format,
     before: u64,
@@ -133,8 +136,13 @@ struct Room<'d> {
     limit: Option<u64>,
 }
 
-impl<'d> Room<'d> {
-    fn new(device: &'d Device, compute: Dtype, all: &[Matrix], residency: &Residency) -> Self {
+impl<'d> PoolRoom<'d> {
+    fn new(
+        device: &'d Device,
+        compute: WeightDtype,
+        all: &[Matrix],
+        residency: &Residency,
+    ) -> Self {
         let format = Format::new(device, compute);
         let resident = all.iter().zip(&residency.cuts).map(|(matrix, cuts)| {
             let rows: usize =
@@ -162,7 +170,7 @@ fn held(device: &Device) -> u64 {
 /// applied again if the block has to be run again.
 pub(crate) struct Session<'a> {
     store: &'a Store,
-    feed: Option<Feed>,
+    prefetcher: Option<Prefetcher>,
     /// How many of the pieces that pass through were taken in this pass.
     turn: usize,
 }
@@ -212,13 +220,14 @@ impl Session<'_> {
         let device = x.device();
         let format = Format::new(&device, self.store.compute);
         let x = format.operand(x);
-        for Part { piece, slot } in &kept.parts {
+        for StoredPiece { piece, slot } in &kept.parts {
+            point(Point::Operation);
             let x = match kept.layout {
                 Layout::OutIn => x.clone(),
                 Layout::InOut => x.clone().narrow(0, piece.rows.start, piece.rows.len()),
             };
             let y = match slot {
-                Slot::Held(weight) => {
+                Slot::Resident(weight) => {
                     let mut held = weight.lock().unwrap_or_else(PoisonError::into_inner);
                     if held.device() != device {
                         *held = self.store.fetch(piece, &device)?;
@@ -227,15 +236,16 @@ impl Session<'_> {
                     drop(held);
                     weight.times(kept.layout, x)
                 }
-                Slot::Passing(turn) if *turn < self.turn => {
+                // It has passed already, or the thread that reads ahead has failed.
+                Slot::Streamed(turn) if *turn < self.turn || self.prefetcher.is_none() => {
                     self.store.fetch(piece, &device)?.times(kept.layout, x)
                 }
-                Slot::Passing(turn) => {
+                Slot::Streamed(turn) => {
                     let mut passing = self.take(matrix, &piece.rows, *turn)?;
                     if passing.weight.device() != device {
                         // Next time it comes to where it is used.
-                        let places = &self.store.places;
-                        places[piece.block.unwrap_or(places.len() - 1)].set(&device);
+                        let devices = &self.store.devices;
+                        devices[piece.block.unwrap_or(devices.len() - 1)].set(&device);
                         passing.weight = self.store.fetch(piece, &device)?;
                     }
                     passing.weight.times(kept.layout, x)
@@ -246,18 +256,25 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Takes the next piece from the feed.
+    /// Takes the next piece from the prefetcher.
     fn take(
         &mut self,
         matrix: usize,
         rows: &Range<usize>,
         turn: usize,
-    ) -> Result<Passing, ModelError> {
-        let feed = self.feed.as_mut().ok_or_else(|| {
+    ) -> Result<StreamedWeight, ModelError> {
+        let prefetcher = self.prefetcher.as_mut().ok_or_else(|| {
             let name = &self.store.matrices[matrix].name;
             ModelError::request(format!("'{name}' is not being fed"))
         })?;
-        let passing = feed.next(matrix, rows)?;
+        let passing = match prefetcher.next(matrix, rows) {
+            Ok(passing) => passing,
+            Err(error) => {
+                // If this is tried again, pieces are read as they are needed.
+                self.prefetcher = None;
+                return Err(error);
+            }
+        };
         self.turn = turn + 1;
         Ok(passing)
     }
@@ -274,7 +291,7 @@ mod tests {
     use crate::generate::tokens;
     use crate::stream::needs::Work;
 
-    /// A block that fails half-way is run again from its start, but the feed has gone on.
+    /// A block that fails half-way is run again from its start, but the prefetcher has gone on.
     #[test]
     fn matrices_that_already_passed_can_be_applied_again() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama-tiny");
@@ -283,7 +300,7 @@ mod tests {
         let load = |share| {
             let plan = opened.plan_with_share(&work, share);
             let (matrices, flex) = (&opened.binding.matrices, Device::flex());
-            Store::load(matrices, &plan.residency, &flex, Dtype::F32, Arc::default()).unwrap()
+            Store::load(matrices, &plan.residency, &flex, WeightDtype::F32, Arc::default()).unwrap()
         };
         let (resident, streamed) = (load(1.0), load(0.0));
         let (mut plain, mut session) = (resident.open(1), streamed.open(2));

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use crate::arch::blueprint::{Blueprint, Head, Layout, NormKind, Projection};
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
-use crate::folder::header::Dtype;
+use crate::folder::header::WeightDtype;
 
 /// A matrix in its file.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     pub(crate) stored: Stored,
-    pub(crate) dtype: Dtype,
+    pub(crate) dtype: WeightDtype,
     pub(crate) layout: Layout,
     /// The block it belongs to; none for the head.
     pub block: Option<usize>,

@@ -14,17 +14,17 @@
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use super::binding::Matrix;
-use crate::folder::header::Dtype;
+use crate::folder::header::WeightDtype;
 
 /// How weights are kept for a device and a precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// The dtype of products with weights.
-    pub compute: Dtype,
+    pub compute: WeightDtype,
     on_host: bool,
 }
 
-impl From<surefoot::place::Dtype> for Dtype {
+impl From<surefoot::place::Dtype> for WeightDtype {
     /// Of products with weights, which are never in more than fp32.
     fn from(compute: surefoot::place::Dtype) -> Self {
         match compute {
@@ -37,14 +37,14 @@ impl From<surefoot::place::Dtype> for Dtype {
 
 impl Format {
     /// Weights for products in `compute` on `device`.
-    pub fn new(device: &Device, compute: Dtype) -> Self {
+    pub fn new(device: &Device, compute: WeightDtype) -> Self {
         Self { compute, on_host: is_host(device) }
     }
 
     /// The dtype in memory of what a file has in `stored`.
-    pub(crate) fn kept(&self, stored: Dtype) -> Dtype {
+    pub(crate) fn kept(&self, stored: WeightDtype) -> WeightDtype {
         match self.compute {
-            Dtype::F32 if self.on_host => stored,
+            WeightDtype::F32 if self.on_host => stored,
             compute => compute,
         }
     }
@@ -74,9 +74,9 @@ impl Format {
     /// the device computes in it.
     pub(crate) fn operand(&self, x: Tensor<2>) -> Tensor<2> {
         let half = match self.compute {
-            Dtype::F32 => return x,
-            Dtype::F16 => x.cast(FloatDType::F16),
-            Dtype::Bf16 => x.cast(FloatDType::BF16),
+            WeightDtype::F32 => return x,
+            WeightDtype::F16 => x.cast(FloatDType::F16),
+            WeightDtype::Bf16 => x.cast(FloatDType::BF16),
         };
         if self.on_host { half.cast(FloatDType::F32) } else { half }
     }
@@ -89,8 +89,8 @@ impl Format {
     /// The hidden state as the next block sees it.
     pub(crate) fn between_blocks(&self, x: Tensor<2>) -> Tensor<2> {
         match self.compute {
-            Dtype::Bf16 => x.cast(FloatDType::BF16).cast(FloatDType::F32),
-            Dtype::F32 | Dtype::F16 => x,
+            WeightDtype::Bf16 => x.cast(FloatDType::BF16).cast(FloatDType::F32),
+            WeightDtype::F32 | WeightDtype::F16 => x,
         }
     }
 }

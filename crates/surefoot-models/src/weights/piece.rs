@@ -11,16 +11,18 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use memmap2::MmapMut;
+use surefoot::recover::Point;
+use surefoot::recover::drill::Handle;
 
 use super::binding::Matrix;
 use super::convert;
 use super::format::{Format, is_host};
 use super::gate::{Gate, Permit};
 use super::half_rows::HalfRows;
-use super::weight::{Passing, Weight};
+use super::weight::{StreamedWeight, Weight};
 use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
-use crate::folder::header::Dtype;
+use crate::folder::header::WeightDtype;
 use crate::folder::mapped::MappedRange;
 
 /// Reading and converting go on in steps of this many file bytes, which a cache holds.
@@ -34,7 +36,7 @@ pub(crate) struct Piece {
     pub(crate) rows: Range<usize>,
     pub(crate) cols: usize,
     stored: Stored,
-    dtype: Dtype,
+    dtype: WeightDtype,
 }
 
 /// How long it took to bring a piece in.
@@ -76,13 +78,16 @@ impl Piece {
         self.stored.file.announce(&self.file_range());
     }
 
-    /// Reads the piece onto `device`, to be multiplied with in `compute`.
+    /// Reads the piece onto `device`, to be multiplied with in `compute`. The drill that `drill`
+    /// belongs to may strike at the read and at the allocation.
     pub(crate) fn load(
         &self,
         device: &Device,
-        compute: Dtype,
+        compute: WeightDtype,
         permit: Option<Permit>,
-    ) -> Result<(Passing, Cost), ModelError> {
+        drill: &Handle,
+    ) -> Result<(StreamedWeight, Cost), ModelError> {
+        drill.check(Point::Read)?;
         let range = self.file_range();
         let kept = Format::new(device, compute).kept(self.dtype);
         let on_host = is_host(device);
@@ -90,7 +95,7 @@ impl Piece {
         // A page begins at a multiple of four, so the offset alone decides.
         let in_place = kept == self.dtype
             && cfg!(target_endian = "little")
-            && (kept != Dtype::F32 || range.start.is_multiple_of(align_of::<f32>()));
+            && (kept != WeightDtype::F32 || range.start.is_multiple_of(align_of::<f32>()));
         let (shared, cost) = if in_place {
             let start = Instant::now();
             let memory = self.stored.file.map(&range)?;
@@ -110,14 +115,15 @@ impl Piece {
             let converted = Converted { memory: Some(memory), size, gate, _permit: with_memory };
             (bytes::Bytes::from_owner(converted), cost)
         };
+        drill.check(Point::Allocation)?;
         let (rows, cols) = (self.rows.len(), self.cols);
-        let weight = if on_host && kept != Dtype::F32 {
+        let weight = if on_host && kept != WeightDtype::F32 {
             Weight::Half(HalfRows::new(shared, kept, rows, cols))
         } else {
             let dtype = match kept {
-                Dtype::F32 => DType::F32,
-                Dtype::F16 => DType::F16,
-                Dtype::Bf16 => DType::BF16,
+                WeightDtype::F32 => DType::F32,
+                WeightDtype::F16 => DType::F16,
+                WeightDtype::Bf16 => DType::BF16,
             };
             let bytes = Bytes::from_shared(shared, AllocationProperty::Other);
             let data = TensorData::from_bytes(bytes, [rows, cols], dtype);
@@ -131,13 +137,13 @@ impl Piece {
             }
             Weight::Tensor(tensor)
         };
-        Ok((Passing { weight, _permit: with_weight }, cost))
+        Ok((StreamedWeight { weight, _permit: with_weight }, cost))
     }
 
     fn convert(
         &self,
         range: Range<usize>,
-        kept: Dtype,
+        kept: WeightDtype,
         memory: &mut [u8],
     ) -> Result<Cost, ModelError> {
         let size = self.dtype.size();

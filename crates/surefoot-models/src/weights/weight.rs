@@ -36,7 +36,7 @@ impl Weight {
 
 /// Rows that pass through, and the room they take.
 #[derive(Debug)]
-pub(crate) struct Passing {
+pub(crate) struct StreamedWeight {
     pub(crate) weight: Weight,
     /// Where the tensor's memory is a device's, which doesn't give it back itself.
     pub(crate) _permit: Option<Permit>,

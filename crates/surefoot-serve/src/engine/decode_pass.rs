@@ -2,20 +2,19 @@
 //!
 //! The guard may run a pass again: after a fault, on another device, or with fewer sequences. So a
 //! pass changes nothing that matters: it reads the tokens of the sequences and returns logits that
-//! are on the host already. The [`CacheSlot`] is no state, only an intermediate result: whatever
-//! was left in it by a pass that was cut short is thrown away and computed again from the tokens.
+//! are on the host already. The [`CacheSlot`] is no state, only an intermediate result: a pass takes
+//! it out and puts it back when it is done, so what a pass that was cut short made of it is dropped
+//! and computed again from the tokens.
 //! Tokens are chosen and sent by the caller, once the guard has returned.
 
-use surefoot::recover::{Confirm, Step};
-use surefoot::{BoxError, Burn, Fault};
 use surefoot_models::generate::session::{Decoding, Passes};
+use surefoot_models::runner::{Attempt, Location};
 use surefoot_models::{ModelError, Rows};
 
 use super::bucket;
+use super::capacity::EngineCapacity;
 use super::pass_budget::PassBudget;
-use super::resident::{Loaded, Place, Resident, device_error};
 use super::sequence::Sequence;
-use super::shape::Shape;
 
 /// What is to be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,21 +35,12 @@ pub(crate) struct PassResult {
     pub(crate) logits: Result<Rows, ModelError>,
 }
 
-/// Numbers on the host need no confirmation, and a request's own mistake is no device's fault.
-impl Confirm<Burn> for PassResult {
-    fn confirm(&self, _operation: &str) -> Result<(), Fault> {
-        Ok(())
-    }
-}
-
 /// The keys and values of the sequences that have joined, in their order, if they are known.
 #[derive(Debug, Default)]
 pub(crate) struct CacheSlot {
-    cache: Option<(Place, Decoding)>,
+    cache: Option<(Location, Decoding)>,
     /// Rows that are to be taken out before the next pass, one after the other.
     leaving: Vec<usize>,
-    /// A pass was cut short, so the cache can't be trusted.
-    interrupted: bool,
 }
 
 impl CacheSlot {
@@ -67,10 +57,9 @@ impl CacheSlot {
     }
 }
 
-/// Runs passes on whatever device the guard says.
+/// Runs passes on whatever device the runner says.
 pub(crate) struct PassRunner<'a> {
-    pub(crate) resident: &'a Resident,
-    pub(crate) shape: &'a Shape,
+    pub(crate) capacity: &'a EngineCapacity,
     pub(crate) budget: &'a PassBudget,
 }
 
@@ -79,34 +68,32 @@ impl PassRunner<'_> {
     /// has to be made anew.
     pub(crate) fn attempt(
         &self,
-        step: &Step<'_>,
+        attempt: &Attempt<'_>,
         sequences: &[Sequence],
         joined: usize,
         pass: Pass,
         slot: &mut CacheSlot,
-    ) -> Result<PassResult, BoxError> {
-        let room = step.ranges(self.shape.sequences).map(|part| part.len()).max().unwrap_or(1);
-        if slot.interrupted || step.attempt() > 1 {
-            // Before the model is loaded elsewhere: its memory may be what is short.
-            slot.clear();
-        }
-        let loaded = self.resident.on(step)?;
-        if slot.cache.as_ref().is_none_or(|(place, _)| *place != loaded.place) {
-            slot.clear();
-            slot.cache = Some((loaded.place, Decoding::new(&loaded.model, self.shape.limits())));
-        }
-        slot.interrupted = true;
-        let CacheSlot { cache, leaving, .. } = slot;
-        let Some((_, decoding)) = cache else { return Err("the cache was not made".into()) };
-        for row in leaving.drain(..) {
-            decoding.leave(row);
-        }
+    ) -> Result<PassResult, ModelError> {
+        let room = attempt.samples_at_once();
+        let location = attempt.location();
+        // Taken out: what a pass that is cut short leaves behind is dropped with it.
+        let cached = slot.cache.take();
+        let leaving = std::mem::take(&mut slot.leaving);
+        let mut decoding = match cached {
+            Some((cached, mut decoding)) if cached == location && attempt.number() == 1 => {
+                for row in leaving {
+                    decoding.leave(row);
+                }
+                decoding
+            }
+            _ => Decoding::new(attempt.model(), self.capacity.limits()),
+        };
         // If there is less room than before, the last ones have to go.
         let stay = joined.min(room);
         while decoding.len() > stay {
             decoding.leave(decoding.len() - 1);
         }
-        let mut over = PassOver { runner: self, loaded: &loaded, decoding };
+        let mut over = PassOver { runner: self, attempt, decoding: &mut decoding };
         let stays = &sequences[..stay];
         let logits = match pass {
             Pass::Step => over.logits_behind(stays),
@@ -118,11 +105,11 @@ impl PassRunner<'_> {
             }
         };
         let logits = match logits {
-            Err(error @ ModelError::Device { .. }) => return Err(device_error(error)),
+            Err(error) if error.is_device() => return Err(error),
             logits => logits,
         };
         // A refusal came before anything was computed.
-        slot.interrupted = false;
+        slot.cache = Some((location, decoding));
         Ok(PassResult { room, logits })
     }
 }
@@ -130,7 +117,7 @@ impl PassRunner<'_> {
 /// A model and its cache for one pass.
 struct PassOver<'a> {
     runner: &'a PassRunner<'a>,
-    loaded: &'a Loaded,
+    attempt: &'a Attempt<'a>,
     decoding: &'a mut Decoding,
 }
 
@@ -142,8 +129,8 @@ impl PassOver<'_> {
             return self.join(sequences, Sequence::tokens);
         }
         let last: Vec<u32> = sequences.iter().map(Sequence::last).collect();
-        let rows = self.loaded.least(last.len(), 1, self.runner.shape).rows;
-        self.decoding.step(&mut self.loaded.model.passes_for(1), &last, rows)
+        let rows = self.runner.capacity.least_pass(self.attempt, last.len(), 1).rows;
+        self.decoding.step(&mut self.attempt.model().passes_for(1), &last, rows)
     }
 
     /// Makes the cache anew if it does not hold `sequences`.
@@ -161,10 +148,13 @@ impl PassOver<'_> {
         sequences: &[Sequence],
         tokens: fn(&Sequence) -> &[u32],
     ) -> Result<Rows, ModelError> {
-        let mut passes = self.loaded.model.passes();
+        let mut passes = self.attempt.model().passes();
         let mut logits = Rows { numbers: Vec::new(), cols: 0 };
         let mut rest: Vec<Vec<u32>> = sequences.iter().map(|one| tokens(one).to_vec()).collect();
         while !rest.is_empty() {
+            if logits.cols > 0 {
+                self.attempt.between_parts();
+            }
             let later = rest.split_off(self.as_many_as_fit(&rest));
             let rows = self.join_once(&mut passes, &rest)?;
             logits.cols = rows.cols;
@@ -179,7 +169,7 @@ impl PassOver<'_> {
         let mut longest = 0;
         let fits = |(number, tokens): (usize, &Vec<u32>)| {
             longest = tokens.len().max(longest);
-            (number + 1) * longest <= self.runner.shape.pass_tokens
+            (number + 1) * longest <= self.runner.capacity.pass_tokens
         };
         sequences.iter().enumerate().map(fits).take_while(|fits| *fits).count().max(1)
     }
@@ -189,12 +179,12 @@ impl PassOver<'_> {
         passes: &mut Passes<'_>,
         sequences: &[Vec<u32>],
     ) -> Result<Rows, ModelError> {
-        let shape = self.runner.shape;
+        let capacity = self.runner.capacity;
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
-        let width = bucket::width(longest).min(shape.context);
-        let least = self.loaded.least(sequences.len(), width, shape);
+        let width = bucket::width(longest).min(capacity.context);
+        let least = capacity.least_pass(self.attempt, sequences.len(), width);
         let tokens = sequences.len().max(least.rows) * longest.max(least.width);
-        let _permit = self.runner.budget.acquire(tokens.min(shape.pass_tokens));
+        let _permit = self.runner.budget.acquire(tokens.min(capacity.pass_tokens));
         self.decoding.join(passes, sequences, least)
     }
 }

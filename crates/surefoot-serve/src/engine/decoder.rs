@@ -13,25 +13,28 @@
 //! out, because the ladder splits the work or because the cache is full, fewer sequences run at
 //! once and the others are parked until there is room again. When the ladder ends, each sequence
 //! is tried alone, and only those that fail alone fail.
+//!
+//! A panic outside a pass is a defect of the program. It fails the sequences that are being decoded,
+//! with [`EngineError::Panicked`], is written to the journal, and the thread goes on.
 
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use surefoot::Fault;
+use surefoot::fault::catch;
 use surefoot_lanes::{BatchQueue, Next, Request};
 use surefoot_models::generate::session::Decoding;
+use surefoot_models::runner::Runner;
 use surefoot_models::{ModelError, Rows};
 
+use super::activity_log::ActivityLog;
 use super::bucket;
+use super::capacity::EngineCapacity;
 use super::decode_pass::{CacheSlot, Pass, PassResult, PassRunner};
 use super::error::EngineError;
 use super::live::{LONGEST_JOINING, LiveSequences};
 use super::pass_budget::PassBudget;
-use super::pulse::Pulse;
-use super::resident::Resident;
-use super::sequence::{Fate, Generation, Hearing, Sequence};
-use super::shape::Shape;
+use super::sequence::{Generation, GenerationStream, Sequence, TokenOutcome};
 use super::submit::submit_all;
 use crate::metrics::Metrics;
 
@@ -42,25 +45,25 @@ const GATHER: Duration = Duration::from_millis(2);
 /// Decodes sequences.
 pub struct Decoder {
     queue: BatchQueue<(), Sequence>,
-    resident: Arc<Resident>,
+    runner: Arc<Runner>,
     ends: Vec<u32>,
-    shape: Shape,
+    capacity: EngineCapacity,
     budget: Arc<PassBudget>,
     metrics: Arc<Metrics>,
-    pulse: Arc<Pulse>,
+    activity: Arc<ActivityLog>,
 }
 
 impl Decoder {
     pub(crate) fn new(
-        resident: Arc<Resident>,
+        runner: Arc<Runner>,
         ends: Vec<u32>,
-        shape: Shape,
+        capacity: EngineCapacity,
         budget: Arc<PassBudget>,
         metrics: Arc<Metrics>,
-        pulse: Arc<Pulse>,
+        activity: Arc<ActivityLog>,
     ) -> Self {
-        let queue = BatchQueue::new(shape.queue);
-        Self { queue, resident, ends, shape, budget, metrics, pulse }
+        let queue = BatchQueue::new(capacity.queue);
+        Self { queue, runner, ends, capacity, budget, metrics, activity }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -73,19 +76,20 @@ impl Decoder {
 
     /// Decodes a token of `count` short sequences.
     pub(crate) fn warm_up(&self, count: usize) -> Result<(), EngineError> {
-        let width = bucket::width(1).min(self.shape.context);
-        let at_once = (self.shape.pass_tokens / width).max(1);
-        self.resident.ahead("warm up", |loaded| {
-            let mut decoding = Decoding::new(&loaded.model, self.shape.limits());
-            let mut passes = loaded.model.passes();
+        let width = bucket::width(1).min(self.capacity.context);
+        let at_once = (self.capacity.pass_tokens / width).max(1);
+        self.runner.run(&self.capacity.request("warm up"), |attempt| {
+            let mut decoding = Decoding::new(attempt.model(), self.capacity.limits());
+            let mut passes = attempt.model().passes();
             while decoding.len() < count {
                 let joining = vec![vec![0]; at_once.min(count - decoding.len())];
-                let least = loaded.least(joining.len(), width, &self.shape);
+                let least = self.capacity.least_pass(attempt, joining.len(), width);
                 decoding.join(&mut passes, &joining, least)?;
             }
-            let rows = loaded.least(count, 1, &self.shape).rows;
-            decoding.step(&mut passes, &vec![0; count], rows).map(|_| ())
-        })
+            let rows = self.capacity.least_pass(attempt, count, 1).rows;
+            decoding.step(&mut passes, &vec![0; count], rows)
+        })?;
+        Ok(())
     }
 
     /// Queues all or none.
@@ -93,21 +97,30 @@ impl Decoder {
         &self,
         generations: Vec<Generation>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Hearing>, EngineError> {
+    ) -> Result<Vec<GenerationStream>, EngineError> {
         let mut items = Vec::with_capacity(generations.len());
         let mut heard = Vec::with_capacity(generations.len());
         for generation in generations {
-            let (sequence, hearing) = Sequence::new(generation, deadline);
+            let (sequence, hearing) =
+                Sequence::new(generation, deadline, Arc::clone(&self.metrics));
             items.push(((), sequence));
             heard.push(hearing);
         }
-        submit_all(&self.queue, items, deadline, Sequence::is_abandoned, &self.metrics)?;
-        Ok(heard)
+        let queued =
+            submit_all(&self.queue, items, deadline, Sequence::is_abandoned, &self.metrics);
+        match queued {
+            Ok(()) => Ok(heard),
+            Err(refused) => {
+                drop(heard);
+                drop(refused.items);
+                Err(refused.error)
+            }
+        }
     }
 
     /// Decodes until the queue is closed and all that was accepted is done.
     pub(crate) fn work(&self) {
-        let mut room = self.shape.sequences;
+        let mut room = self.capacity.sequences;
         let mut live = LiveSequences::default();
         let mut slot = CacheSlot::default();
         loop {
@@ -115,26 +128,32 @@ impl Decoder {
                 Next::Closed => return,
                 Next::Expired(requests) => self.expire(requests),
                 Next::Batch(mut batch) => {
-                    self.metrics.queued("decode", batch.requests.iter().map(Request::arrived));
-                    let items = batch.requests.drain(..).map(|request| request.item);
-                    live.sequences.extend(items);
-                    while !live.is_empty() {
-                        room = self.turn(&mut live, &mut slot, room);
-                        self.pulse.beat();
+                    let decoded = catch(|| {
+                        self.metrics.queued("decode", batch.requests.iter().map(Request::arrived));
+                        let items = batch.requests.drain(..).map(|request| request.item);
+                        live.sequences.extend(items);
+                        while !live.is_empty() {
+                            room = self.turn(&mut live, &mut slot, room);
+                            self.activity.report_if_due();
+                        }
+                    });
+                    if let Err(panic) = decoded {
+                        // Guarded passes catch their own panics: this one is a defect of the
+                        // program. The sequences answer for themselves when they are dropped.
+                        live = LiveSequences::default();
+                        self.activity.panicked("decode", &panic);
                     }
                     // With nothing to decode the cache only takes memory.
                     slot.clear();
                     batch.end(live.ended_last.saturating_sub(self.queue.len()));
                 }
             }
-            self.pulse.beat();
         }
     }
 
     fn expire(&self, requests: Vec<Request<Sequence>>) {
         let now = Instant::now();
         for request in requests {
-            self.metrics.failed();
             request.item.expire(now);
         }
     }
@@ -144,7 +163,7 @@ impl Decoder {
     fn turn(&self, live: &mut LiveSequences, slot: &mut CacheSlot, mut room: usize) -> usize {
         self.let_go(live, slot);
         self.admit(live, room);
-        let limits = self.shape.limits();
+        let limits = self.capacity.limits();
         let until = Instant::now() + LONGEST_JOINING;
         // Those that are left after a while wait for the next turn, so that nobody waits long for
         // a token.
@@ -175,7 +194,6 @@ impl Decoder {
             } else if sequence.is_abandoned() {
                 self.metrics.cancelled();
             } else {
-                self.metrics.failed();
                 sequence.expire(now);
             }
         }
@@ -228,12 +246,12 @@ impl Decoder {
         joined: usize,
         pass: Pass,
         slot: &mut CacheSlot,
-    ) -> Result<PassResult, Fault> {
-        let runner =
-            PassRunner { resident: &self.resident, shape: &self.shape, budget: &self.budget };
+    ) -> Result<PassResult, ModelError> {
+        let passes = PassRunner { capacity: &self.capacity, budget: &self.budget };
         let slot = RefCell::new(slot);
-        let outcome = self.resident.task("decode").run_in_parts(self.shape.sequences, |step| {
-            runner.attempt(step, sequences, joined, pass, &mut slot.borrow_mut())
+        let request = self.capacity.request("decode").samples(self.capacity.sequences);
+        let outcome = self.runner.run(&request, |attempt| {
+            passes.attempt(attempt, sequences, joined, pass, &mut slot.borrow_mut())
         });
         outcome.map(|outcome| outcome.value)
     }
@@ -292,7 +310,6 @@ impl Decoder {
             }
         };
         for sequence in live.sequences.drain(refused) {
-            self.metrics.failed();
             sequence.fail(EngineError::Request(error.to_string()));
         }
     }
@@ -314,16 +331,15 @@ impl Decoder {
                 }
             }
             match fate {
-                Fate::GoesOn => {}
-                Fate::Ended(ending) => {
+                TokenOutcome::Continues => {}
+                TokenOutcome::Ended(ending) => {
                     live.ended_last += 1;
                     let ended = live.take_out(first + row, slot);
                     self.metrics.finished();
                     ended.end(ending);
                 }
-                Fate::NotFinite => {
+                TokenOutcome::NotFinite => {
                     let failed = live.take_out(first + row, slot);
-                    self.metrics.failed();
                     failed.fail(EngineError::NotFinite);
                 }
             }
@@ -349,10 +365,10 @@ impl Decoder {
                     self.commit(&mut alone, slot, Pass::Join(1), result, begun.elapsed());
                     live.sequences.append(&mut alone.sequences);
                 }
-                Err(fault) => {
+                Err(error) => {
+                    let error = EngineError::from(error);
                     for sequence in alone.sequences {
-                        self.metrics.failed();
-                        sequence.fail(fault.clone().into());
+                        sequence.fail(error.clone());
                     }
                 }
             }

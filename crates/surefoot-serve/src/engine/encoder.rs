@@ -7,30 +7,62 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use surefoot::recover::Confirm;
-use surefoot::{BoxError, Burn, Fault};
-use surefoot_lanes::{BatchQueue, Next, Request};
+use surefoot::fault::catch;
+use surefoot_lanes::{BatchQueue, Next, Request, RequestBatch};
 use surefoot_models::ModelError;
 use surefoot_models::embed::Pooling;
+use surefoot_models::runner::Runner;
 use tokio::sync::oneshot;
 
+use super::activity_log::ActivityLog;
 use super::bucket;
+use super::capacity::EngineCapacity;
 use super::error::EngineError;
 use super::pass_budget::PassBudget;
 use super::pass_size::PassSizeTuner;
-use super::pulse::Pulse;
-use super::resident::{NotLoaded, Resident, device_error};
-use super::shape::Shape;
 use super::submit::submit_all;
 use crate::metrics::Metrics;
 
 /// A vector that will come, or why it won't.
-pub type ToCome = oneshot::Receiver<Result<Vec<f32>, EngineError>>;
+pub type PendingVector = oneshot::Receiver<Result<Vec<f32>, EngineError>>;
 
 /// A text that waits for its vector.
 struct Text {
     tokens: Vec<u32>,
-    told: oneshot::Sender<Result<Vec<f32>, EngineError>>,
+    /// None once it was answered.
+    sender: Option<oneshot::Sender<Result<Vec<f32>, EngineError>>>,
+    metrics: Arc<Metrics>,
+}
+
+impl Text {
+    /// Whether nobody waits for its vector any more.
+    fn is_abandoned(&self) -> bool {
+        self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// Counts and sends its vector, or why there is none.
+    fn answer(mut self, answer: Result<Vec<f32>, EngineError>) {
+        match &answer {
+            Ok(_) => self.metrics.finished(),
+            Err(_) => self.metrics.failed(),
+        }
+        if let Some(sender) = self.sender.take() {
+            // Whoever asked may have gone.
+            let _ = sender.send(answer);
+        }
+    }
+}
+
+/// A text that is dropped without an answer was lost to a panic: whoever waits is told.
+impl Drop for Text {
+    fn drop(&mut self) {
+        if !self.is_abandoned()
+            && let Some(sender) = self.sender.take()
+        {
+            self.metrics.failed();
+            let _ = sender.send(Err(EngineError::Panicked));
+        }
+    }
 }
 
 /// A text with its vector, or why it has none.
@@ -39,36 +71,27 @@ type Answer = (Text, Result<Vec<f32>, EngineError>);
 /// Embeds texts.
 pub struct Encoder {
     queue: BatchQueue<usize, Text>,
-    resident: Arc<Resident>,
+    runner: Arc<Runner>,
     pooling: Pooling,
-    shape: Shape,
+    capacity: EngineCapacity,
     pass_size: PassSizeTuner,
     budget: Arc<PassBudget>,
     metrics: Arc<Metrics>,
-    pulse: Arc<Pulse>,
-}
-
-/// The vectors of a batch are on the host already; a caller's mistake is no fault of a device.
-struct Done(Result<Vec<Vec<f32>>, ModelError>);
-
-impl Confirm<Burn> for Done {
-    fn confirm(&self, _operation: &str) -> Result<(), Fault> {
-        Ok(())
-    }
+    activity: Arc<ActivityLog>,
 }
 
 impl Encoder {
     pub(crate) fn new(
-        resident: Arc<Resident>,
+        runner: Arc<Runner>,
         pooling: Pooling,
-        shape: Shape,
+        capacity: EngineCapacity,
         budget: Arc<PassBudget>,
         metrics: Arc<Metrics>,
-        pulse: Arc<Pulse>,
+        activity: Arc<ActivityLog>,
     ) -> Self {
-        let queue = BatchQueue::new(shape.queue);
-        let pass_size = PassSizeTuner::new(shape.pass_tokens);
-        Self { queue, resident, pooling, shape, pass_size, budget, metrics, pulse }
+        let queue = BatchQueue::new(capacity.queue);
+        let pass_size = PassSizeTuner::new(capacity.pass_tokens);
+        Self { queue, runner, pooling, capacity, pass_size, budget, metrics, activity }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -81,12 +104,13 @@ impl Encoder {
 
     /// Runs a pass over `count` short texts, or as many as go through in one.
     pub(crate) fn warm_up(&self, count: usize) -> Result<(), EngineError> {
-        let width = bucket::width(1).min(self.shape.text_tokens);
-        let texts = vec![vec![0]; count.min(self.shape.pass_tokens / width).max(1)];
-        self.resident.ahead("warm up", |loaded| {
-            let least = loaded.least(texts.len(), width, &self.shape);
-            loaded.model.embed_in(&texts, self.pooling, least).map(|_| ())
-        })
+        let width = bucket::width(1).min(self.capacity.text_tokens);
+        let texts = vec![vec![0]; count.min(self.capacity.pass_tokens / width).max(1)];
+        self.runner.run(&self.capacity.request("warm up"), |attempt| {
+            let least = self.capacity.least_pass(attempt, texts.len(), width);
+            attempt.model().embed_in(&texts, self.pooling, least)
+        })?;
+        Ok(())
     }
 
     /// Queues all or none.
@@ -94,60 +118,80 @@ impl Encoder {
         &self,
         texts: Vec<Vec<u32>>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<ToCome>, EngineError> {
+    ) -> Result<Vec<PendingVector>, EngineError> {
         let mut items = Vec::with_capacity(texts.len());
         let mut heard = Vec::with_capacity(texts.len());
         for tokens in texts {
-            let (told, hear) = oneshot::channel();
-            items.push((bucket::width(tokens.len()), Text { tokens, told }));
+            let (sender, hear) = oneshot::channel();
+            let metrics = Arc::clone(&self.metrics);
+            items.push((
+                bucket::width(tokens.len()),
+                Text { tokens, sender: Some(sender), metrics },
+            ));
             heard.push(hear);
         }
-        submit_all(&self.queue, items, deadline, |text| text.told.is_closed(), &self.metrics)?;
-        Ok(heard)
+        let queued = submit_all(&self.queue, items, deadline, Text::is_abandoned, &self.metrics);
+        match queued {
+            Ok(()) => Ok(heard),
+            Err(refused) => {
+                drop(heard);
+                drop(refused.items);
+                Err(refused.error)
+            }
+        }
     }
 
     /// Embeds until the queue is closed and all that was accepted is done.
     pub(crate) fn work(&self) {
         loop {
-            match self.queue.next_batch(self.shape.texts, self.shape.patience) {
+            match self.queue.next_batch(self.capacity.texts, self.capacity.patience) {
                 Next::Closed => return,
                 Next::Expired(requests) => {
                     for request in requests {
                         let waited = request.arrived().elapsed().max(Duration::from_millis(1));
-                        self.answer(request.item, Err(EngineError::Expired(waited)));
+                        request.item.answer(Err(EngineError::Expired(waited)));
                     }
                 }
-                Next::Batch(mut batch) => {
-                    self.metrics.queued("embed", batch.requests.iter().map(Request::arrived));
-                    let mut texts: Vec<Text> = Vec::with_capacity(batch.requests.len());
-                    for request in batch.requests.drain(..) {
-                        if request.item.told.is_closed() {
-                            self.metrics.cancelled();
-                        } else {
-                            texts.push(request.item);
-                        }
-                    }
-                    let width = batch.key;
-                    let mut flying = Some(batch);
-                    while !texts.is_empty() {
-                        let most = self.pass_size.how_many(texts.len(), width);
-                        let rest = texts.split_off(most);
-                        let answers = self.embed(texts, width, true);
-                        // The next batch should not wait for this one's answers to be told.
-                        if rest.is_empty()
-                            && let Some(batch) = flying.take()
-                        {
-                            batch.end(answers.len());
-                        }
-                        for (text, answer) in answers {
-                            self.answer(text, answer);
-                        }
-                        texts = rest;
+                Next::Batch(batch) => {
+                    // Guarded passes catch their own panics: another one is a defect of the
+                    // program. The texts answer for themselves when they are dropped.
+                    if let Err(panic) = catch(|| self.run(batch)) {
+                        self.activity.panicked("embed", &panic);
                     }
                 }
             }
-            self.pulse.beat();
         }
+    }
+
+    /// Embeds a batch, in as many passes as it takes, and answers.
+    fn run(&self, mut batch: RequestBatch<'_, usize, Text>) {
+        self.metrics.queued("embed", batch.requests.iter().map(Request::arrived));
+        let mut texts: Vec<Text> = Vec::with_capacity(batch.requests.len());
+        for request in batch.requests.drain(..) {
+            if request.item.is_abandoned() {
+                self.metrics.cancelled();
+            } else {
+                texts.push(request.item);
+            }
+        }
+        let width = batch.key;
+        let mut flying = Some(batch);
+        while !texts.is_empty() {
+            let most = self.pass_size.how_many(texts.len(), width);
+            let rest = texts.split_off(most);
+            let answers = self.embed(texts, width, true);
+            // The next batch should not wait for this one's answers to be sent.
+            if rest.is_empty()
+                && let Some(batch) = flying.take()
+            {
+                batch.end(answers.len());
+            }
+            for (text, answer) in answers {
+                text.answer(answer);
+            }
+            texts = rest;
+        }
+        self.activity.report_if_due();
     }
 
     /// Embeds `texts`, in halves if they fail together. One that a device fails is given one more
@@ -160,7 +204,7 @@ impl Encoder {
         let embedded = self.guarded(&tokens, width);
         drop(permit);
         let error = match embedded {
-            Ok(Done(Ok(vectors))) => {
+            Ok(vectors) => {
                 self.metrics.batch("embed", texts.len(), begun.elapsed());
                 self.pass_size.passed(texts.len() * width, begun.elapsed());
                 self.metrics.embedded_tokens(tokens.iter().map(Vec::len).sum());
@@ -170,8 +214,7 @@ impl Encoder {
                 };
                 return texts.into_iter().zip(vectors.into_iter().map(checked)).collect();
             }
-            Ok(Done(Err(error))) => EngineError::from(error),
-            Err(fault) => EngineError::from(fault),
+            Err(error) => EngineError::from(error),
         };
         let again = again && matches!(error, EngineError::Fault(_));
         if texts.len() == 1 && !again {
@@ -189,41 +232,18 @@ impl Encoder {
         answers
     }
 
-    fn guarded(&self, tokens: &[Vec<u32>], width: usize) -> Result<Done, Fault> {
-        self.resident
-            .task("embed")
-            .run_in_parts(tokens.len(), |step| {
-                let loaded = match self.resident.on(step) {
-                    Ok(loaded) => loaded,
-                    Err(NotLoaded::Model(error)) => return Ok(Done(Err(error))),
-                    Err(NotLoaded::Device(error)) => return Err(error),
-                };
-                let mut vectors = Vec::with_capacity(tokens.len());
-                for part in step.ranges(tokens.len()) {
-                    let least =
-                        loaded.least(part.len(), width.min(self.shape.text_tokens), &self.shape);
-                    match loaded.model.embed_in(&tokens[part], self.pooling, least) {
-                        Ok(rows) => {
-                            vectors
-                                .extend(rows.numbers.chunks_exact(rows.cols).map(<[f32]>::to_vec));
-                        }
-                        Err(error @ ModelError::Device { .. }) => {
-                            return Err::<_, BoxError>(device_error(error));
-                        }
-                        Err(error) => return Ok(Done(Err(error))),
-                    }
-                }
-                Ok(Done(Ok(vectors)))
-            })
-            .map(|outcome| outcome.value)
-    }
-
-    fn answer(&self, text: Text, answer: Result<Vec<f32>, EngineError>) {
-        match &answer {
-            Ok(_) => self.metrics.finished(),
-            Err(_) => self.metrics.failed(),
-        }
-        // Whoever asked may have gone.
-        let _ = text.told.send(answer);
+    fn guarded(&self, tokens: &[Vec<u32>], width: usize) -> Result<Vec<Vec<f32>>, ModelError> {
+        let request = self.capacity.request("embed").samples(tokens.len());
+        let outcome = self.runner.run(&request, |attempt| {
+            let mut vectors = Vec::with_capacity(tokens.len());
+            for part in attempt.ranges() {
+                let width = width.min(self.capacity.text_tokens);
+                let least = self.capacity.least_pass(attempt, part.len(), width);
+                let rows = attempt.model().embed_in(&tokens[part], self.pooling, least)?;
+                vectors.extend(rows.numbers.chunks_exact(rows.cols).map(<[f32]>::to_vec));
+            }
+            Ok(vectors)
+        })?;
+        Ok(outcome.value)
     }
 }

@@ -8,6 +8,7 @@ use surefoot_models::ModelError;
 
 /// What can happen to one request. The others of its batch are none the worse.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum EngineError {
     /// As many wait as may.
     #[error("the queue is full: {0} requests may wait")]
@@ -15,6 +16,13 @@ pub enum EngineError {
     /// The engine is shutting down.
     #[error("the server is shutting down")]
     Closed,
+    /// A thread of the engine panicked while it worked on the request. The thread goes on with the
+    /// next requests.
+    #[error(
+        "a defect in the server ended the work on this request; its log names the defect. Send the \
+         request again, and please report the defect"
+    )]
+    Panicked,
     /// Its time is over.
     #[error("the request was not done within {:.1} s", .0.as_secs_f64())]
     Expired(Duration),
@@ -36,7 +44,7 @@ impl EngineError {
     /// Whether the same request could be answered later or elsewhere.
     pub fn is_temporary(&self) -> bool {
         match self {
-            Self::Full(_) | Self::Closed | Self::Expired(_) => true,
+            Self::Full(_) | Self::Closed | Self::Panicked | Self::Expired(_) => true,
             Self::Fault(fault) => fault.retryable && fault.kind != FaultKind::Numeric,
             Self::Request(_) | Self::NotFinite | Self::Model(_) => false,
         }

@@ -164,12 +164,14 @@ impl LiveSequences {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::engine::logit_rules::LogitRules;
-    use crate::engine::sequence::{Generation, Hearing};
+    use crate::engine::sequence::{Generation, GenerationStream};
     use surefoot_models::generate::sample::Sampling;
 
-    fn waiting(lengths: &[usize]) -> (LiveSequences, Vec<Hearing>) {
+    fn waiting(lengths: &[usize]) -> (LiveSequences, Vec<GenerationStream>) {
         let mut live = LiveSequences::default();
         let mut heard = Vec::new();
         for &length in lengths {
@@ -180,7 +182,7 @@ mod tests {
                 rules: LogitRules::default(),
                 logprobs: None,
             };
-            let (sequence, hearing) = Sequence::new(generation, None);
+            let (sequence, hearing) = Sequence::new(generation, None, Arc::default());
             live.sequences.push(sequence);
             heard.push(hearing);
             // So that no two are accepted at the same time.

@@ -5,7 +5,9 @@
 //! their own, which lets new ones join between two tokens. Every pass goes through the footing's
 //! guard: a fault is answered by the ladder, and what was accepted is run again.
 
+mod activity_log;
 mod bucket;
+mod capacity;
 mod decode_pass;
 mod decoder;
 mod encoder;
@@ -14,61 +16,58 @@ mod live;
 mod logit_rules;
 mod pass_budget;
 mod pass_size;
-mod pulse;
-mod resident;
 mod sequence;
-mod shape;
 mod submit;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use surefoot::journal::Journal;
-use surefoot::{Fault, Footing};
+use surefoot::{Fault, FaultKind, Footing};
+use surefoot_models::ModelError;
 use surefoot_models::embed::Pooling;
+use surefoot_models::runner::Runner;
 use surefoot_models::stream::plan::Plan;
-use surefoot_models::{ModelError, Opened};
 
+pub use activity_log::without_single_passes;
+pub use capacity::{EngineCapacity, EngineLimits};
 pub use decoder::Decoder;
-pub use encoder::{Encoder, ToCome};
+pub use encoder::{Encoder, PendingVector};
 pub use error::EngineError;
 pub use logit_rules::LogitRules;
-pub use pulse::quiet;
-pub use sequence::{Generation, Hearing, Likely, Logprobs, Said};
-pub use shape::{Shape, Wish};
+pub use sequence::{Generation, GenerationEvent, GenerationStream, Logprobs, TokenLogprob};
 
 use crate::metrics::Metrics;
+use activity_log::ActivityLog;
 use pass_budget::PassBudget;
-use pulse::Pulse;
-use resident::Resident;
 
 /// What an engine needs to know.
 #[derive(Debug)]
 pub struct EngineSettings {
     /// What to run at once, at most.
-    pub wish: Wish,
+    pub limits: EngineLimits,
     /// How tokens become one vector.
     pub pooling: Pooling,
-    /// The memory of the whole process.
-    pub budget: Option<u64>,
     /// Where batches are told.
     pub journal: Journal,
 }
 
 /// A running engine. Dropping it finishes what was accepted.
 pub struct Engine {
-    shape: Shape,
+    capacity: EngineCapacity,
     plan: Plan,
     vocab: usize,
     encoder: Arc<Encoder>,
     decoder: Option<Arc<Decoder>>,
-    resident: Arc<Resident>,
+    runner: Arc<Runner>,
     footing: Arc<Footing>,
     metrics: Arc<Metrics>,
-    pulse: Arc<Pulse>,
+    activity: Arc<ActivityLog>,
     threads: Vec<JoinHandle<()>>,
+    is_closed: AtomicBool,
 }
 
 impl Engine {
@@ -79,43 +78,38 @@ impl Engine {
         settings: EngineSettings,
         metrics: Arc<Metrics>,
     ) -> Result<Self, EngineError> {
-        let opened = Opened::new(folder)?;
-        let (shape, plan) = Shape::fit(&opened, &settings.wish, settings.budget)?;
+        let runner = Runner::open(Arc::clone(&footing), folder)?.beside(capacity::HTTP_BYTES);
+        let (capacity, plan) = EngineCapacity::fit(&runner, &settings.limits)?;
+        let opened = runner.opened();
         let vocab = opened.blueprint.vocab;
         let decodes = opened.has_head() && opened.blueprint.causal;
         let ends = opened.end_tokens()?;
-        drop(opened);
-        let resident =
-            Arc::new(Resident::new(folder, shape, settings.budget, Arc::clone(&footing)));
-        resident.ahead("load", |_| Ok(()))?;
-        let pulse = Arc::new(Pulse::new(
-            settings.journal,
-            Arc::clone(&metrics),
-            Arc::clone(&resident),
-            Arc::clone(&footing),
-        ));
-        let budget = Arc::new(PassBudget::new(shape.activation_tokens));
+        runner.run(&capacity.request("load"), |_| Ok(()))?;
+        let runner = Arc::new(runner);
+        let activity =
+            Arc::new(ActivityLog::new(settings.journal, Arc::clone(&metrics), Arc::clone(&runner)));
+        let budget = Arc::new(PassBudget::new(capacity.activation_tokens));
         let encoder = Arc::new(Encoder::new(
-            Arc::clone(&resident),
+            Arc::clone(&runner),
             settings.pooling,
-            shape,
+            capacity,
             Arc::clone(&budget),
             Arc::clone(&metrics),
-            Arc::clone(&pulse),
+            Arc::clone(&activity),
         ));
         let mut threads = Vec::new();
-        for number in 0..shape.batches_in_flight {
+        for number in 0..capacity.batches_in_flight {
             let encoder = Arc::clone(&encoder);
             threads.push(spawn(format!("embed {number}"), move || encoder.work())?);
         }
         let decoder = if decodes {
             let decoder = Arc::new(Decoder::new(
-                Arc::clone(&resident),
+                Arc::clone(&runner),
                 ends,
-                shape,
+                capacity,
                 budget,
                 Arc::clone(&metrics),
-                Arc::clone(&pulse),
+                Arc::clone(&activity),
             ));
             let working = Arc::clone(&decoder);
             threads.push(spawn("decode".to_owned(), move || working.work())?);
@@ -124,16 +118,17 @@ impl Engine {
             None
         };
         Ok(Self {
-            shape,
+            capacity,
             plan,
             vocab,
             encoder,
             decoder,
-            resident,
+            runner,
             footing,
             metrics,
-            pulse,
+            activity,
             threads,
+            is_closed: AtomicBool::new(false),
         })
     }
 
@@ -144,8 +139,8 @@ impl Engine {
         if !self.footing.device()?.is_asynchronous() {
             return Ok(());
         }
-        let texts = bucket::sizes(self.shape.texts);
-        let sequences = self.decoder.as_ref().map(|_| bucket::sizes(self.shape.sequences));
+        let texts = bucket::sizes(self.capacity.texts);
+        let sequences = self.decoder.as_ref().map(|_| bucket::sizes(self.capacity.sequences));
         let sequences = sequences.unwrap_or_default();
         let all = texts.len() + sequences.len();
         for (done, &count) in texts.iter().enumerate() {
@@ -163,8 +158,8 @@ impl Engine {
     }
 
     /// What runs at once.
-    pub fn shape(&self) -> &Shape {
-        &self.shape
+    pub fn capacity(&self) -> &EngineCapacity {
+        &self.capacity
     }
 
     /// What is where.
@@ -187,7 +182,7 @@ impl Engine {
         &self,
         texts: Vec<Vec<u32>>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<ToCome>, EngineError> {
+    ) -> Result<Vec<PendingVector>, EngineError> {
         self.counted(self.encoder.submit(texts, deadline))
     }
 
@@ -197,7 +192,7 @@ impl Engine {
         &self,
         generations: Vec<Generation>,
         deadline: Option<Instant>,
-    ) -> Result<Vec<Hearing>, EngineError> {
+    ) -> Result<Vec<GenerationStream>, EngineError> {
         let decoder = self.decoder.as_ref().ok_or_else(|| {
             EngineError::Request("the model is an encoder: it can't generate text".to_owned())
         })?;
@@ -223,9 +218,18 @@ impl Engine {
         }
     }
 
-    /// The fault that leaves no device to work on, if all are lost.
-    pub fn check_devices(&self) -> Result<(), Fault> {
-        self.footing.device().map(|_| ())
+    /// The fault that leaves nothing to work with: all devices are lost, or a thread has ended.
+    pub fn check_health(&self) -> Result<(), Fault> {
+        self.footing.device()?;
+        match self.threads.iter().find(|thread| thread.is_finished()) {
+            Some(thread) if !self.is_closed.load(Ordering::Acquire) => {
+                let name = thread.thread().name().unwrap_or_default().to_owned();
+                let message = format!("the thread '{name}' of the server has ended unexpectedly");
+                Err(Fault::new(FaultKind::NotDeviceRelated, "serve", message)
+                    .advise("restart the server; --isolate does so by itself"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether all that was accepted is done.
@@ -236,11 +240,12 @@ impl Engine {
 
     /// The device that the model is on.
     pub fn device(&self) -> Option<String> {
-        self.resident.device().map(|device| device.to_string())
+        self.runner.device().map(|device| device.to_string())
     }
 
     /// Refuses new requests from now on; what was accepted is finished.
     pub fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
         self.encoder.close();
         if let Some(decoder) = &self.decoder {
             decoder.close();
@@ -255,7 +260,7 @@ impl Drop for Engine {
             // A panic in it was told when it happened.
             let _ = thread.join();
         }
-        self.pulse.last();
+        self.activity.report_rest();
     }
 }
 
@@ -271,6 +276,9 @@ fn spawn(
 
 impl From<ModelError> for EngineError {
     fn from(error: ModelError) -> Self {
-        Self::Model(Arc::new(error))
+        match error {
+            ModelError::Fault(fault) => (*fault).into(),
+            other => Self::Model(Arc::new(other)),
+        }
     }
 }

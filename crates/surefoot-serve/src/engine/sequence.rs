@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use surefoot_models::generate::sample::{Sampler, Sampling};
-use surefoot_models::generate::tokens::Ending;
+use surefoot_models::generate::tokens::FinishReason;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::error::EngineError;
 use super::logit_rules::LogitRules;
+use crate::metrics::Metrics;
 
 /// What is to be generated.
 #[derive(Clone, Debug)]
@@ -26,9 +27,9 @@ pub struct Generation {
     pub logprobs: Option<usize>,
 }
 
-/// What an engine says of a sequence. After an end or a failure comes nothing more.
+/// An event of a sequence. Nothing comes after an end or a failure.
 #[derive(Clone, Debug)]
-pub enum Said {
+pub enum GenerationEvent {
     /// One more token.
     Token {
         /// The token.
@@ -37,7 +38,7 @@ pub enum Said {
         logprobs: Option<Logprobs>,
     },
     /// There are no more tokens.
-    Ended(Ending),
+    Ended(FinishReason),
     /// There will be none.
     Failed(EngineError),
 }
@@ -48,35 +49,35 @@ pub struct Logprobs {
     /// The natural logarithm of its probability.
     pub chosen: f32,
     /// The most likely tokens, most likely first.
-    pub top: Vec<Likely>,
+    pub top: Vec<TokenLogprob>,
 }
 
 /// A token, and how likely it was.
 #[derive(Clone, Copy, Debug)]
-pub struct Likely {
+pub struct TokenLogprob {
     /// The token.
     pub id: u32,
     /// The natural logarithm of its probability.
     pub logprob: f32,
 }
 
-/// Hears what is said of a sequence. Dropping it ends the sequence.
+/// Receives the events of a sequence. Dropping it ends the sequence.
 #[derive(Debug)]
-pub struct Hearing {
-    said: UnboundedReceiver<Said>,
+pub struct GenerationStream {
+    events: UnboundedReceiver<GenerationEvent>,
     enough: Arc<AtomicBool>,
 }
 
-impl Hearing {
-    /// The next thing that is said; none if the engine has ended.
-    pub async fn recv(&mut self) -> Option<Said> {
-        self.said.recv().await
+impl GenerationStream {
+    /// The next event; none if the engine has ended.
+    pub async fn recv(&mut self) -> Option<GenerationEvent> {
+        self.events.recv().await
     }
 
-    /// Ends the sequence because what was said is all that was wanted.
+    /// Ends the sequence because what came is all that was wanted.
     pub fn enough(&mut self) {
         self.enough.store(true, Ordering::Release);
-        self.said.close();
+        self.events.close();
     }
 }
 
@@ -91,26 +92,33 @@ pub(crate) struct Sequence {
     temperature: f32,
     rules: LogitRules,
     logprobs: Option<usize>,
-    told: UnboundedSender<Said>,
+    sender: UnboundedSender<GenerationEvent>,
     enough: Arc<AtomicBool>,
     pub(crate) accepted: Instant,
     pub(crate) deadline: Option<Instant>,
+    metrics: Arc<Metrics>,
+    /// Whether its end or failure was sent.
+    answered: bool,
 }
 
 /// Whether a sequence goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
-    GoesOn,
-    /// To be told by [`Sequence::end`], once it was counted.
-    Ended(Ending),
-    /// To be told by [`Sequence::fail`].
+pub(crate) enum TokenOutcome {
+    Continues,
+    /// To be sent by [`Sequence::end`], once it was counted.
+    Ended(FinishReason),
+    /// To be sent by [`Sequence::fail`].
     NotFinite,
 }
 
 impl Sequence {
-    pub(crate) fn new(generation: Generation, deadline: Option<Instant>) -> (Self, Hearing) {
-        let (told, said) = unbounded_channel();
-        let hearing = Hearing { said, enough: Arc::default() };
+    pub(crate) fn new(
+        generation: Generation,
+        deadline: Option<Instant>,
+        metrics: Arc<Metrics>,
+    ) -> (Self, GenerationStream) {
+        let (sender, events) = unbounded_channel();
+        let hearing = GenerationStream { events, enough: Arc::default() };
         let sequence = Self {
             prompt: generation.prompt.len(),
             tokens: generation.prompt,
@@ -119,17 +127,19 @@ impl Sequence {
             temperature: generation.sampling.temperature,
             rules: generation.rules,
             logprobs: generation.logprobs,
-            told,
+            sender,
             enough: Arc::clone(&hearing.enough),
             accepted: Instant::now(),
             deadline,
+            metrics,
+            answered: false,
         };
         (sequence, hearing)
     }
 
     /// Whether nobody listens any more.
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.told.is_closed()
+        self.sender.is_closed()
     }
 
     /// Whether who listened has heard all that was wanted.
@@ -161,9 +171,9 @@ impl Sequence {
     }
 
     /// Chooses the next token by the logits behind the last one.
-    pub(crate) fn accept(&mut self, logits: &[f32], ends: &[u32]) -> Fate {
+    pub(crate) fn accept(&mut self, logits: &[f32], ends: &[u32]) -> TokenOutcome {
         if !logits.iter().all(|logit| logit.is_finite()) {
-            return Fate::NotFinite;
+            return TokenOutcome::NotFinite;
         }
         let id = match self.rules.is_empty() {
             true => self.sampler.choose(logits),
@@ -174,33 +184,51 @@ impl Sequence {
             }
         };
         if ends.contains(&id) {
-            return Fate::Ended(Ending::EndOfText);
+            return TokenOutcome::Ended(FinishReason::EndOfText);
         }
         self.tokens.push(id);
-        self.say(Said::Token { id, logprobs: self.logprobs.map(|top| logprobs(logits, id, top)) });
+        self.send_event(GenerationEvent::Token {
+            id,
+            logprobs: self.logprobs.map(|top| logprobs(logits, id, top)),
+        });
         if self.generated() >= self.max_tokens {
-            return Fate::Ended(Ending::MaxTokens);
+            return TokenOutcome::Ended(FinishReason::MaxTokens);
         }
-        Fate::GoesOn
+        TokenOutcome::Continues
     }
 
-    pub(crate) fn end(&self, ending: Ending) {
-        self.say(Said::Ended(ending));
+    /// Sends the end, after it was counted.
+    pub(crate) fn end(mut self, ending: FinishReason) {
+        self.answered = true;
+        self.send_event(GenerationEvent::Ended(ending));
     }
 
-    pub(crate) fn fail(&self, error: EngineError) {
-        self.say(Said::Failed(error));
+    /// Counts and sends a failure.
+    pub(crate) fn fail(mut self, error: EngineError) {
+        self.answered = true;
+        self.metrics.failed();
+        self.send_event(GenerationEvent::Failed(error));
     }
 
-    pub(crate) fn expire(&self, now: Instant) {
-        self.fail(EngineError::Expired(
-            now.saturating_duration_since(self.accepted).max(Duration::from_millis(1)),
-        ));
+    /// Counts and sends that its time is over.
+    pub(crate) fn expire(self, now: Instant) {
+        let waited = now.saturating_duration_since(self.accepted).max(Duration::from_millis(1));
+        self.fail(EngineError::Expired(waited));
     }
 
     /// Whoever stopped listening is found out by [`Sequence::is_abandoned`].
-    fn say(&self, said: Said) {
-        let _ = self.told.send(said);
+    fn send_event(&self, event: GenerationEvent) {
+        let _ = self.sender.send(event);
+    }
+}
+
+/// A sequence that is dropped without an answer was lost to a panic: whoever waits is told.
+impl Drop for Sequence {
+    fn drop(&mut self) {
+        if !self.answered && !self.is_abandoned() {
+            self.metrics.failed();
+            self.send_event(GenerationEvent::Failed(EngineError::Panicked));
+        }
     }
 }
 
@@ -217,7 +245,7 @@ fn logprobs(logits: &[f32], chosen: u32, top: usize) -> Logprobs {
     }
     order.truncate(top);
     order.sort_by(by);
-    let top = order.into_iter().map(|id| Likely { id, logprob: of(id) }).collect();
+    let top = order.into_iter().map(|id| TokenLogprob { id, logprob: of(id) }).collect();
     Logprobs { chosen: of(chosen), top }
 }
 
@@ -247,22 +275,49 @@ mod tests {
             rules: LogitRules::default(),
             logprobs: None,
         };
-        let (mut sequence, Hearing { said: mut heard, .. }) =
-            Sequence::new(generation.clone(), None);
-        assert_eq!(sequence.accept(&[0.0, 1.0], &[]), Fate::GoesOn);
-        assert_eq!(sequence.accept(&[1.0, 0.0], &[]), Fate::Ended(Ending::MaxTokens));
-        sequence.end(Ending::MaxTokens);
+        let (mut sequence, GenerationStream { events: mut heard, .. }) =
+            Sequence::new(generation.clone(), None, Arc::default());
+        assert_eq!(sequence.accept(&[0.0, 1.0], &[]), TokenOutcome::Continues);
+        assert_eq!(sequence.accept(&[1.0, 0.0], &[]), TokenOutcome::Ended(FinishReason::MaxTokens));
         assert_eq!(sequence.tokens, [5, 1, 0]);
-        assert!(matches!(heard.try_recv(), Ok(Said::Token { id: 1, .. })));
-        assert!(matches!(heard.try_recv(), Ok(Said::Token { id: 0, .. })));
-        assert!(matches!(heard.try_recv(), Ok(Said::Ended(Ending::MaxTokens))));
-        let (mut sequence, Hearing { said: mut heard, .. }) = Sequence::new(generation, None);
-        assert_eq!(sequence.accept(&[0.0, f32::NAN], &[]), Fate::NotFinite);
-        assert_eq!(sequence.accept(&[0.0, 1.0], &[1]), Fate::Ended(Ending::EndOfText));
+        sequence.end(FinishReason::MaxTokens);
+        assert!(matches!(heard.try_recv(), Ok(GenerationEvent::Token { id: 1, .. })));
+        assert!(matches!(heard.try_recv(), Ok(GenerationEvent::Token { id: 0, .. })));
+        assert!(matches!(heard.try_recv(), Ok(GenerationEvent::Ended(FinishReason::MaxTokens))));
+        let (mut sequence, GenerationStream { events: mut heard, .. }) =
+            Sequence::new(generation, None, Arc::default());
+        assert_eq!(sequence.accept(&[0.0, f32::NAN], &[]), TokenOutcome::NotFinite);
+        assert_eq!(
+            sequence.accept(&[0.0, 1.0], &[1]),
+            TokenOutcome::Ended(FinishReason::EndOfText)
+        );
         assert_eq!(sequence.generated(), 0);
         sequence.fail(EngineError::NotFinite);
-        assert!(matches!(heard.try_recv(), Ok(Said::Failed(EngineError::NotFinite))));
-        drop(heard);
-        assert!(sequence.is_abandoned());
+        assert!(matches!(heard.try_recv(), Ok(GenerationEvent::Failed(EngineError::NotFinite))));
+    }
+
+    #[test]
+    fn a_sequence_that_is_lost_is_answered_and_counted_and_one_that_was_abandoned_is_not() {
+        let generation = Generation {
+            prompt: vec![5],
+            max_tokens: 2,
+            sampling: Sampling::GREEDY,
+            rules: LogitRules::default(),
+            logprobs: None,
+        };
+        let metrics: Arc<Metrics> = Arc::default();
+        let new = || Sequence::new(generation.clone(), None, Arc::clone(&metrics));
+        let (lost, mut hearing) = new();
+        drop(lost);
+        assert!(matches!(
+            hearing.events.try_recv(),
+            Ok(GenerationEvent::Failed(EngineError::Panicked))
+        ));
+        assert_eq!(metrics.counts().failed, 1);
+        let (abandoned, hearing) = new();
+        drop(hearing);
+        assert!(abandoned.is_abandoned());
+        drop(abandoned);
+        assert_eq!(metrics.counts().failed, 1);
     }
 }

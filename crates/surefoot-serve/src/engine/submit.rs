@@ -8,6 +8,13 @@ use surefoot_lanes::{BatchQueue, Refused};
 use super::error::EngineError;
 use crate::metrics::Metrics;
 
+/// Requests that were not taken in. Whoever waits for them has to be gone before they are dropped: a
+/// request that is dropped while someone waits for it counts as lost.
+pub(super) struct NotQueued<K, T> {
+    pub(super) error: EngineError,
+    pub(super) items: Vec<(K, T)>,
+}
+
 /// Queues all of `items` or none. Those that nobody waits for any more make room first, if there
 /// is none.
 pub(super) fn submit_all<K: Eq + Hash + Clone, T>(
@@ -16,7 +23,7 @@ pub(super) fn submit_all<K: Eq + Hash + Clone, T>(
     deadline: Option<Instant>,
     is_abandoned: impl Fn(&T) -> bool,
     metrics: &Metrics,
-) -> Result<(), EngineError> {
+) -> Result<(), NotQueued<K, T>> {
     let mut queued = queue.push_all(items, deadline);
     if let Err(Refused::Full(items)) = queued {
         for _ in queue.take_if(is_abandoned) {
@@ -25,7 +32,7 @@ pub(super) fn submit_all<K: Eq + Hash + Clone, T>(
         queued = queue.push_all(items, deadline);
     }
     queued.map_err(|refused| match refused {
-        Refused::Full(_) => EngineError::Full(queue.capacity()),
-        Refused::Closed(_) => EngineError::Closed,
+        Refused::Full(items) => NotQueued { error: EngineError::Full(queue.capacity()), items },
+        Refused::Closed(items) => NotQueued { error: EngineError::Closed, items },
     })
 }

@@ -4,7 +4,7 @@
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
-use super::speaker::{Piece, Spelt};
+use super::text_stream::{Piece, TokenText};
 
 /// Which endpoint is answering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -187,7 +187,7 @@ impl Answer {
         Envelope { id: &self.id, object, created: self.created, model: &self.model, choices, usage }
     }
 
-    fn logprobs_of<'a>(&self, tokens: &'a [Spelt], before: usize) -> Option<Logprobs<'a>> {
+    fn logprobs_of<'a>(&self, tokens: &'a [TokenText], before: usize) -> Option<Logprobs<'a>> {
         self.logprobs.then(|| match self.form {
             Form::Text => {
                 let mut at = before;
@@ -213,13 +213,13 @@ impl Answer {
 #[serde(untagged)]
 enum Logprobs<'a> {
     Text {
-        tokens: Each<'a, Spelt, &'a str>,
-        token_logprobs: Each<'a, Spelt, f32>,
-        top_logprobs: Each<'a, Spelt, ByToken<'a>>,
+        tokens: Each<'a, TokenText, &'a str>,
+        token_logprobs: Each<'a, TokenText, f32>,
+        top_logprobs: Each<'a, TokenText, ByToken<'a>>,
         text_offset: Vec<usize>,
     },
     Chat {
-        content: Each<'a, Spelt, Rated<'a>>,
+        content: Each<'a, TokenText, Rated<'a>>,
         refusal: (),
     },
 }
@@ -262,7 +262,7 @@ struct Rated<'a> {
 }
 
 impl<'a> Rated<'a> {
-    fn new(spelt: &'a Spelt) -> Self {
+    fn new(spelt: &'a TokenText) -> Self {
         Self {
             token: OfChat::new(&spelt.token, spelt.logprob),
             top_logprobs: Each(&spelt.top, |(token, logprob)| OfChat::new(token, *logprob)),
@@ -296,8 +296,8 @@ mod tests {
 
     fn piece() -> Piece {
         let top = vec![("é".to_owned(), -0.5), ("b".to_owned(), -1.5), ("é".to_owned(), -2.5)];
-        let spelt = Spelt { token: "é".to_owned(), logprob: -0.5, top };
-        let half = Spelt { token: "\u{fffd}".to_owned(), logprob: -1.0, top: Vec::new() };
+        let spelt = TokenText { token: "é".to_owned(), logprob: -0.5, top };
+        let half = TokenText { token: "\u{fffd}".to_owned(), logprob: -1.0, top: Vec::new() };
         Piece { text: "é".to_owned(), tokens: vec![spelt, half], end: Some("stop") }
     }
 

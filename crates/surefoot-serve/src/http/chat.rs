@@ -12,8 +12,8 @@ use super::error::ApiError;
 use super::fields::Fields;
 use super::inputs::Input;
 use super::messages::messages;
-use super::posted::Posted;
-use super::sampling::Answering;
+use super::request_body::RequestBody;
+use super::sampling::GenerationParameters;
 use super::stream::{self, Ask};
 use super::tokenize::Special;
 
@@ -22,7 +22,7 @@ const MAX_LOGPROBS: usize = 20;
 
 pub(super) async fn chat(
     State(app): State<Arc<App>>,
-    Posted { body, room, working }: Posted,
+    RequestBody { body, room, working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
     app.check_model(&fields.needed_text("model")?)?;
@@ -30,7 +30,7 @@ pub(super) async fn chat(
     let limits = app.prompt_limits();
     let messages = messages(fields.needed("messages")?, limits)?;
     let names = ["max_tokens", "max_completion_tokens"];
-    let answering = Answering::take(&mut fields, &names, app.settings.max_tokens)?;
+    let answering = GenerationParameters::take(&mut fields, &names, app.settings.max_tokens)?;
     let rated = fields.flag("logprobs")?;
     let top = fields.count("top_logprobs", 0..=MAX_LOGPROBS)?;
     if top.is_some() && !rated {

@@ -11,8 +11,8 @@ use super::answer::Form;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::inputs::{Input, inputs};
-use super::posted::Posted;
-use super::sampling::Answering;
+use super::request_body::RequestBody;
+use super::sampling::GenerationParameters;
 use super::stream::{self, Ask};
 use super::tokenize::Special;
 
@@ -23,14 +23,15 @@ const MAX_LOGPROBS: usize = 20;
 
 pub(super) async fn completions(
     State(app): State<Arc<App>>,
-    Posted { body, room, working }: Posted,
+    RequestBody { body, room, working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
     app.check_model(&fields.needed_text("model")?)?;
     app.check_generates()?;
     let limits = app.prompt_limits();
     let prompts = inputs("prompt", fields.needed("prompt")?, limits)?;
-    let answering = Answering::take(&mut fields, &["max_tokens"], app.settings.max_tokens)?;
+    let answering =
+        GenerationParameters::take(&mut fields, &["max_tokens"], app.settings.max_tokens)?;
     let logprobs = fields.count("logprobs", 0..=MAX_LOGPROBS)?;
     let echo = fields.flag("echo")?;
     fields.without("suffix", |value| value == "")?;

@@ -13,14 +13,14 @@ use super::App;
 use super::error::ApiError;
 use super::fields::Fields;
 use super::inputs::inputs;
-use super::posted::Posted;
+use super::request_body::RequestBody;
 use super::stream::check_tokens;
 use super::tokenize::Special;
 use crate::engine::EngineError;
 
 pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
-    Posted { body, room, working: _working }: Posted,
+    RequestBody { body, room, working: _working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
     app.check_model(&fields.needed_text("model")?)?;
@@ -37,7 +37,7 @@ pub(super) async fn embeddings(
     let dimensions = fields.count("dimensions", 1..=1 << 20)?;
     fields.finish()?;
     drop(body);
-    let shape = app.engine.shape();
+    let shape = app.engine.capacity();
     let tokenizer = app.texts.as_deref();
     let texts = app.tokenizing.tokens(tokenizer, inputs, "input", Special::Added, limits).await?;
     let mut tokens = 0;

@@ -118,6 +118,7 @@ impl From<EngineError> for ApiError {
                     .code("queue_full")
             }
             EngineError::Closed => Self::draining(),
+            EngineError::Panicked => Self::internal(message).code("internal_error"),
             EngineError::Expired(_) => Self::unavailable(message).code("timeout"),
             EngineError::Request(_) => Self::invalid(message),
             EngineError::NotFinite => Self::internal(message).code("not_finite"),

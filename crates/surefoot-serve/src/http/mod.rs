@@ -15,10 +15,10 @@ mod error;
 mod fields;
 mod inputs;
 mod messages;
-mod posted;
+mod request_body;
 mod sampling;
-mod speaker;
 mod stream;
+mod text_stream;
 mod tokenize;
 mod tokens;
 
@@ -44,8 +44,8 @@ pub use connections::ConnectionLimits;
 pub use error::ApiError;
 
 use inputs::InputLimits;
-use posted::Bodies;
-use tokenize::Tokenizing;
+use request_body::Bodies;
+use tokenize::TokenizerPool;
 
 use crate::chat::{ChatError, Template};
 use crate::engine::Engine;
@@ -77,7 +77,7 @@ pub struct App {
     metrics: Arc<Metrics>,
     draining: AtomicBool,
     bodies: Bodies,
-    tokenizing: Tokenizing,
+    tokenizing: TokenizerPool,
     /// Requests that were read and are not answered to the end.
     working: Arc<AtomicUsize>,
     created: u64,
@@ -106,7 +106,7 @@ impl App {
         Self {
             engine,
             bodies: Bodies::new(settings.max_body),
-            tokenizing: Tokenizing::new(),
+            tokenizing: TokenizerPool::new(),
             working: Arc::default(),
             texts: texts.map(Arc::new),
             template,
@@ -162,17 +162,17 @@ impl App {
 
     /// What a request to generate may hold.
     fn prompt_limits(&self) -> InputLimits {
-        self.limits(self.engine.shape().context)
+        self.limits(self.engine.capacity().context)
     }
 
     /// What a request to embed may hold.
     fn text_limits(&self) -> InputLimits {
-        self.limits(self.engine.shape().text_tokens)
+        self.limits(self.engine.capacity().text_tokens)
     }
 
     fn limits(&self, tokens: usize) -> InputLimits {
         let bytes = tokenize::most_bytes(self.texts.as_deref(), tokens);
-        InputLimits { inputs: self.engine.shape().queue, tokens, bytes }
+        InputLimits { inputs: self.engine.capacity().queue, tokens, bytes }
     }
 
     /// The chat template, or the refusal of a chat.
@@ -335,7 +335,7 @@ fn about(app: &App) -> serde_json::Value {
         "object": "model",
         "created": app.created,
         "owned_by": "surefoot",
-        "max_model_len": app.engine.shape().context,
+        "max_model_len": app.engine.capacity().context,
     })
 }
 
@@ -363,8 +363,8 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
 }
 
 async fn health(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    if app.engine.check_devices().is_err() {
-        return Err(ApiError::unavailable("every device is lost"));
+    if let Err(fault) = app.engine.check_health() {
+        return Err(ApiError::unavailable(fault.root_cause().to_owned()));
     }
     Ok(Json(json!({
         "status": "ok",

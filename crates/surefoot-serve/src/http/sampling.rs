@@ -17,7 +17,7 @@ const MAX_STOPS: usize = 16;
 
 /// How answers are generated.
 #[derive(Clone, Debug)]
-pub(super) struct Answering {
+pub(super) struct GenerationParameters {
     pub(super) choices: usize,
     pub(super) sampling: Sampling,
     pub(super) rules: LogitRules,
@@ -27,7 +27,7 @@ pub(super) struct Answering {
     pub(super) usage_in_stream: bool,
 }
 
-impl Answering {
+impl GenerationParameters {
     /// Takes the common fields. `limits` are the names of the field that says how many tokens.
     pub(super) fn take(
         fields: &mut Fields<'_>,
@@ -145,10 +145,11 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn taken(value: Value) -> Result<Answering, ApiError> {
+    fn taken(value: Value) -> Result<GenerationParameters, ApiError> {
         let text = value.to_string();
         let mut fields = Fields::of(&text);
-        let answering = Answering::take(&mut fields, &["max_tokens", "max_completion_tokens"], 50)?;
+        let answering =
+            GenerationParameters::take(&mut fields, &["max_tokens", "max_completion_tokens"], 50)?;
         fields.finish()?;
         Ok(answering)
     }

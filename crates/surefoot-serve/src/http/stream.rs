@@ -15,10 +15,10 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::answer::{Answer, Form, Usage};
 use super::error::ApiError;
-use super::sampling::Answering;
-use super::speaker::{Piece, Speaker};
+use super::sampling::GenerationParameters;
+use super::text_stream::{Piece, TextStream};
 use super::{App, Working, now};
-use crate::engine::{EngineError, Generation, Hearing};
+use crate::engine::{EngineError, Generation, GenerationStream};
 
 /// Events that wait for a slow client before its answer waits too.
 const BUFFERED: usize = 32;
@@ -37,7 +37,7 @@ pub(super) struct Ask {
     pub(super) prompts: Vec<Vec<u32>>,
     /// What each prompt's answers begin with.
     pub(super) echoes: Vec<String>,
-    pub(super) answering: Answering,
+    pub(super) answering: GenerationParameters,
     pub(super) logprobs: Option<usize>,
     /// Tokens to generate if the request doesn't say.
     pub(super) usual_tokens: usize,
@@ -46,7 +46,7 @@ pub(super) struct Ask {
 impl Ask {
     /// The sequences to run, each checked against what the model can take.
     fn generations(&self, app: &App) -> Result<Vec<Generation>, ApiError> {
-        let shape = app.engine().shape();
+        let shape = app.engine().capacity();
         let wanted = self.prompts.len() * self.answering.choices;
         if wanted > shape.queue {
             return Err(ApiError::invalid(format!(
@@ -140,7 +140,7 @@ pub(super) async fn answer(
     for (index, heard) in heard.into_iter().enumerate() {
         let asked = asked.clone();
         choices.spawn(async move {
-            let mut speaker = Speaker::new(&asked.texts, &asked.ask.answering.stops, heard);
+            let mut speaker = TextStream::new(&asked.texts, &asked.ask.answering.stops, heard);
             let mut piece = speaker.whole().await?;
             piece.text.insert_str(0, asked.ask.echo_of(index));
             Ok::<_, EngineError>((index, piece, speaker.count()))
@@ -178,7 +178,12 @@ impl Asked {
 }
 
 /// Begins an answer that goes on when this has returned.
-fn streamed(app: Arc<App>, asked: Asked, heard: Vec<Hearing>, working: Working) -> Response {
+fn streamed(
+    app: Arc<App>,
+    asked: Asked,
+    heard: Vec<GenerationStream>,
+    working: Working,
+) -> Response {
     let begun = Instant::now();
     let path = match asked.ask.form {
         Form::Text => "/v1/completions",
@@ -232,7 +237,11 @@ impl Events {
 
 /// Streams all choices side by side, then the figures and the end. Returning drops what is heard
 /// from the engine, so a client that went away frees its sequences.
-async fn stream_all(asked: Asked, heard: Vec<Hearing>, events: Events) -> Result<(), Gone> {
+async fn stream_all(
+    asked: Asked,
+    heard: Vec<GenerationStream>,
+    events: Events,
+) -> Result<(), Gone> {
     let mut choices = JoinSet::new();
     for (index, heard) in heard.into_iter().enumerate() {
         let (asked, events) = (asked.clone(), events.clone());
@@ -261,13 +270,13 @@ async fn stream_all(asked: Asked, heard: Vec<Hearing>, events: Events) -> Result
 /// Streams one choice; gives how many tokens it had.
 async fn stream_one(
     asked: &Asked,
-    heard: Hearing,
+    heard: GenerationStream,
     index: usize,
     events: &Events,
 ) -> Result<usize, EngineError> {
     let Asked { ask, answer, texts } = asked;
     let usage = ask.answering.usage_in_stream;
-    let mut speaker = Speaker::new(texts, &ask.answering.stops, heard);
+    let mut speaker = TextStream::new(texts, &ask.answering.stops, heard);
     let mut at = 0;
     let echo = ask.echo_of(index);
     if !echo.is_empty() {

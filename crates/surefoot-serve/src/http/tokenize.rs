@@ -34,11 +34,11 @@ pub(super) enum Special {
 }
 
 /// Tokenizes texts for all requests of a server.
-pub(super) struct Tokenizing {
+pub(super) struct TokenizerPool {
     long: Semaphore,
 }
 
-impl Tokenizing {
+impl TokenizerPool {
     pub(super) fn new() -> Self {
         Self { long: Semaphore::new(1) }
     }

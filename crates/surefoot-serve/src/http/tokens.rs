@@ -12,14 +12,14 @@ use super::App;
 use super::error::ApiError;
 use super::fields::{Fields, mistyped};
 use super::inputs::{Input, inputs};
-use super::posted::Posted;
+use super::request_body::RequestBody;
 use super::stream::check_tokens;
 use super::tokenize::Special;
 use crate::engine::EngineError;
 
 pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
-    Posted { body, room, working: _working }: Posted,
+    RequestBody { body, room, working: _working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
     if let Some(model) = fields.text("model")? {
@@ -41,7 +41,7 @@ pub(super) async fn tokenize(
     let tokens = tokens.concat();
     Ok(Json(json!({
         "count": tokens.len(),
-        "max_model_len": app.engine.shape().context,
+        "max_model_len": app.engine.capacity().context,
         "tokens": tokens,
     }))
     .into_response())
@@ -49,7 +49,7 @@ pub(super) async fn tokenize(
 
 pub(super) async fn detokenize(
     State(app): State<Arc<App>>,
-    Posted { body, room: _room, working: _working }: Posted,
+    RequestBody { body, room: _room, working: _working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
     if let Some(model) = fields.text("model")? {

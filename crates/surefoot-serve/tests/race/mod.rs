@@ -12,7 +12,7 @@ use std::sync::{Arc, Barrier};
 use burn::tensor::Device;
 use surefoot::device::OpenDevice;
 use surefoot_models::stream::needs::Work;
-use surefoot_models::{Batch, Logits, Model, Opened, Want};
+use surefoot_models::{Logits, Model, Opened, TokenBatch, Want};
 use surefoot_serve::lanes::Lanes;
 use testkit::networks::Network;
 
@@ -76,7 +76,7 @@ impl Subject {
             Shared::Bert(model) => {
                 let vocab = model.blueprint().vocab;
                 let ids = (0..24).map(|i| ((nth * 37 + i * 11 + 1) % vocab) as u32).collect();
-                let batch = Batch::new(&[ids], vocab).unwrap();
+                let batch = TokenBatch::new(&[ids], vocab).unwrap();
                 model.forward(&batch, WANT).unwrap().last_hidden.unwrap().numbers
             }
         }

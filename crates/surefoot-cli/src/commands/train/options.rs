@@ -42,7 +42,7 @@ pub(super) struct Options {
     /// The precision of heavy operations: auto, fp32, fp16 or bf16
     #[arg(long, value_name = "PRECISION", help_heading = RECOVERY)]
     precision: Option<Precision>,
-    /// Stay within this much memory, for example 2GiB
+    /// The most memory to use, for example 2GiB: of each device, and of the host for this process
     #[arg(long, value_name = "BYTES", help_heading = RECOVERY)]
     memory: Option<Bytes>,
     /// What to do when a device fails

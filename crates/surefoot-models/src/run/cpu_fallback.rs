@@ -3,9 +3,10 @@
 //!
 //! A block is run plainly first. If that fails it becomes a segment of its own: the core tries it
 //! once more on its device and then on the CPU, tells the journal, and remembers. A GPU's errors
-//! may show only when a result is read, several blocks on, so a pass that is repeated after a
-//! fault should be `careful`: every block is then a segment whose result is confirmed before the
-//! next one begins, which finds the one to blame.
+//! may show only when a result is read, several blocks on, so the runner confirms the result of
+//! every block of an attempt that repeats a failed one before the next block begins: that finds the
+//! block that fails. Whether there is a drill makes no difference; a block is a named part of the
+//! pass that a drill can strike (`op=block 3`).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -26,7 +27,7 @@ use crate::error::ModelError;
 use crate::stream::store::Session;
 
 /// What runs the parts of a model as segments.
-pub(crate) struct Segments {
+pub(crate) struct CpuFallback {
     footing: Arc<Footing>,
     home: DeviceName,
     careful: AtomicBool,
@@ -36,15 +37,10 @@ pub(crate) struct Segments {
     moved: Mutex<BTreeMap<usize, Option<FaultKind>>>,
 }
 
-impl Segments {
-    pub(crate) fn new(
-        footing: Arc<Footing>,
-        home: DeviceName,
-        careful: bool,
-        blocks: usize,
-    ) -> Self {
+impl CpuFallback {
+    pub(crate) fn new(footing: Arc<Footing>, home: DeviceName, blocks: usize) -> Self {
         let spare = (0..blocks).map(|_| OnceLock::new()).collect();
-        let careful = AtomicBool::new(careful);
+        let careful = AtomicBool::new(false);
         Self { footing, home, careful, spare, moved: Mutex::default() }
     }
 
@@ -122,7 +118,13 @@ impl Segments {
         let careful = self.careful.load(Ordering::Relaxed);
         let known = self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&part);
         if !careful && !known {
-            match catch(|| work(&x.device(), x.clone())) {
+            let plain = || work(&x.device(), x.clone());
+            let drill = self.footing.drill();
+            let tried = match drill.is_empty() {
+                true => catch(plain),
+                false => catch(|| drill.part(&self.name(part), &self.home.to_string(), plain)),
+            };
+            match tried {
                 Ok(Ok(y)) => return Ok(y),
                 Ok(Err(error)) if !error.is_device() => return Err(error),
                 // Told and answered when it fails again as a segment.

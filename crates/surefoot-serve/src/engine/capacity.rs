@@ -9,14 +9,17 @@
 use std::time::Duration;
 
 use surefoot_models::generate::session::Limits;
+use surefoot_models::runner::{Attempt, RunRequest, Runner};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::{Placement, Plan};
-use surefoot_models::{Logits, ModelError, Opened, Want};
+use surefoot_models::{Logits, Opened, Rectangle, Want};
 
+use super::bucket;
 use super::error::EngineError;
 
-/// Kept for connections, requests and answers.
-const HTTP_BYTES: u64 = 24 << 20;
+/// Kept for connections, requests and answers: what the runner of a server is opened
+/// [beside](Runner::beside).
+pub(crate) const HTTP_BYTES: u64 = 24 << 20;
 
 /// The tokens of a sequence unless more are asked for: models are made for a hundred thousand,
 /// and a cache for that leaves no room for others.
@@ -29,7 +32,7 @@ const LEAST_PASS: usize = 16;
 
 /// What to run at once, at most.
 #[derive(Clone, Copy, Debug)]
-pub struct Wish {
+pub struct EngineLimits {
     /// Sequences that are decoded at once.
     pub sequences: usize,
     /// Tokens of one sequence, prompt and answer; 4096 if none. Never more than the model was
@@ -51,7 +54,7 @@ pub struct Wish {
 
 /// What runs at once.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
+pub struct EngineCapacity {
     /// Sequences that are decoded at once.
     pub sequences: usize,
     /// Tokens of one sequence.
@@ -74,28 +77,26 @@ pub struct Shape {
     /// Batches of texts that run at once.
     pub batches_in_flight: usize,
     decodes: bool,
+    /// The blocks of the model.
+    layers: usize,
 }
 
-impl Shape {
-    /// The best shape within the wish whose weights stay in memory; if there is none, one that
+impl EngineCapacity {
+    /// The best capacity within the limits whose weights stay in memory; if there is none, one that
     /// fits with weights that stream.
-    pub fn fit(
-        opened: &Opened,
-        wish: &Wish,
-        budget: Option<u64>,
-    ) -> Result<(Self, Plan), EngineError> {
-        let candidates = Self::wished(opened, wish).candidates();
+    pub fn fit(runner: &Runner, limits: &EngineLimits) -> Result<(Self, Plan), EngineError> {
+        let candidates = Self::requested(runner.opened(), limits).candidates();
         let mut best: Option<(Self, Plan)> = None;
-        for shape in &candidates {
-            let Some((shape, plan)) = shape.with_largest_cache(opened, budget) else { continue };
-            let enough = shape.cache_tokens >= shape.limits().most_cache_tokens() / 2;
+        for capacity in &candidates {
+            let Some((capacity, plan)) = capacity.with_largest_cache(runner)? else { continue };
+            let enough = capacity.cache_tokens >= capacity.limits().most_cache_tokens() / 2;
             let better = best.as_ref().is_none_or(|(best, _)| {
-                shape.sequences == best.sequences
-                    && shape.pass_tokens >= GOOD_PASS
-                    && shape.cache_tokens > best.cache_tokens
+                capacity.sequences == best.sequences
+                    && capacity.pass_tokens >= GOOD_PASS
+                    && capacity.cache_tokens > best.cache_tokens
             });
             if better {
-                best = Some((shape, plan));
+                best = Some((capacity, plan));
             }
             if enough {
                 break;
@@ -104,48 +105,42 @@ impl Shape {
         if let Some(found) = best {
             return Ok(found);
         }
-        let streamed = candidates.iter().find_map(|shape| {
-            let shape = Self { cache_tokens: shape.limits().least_cache_tokens(), ..*shape };
-            let plan = shape.plan(opened, budget);
-            plan.fits.then_some((shape, plan))
-        });
-        streamed.ok_or_else(|| {
-            let least = candidates.last().map(|least| least.plan(opened, budget).checked());
-            match least {
-                Some(Err(ModelError::Memory { needed, allowed })) => {
-                    // What the operator gives is for requests as well.
-                    EngineError::from(ModelError::Memory {
-                        needed: needed + HTTP_BYTES,
-                        allowed: allowed + HTTP_BYTES,
-                    })
-                }
-                Some(Err(error)) => error.into(),
-                _ => EngineError::Request("the model does not fit the memory".to_owned()),
+        let mut least = Err(EngineError::Request("the model does not fit the memory".to_owned()));
+        for capacity in candidates {
+            let capacity =
+                Self { cache_tokens: capacity.limits().least_cache_tokens(), ..capacity };
+            let plan = runner.plan(&capacity.work())?;
+            match plan.checked() {
+                Ok(plan) => return Ok((capacity, plan)),
+                Err(error) => least = Err(error.into()),
             }
-        })
+        }
+        least
     }
 
-    /// All that was wished for.
-    fn wished(opened: &Opened, wish: &Wish) -> Self {
+    /// All that was asked for.
+    fn requested(opened: &Opened, limits: &EngineLimits) -> Self {
         let positions = opened.blueprint.max_positions;
-        let context = wish.context.unwrap_or(USUAL_CONTEXT).clamp(1, positions.max(1));
-        let mut shape = Self {
-            sequences: wish.sequences.max(1),
+        let context = limits.context.unwrap_or(USUAL_CONTEXT).clamp(1, positions.max(1));
+        let mut capacity = Self {
+            sequences: limits.sequences.max(1),
             context,
             cache_tokens: 0,
-            texts: wish.texts.max(1),
-            text_tokens: wish.text_tokens.map_or(context, |most| most.min(context)),
-            pass_tokens: wish.pass_tokens.max(1),
+            texts: limits.texts.max(1),
+            text_tokens: limits.text_tokens.map_or(context, |most| most.min(context)),
+            pass_tokens: limits.pass_tokens.max(1),
             activation_tokens: 0,
-            queue: wish.queue.max(1),
-            patience: wish.patience,
-            batches_in_flight: wish.batches_in_flight.max(1),
+            queue: limits.queue.max(1),
+            patience: limits.patience,
+            batches_in_flight: limits.batches_in_flight.max(1),
             decodes: opened.has_head() && opened.blueprint.causal,
+            layers: opened.blueprint.blocks.len(),
         };
-        shape.cache_tokens = shape.limits().least_cache_tokens();
-        let texts = shape.batches_in_flight * shape.one_pass();
-        shape.activation_tokens = texts + if shape.decodes { shape.pass_tokens } else { 0 };
-        shape
+        capacity.cache_tokens = capacity.limits().least_cache_tokens();
+        let texts = capacity.batches_in_flight * capacity.one_pass();
+        capacity.activation_tokens =
+            texts + if capacity.decodes { capacity.pass_tokens } else { 0 };
+        capacity
     }
 
     /// The tokens of the largest single pass.
@@ -157,19 +152,19 @@ impl Shape {
     /// sequences, and very small passes.
     fn candidates(self) -> Vec<Self> {
         let mut all = vec![self];
-        let mut shape = Self { activation_tokens: self.one_pass(), ..self };
-        all.push(shape);
-        while shape.pass_tokens > GOOD_PASS {
-            shape.halve_passes(GOOD_PASS);
-            all.push(shape);
+        let mut capacity = Self { activation_tokens: self.one_pass(), ..self };
+        all.push(capacity);
+        while capacity.pass_tokens > GOOD_PASS {
+            capacity.halve_passes(GOOD_PASS);
+            all.push(capacity);
         }
-        while shape.decodes && shape.sequences > 1 {
-            shape.sequences = shape.sequences.div_ceil(2);
-            all.push(shape);
+        while capacity.decodes && capacity.sequences > 1 {
+            capacity.sequences = capacity.sequences.div_ceil(2);
+            all.push(capacity);
         }
-        while shape.pass_tokens > LEAST_PASS {
-            shape.halve_passes(LEAST_PASS);
-            all.push(shape);
+        while capacity.pass_tokens > LEAST_PASS {
+            capacity.halve_passes(LEAST_PASS);
+            all.push(capacity);
         }
         all
     }
@@ -184,30 +179,30 @@ impl Shape {
     }
 
     /// With the largest cache with which all weights stay in memory, if there is one.
-    fn with_largest_cache(self, opened: &Opened, budget: Option<u64>) -> Option<(Self, Plan)> {
-        let planned = |cache_tokens| {
-            let shape = Self { cache_tokens, ..self };
-            let plan = shape.plan(opened, budget);
-            (plan.fits && plan.mode == Placement::Resident).then_some((shape, plan))
+    fn with_largest_cache(self, runner: &Runner) -> Result<Option<(Self, Plan)>, EngineError> {
+        let planned = |cache_tokens| -> Result<Option<(Self, Plan)>, EngineError> {
+            let capacity = Self { cache_tokens, ..self };
+            let plan = runner.plan(&capacity.work())?;
+            Ok((plan.fits && plan.mode == Placement::Resident).then_some((capacity, plan)))
         };
         let limits = self.limits();
         let (mut fits, mut too_much) = (limits.least_cache_tokens(), limits.most_cache_tokens());
         if !self.decodes {
             return planned(fits);
         }
-        if let Some(all) = planned(too_much) {
-            return Some(all);
+        if let Some(all) = planned(too_much)? {
+            return Ok(Some(all));
         }
-        let mut best = planned(fits)?;
+        let Some(mut best) = planned(fits)? else { return Ok(None) };
         // Within a hundredth: plans are steps of some MiB anyway.
         while too_much - fits > (fits / 100).max(1) {
             let between = fits.midpoint(too_much);
-            match planned(between) {
+            match planned(between)? {
                 Some(found) => (best, fits) = (found, between),
                 None => too_much = between,
             }
         }
-        Some(best)
+        Ok(Some(best))
     }
 
     /// What a decoding session may hold.
@@ -220,14 +215,28 @@ impl Shape {
         }
     }
 
-    /// Plans for all that can be in memory at the same time.
-    pub(crate) fn plan(&self, opened: &Opened, budget: Option<u64>) -> Plan {
-        let budget = budget.map(|budget| budget.saturating_sub(HTTP_BYTES));
-        opened.plan_here(&self.work(opened.blueprint.blocks.len()), budget)
+    /// The least size of a pass over `count` sequences of `width` tokens. Where kernels are made
+    /// for a shape, the same few are used again and again.
+    pub(crate) fn least_pass(
+        &self,
+        attempt: &Attempt<'_>,
+        count: usize,
+        width: usize,
+    ) -> Rectangle {
+        match attempt.is_asynchronous() {
+            true => bucket::rectangle(count, width, self.pass_tokens.max(self.sequences)),
+            false => Rectangle::default(),
+        }
     }
 
-    /// The work of `layers` layers.
-    pub(crate) fn work(&self, layers: usize) -> Work {
+    /// A run of the server with this name. All of them are planned for the same work, so that the
+    /// model stays loaded.
+    pub(crate) fn request(&self, name: &'static str) -> RunRequest {
+        RunRequest::new(name, self.work()).without_cost_record()
+    }
+
+    /// All that can be in memory at the same time.
+    fn work(&self) -> Work {
         let states = Want { logits: Logits::None, hidden: false, last_hidden: true };
         if !self.decodes {
             return Work { batch: 1, prompt: self.activation_tokens, new_tokens: 0, want: states };
@@ -236,7 +245,7 @@ impl Shape {
         // The keys and values of prompts that have not joined yet.
         let joining = self.pass_tokens.max(self.context);
         // When the cache is moved, or taken over from those that join, one layer is there twice.
-        let moved = (self.cache_tokens + joining).div_ceil(layers.max(1));
+        let moved = (self.cache_tokens + joining).div_ceil(self.layers.max(1));
         let columns = (self.cache_tokens + joining + moved).div_ceil(self.sequences);
         Work {
             batch: self.sequences,
@@ -249,19 +258,33 @@ impl Shape {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use surefoot::Footing;
+    use surefoot::device::{DeviceName, Selector};
+    use surefoot_models::ModelError;
     use testkit::model_folders::{self, Dtype};
 
-    /// A model of 16 MiB.
-    fn opened() -> (tempfile::TempDir, Opened) {
-        let folder = tempfile::tempdir().unwrap();
-        model_folders::llama(folder.path(), 16 << 20, Dtype::Bf16);
-        let opened = Opened::new(folder.path()).unwrap();
-        (folder, opened)
+    /// A model of 16 MiB in a budget, if there is one.
+    fn runner(folder: &std::path::Path, budget: Option<u64>) -> Runner {
+        let builder = Footing::builder().devices(Selector::only(DeviceName::CPU));
+        let builder = match budget {
+            Some(bytes) => builder.memory(bytes),
+            None => builder,
+        };
+        let footing = Arc::new(builder.build().unwrap());
+        Runner::open(footing, folder).unwrap().beside(HTTP_BYTES)
     }
 
-    fn wish() -> Wish {
-        Wish {
+    fn folder() -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        model_folders::llama(folder.path(), 16 << 20, Dtype::Bf16);
+        folder
+    }
+
+    fn limits() -> EngineLimits {
+        EngineLimits {
             sequences: 64,
             context: Some(4096),
             texts: 64,
@@ -274,48 +297,54 @@ mod tests {
     }
 
     /// The least budget with which the model stays in memory.
-    fn least_resident(opened: &Opened) -> u64 {
-        let least = Shape::wished(opened, &wish()).candidates().pop().unwrap();
-        least.plan(opened, None).all_resident_bytes + HTTP_BYTES
+    fn least_resident(runner: &Runner) -> u64 {
+        let least =
+            EngineCapacity::requested(runner.opened(), &limits()).candidates().pop().unwrap();
+        runner.plan(&least.work()).unwrap().all_resident_bytes
     }
 
     #[test]
     fn without_a_budget_all_that_is_wished_for_runs_at_once() {
-        let (_folder, opened) = opened();
-        let (shape, plan) = Shape::fit(&opened, &wish(), None).unwrap();
-        assert_eq!((shape.sequences, shape.pass_tokens), (64, 8192));
-        assert_eq!(shape.cache_tokens, shape.limits().most_cache_tokens());
+        let folder = folder();
+        let (capacity, plan) =
+            EngineCapacity::fit(&runner(folder.path(), None), &limits()).unwrap();
+        assert_eq!((capacity.sequences, capacity.pass_tokens), (64, 8192));
+        assert_eq!(capacity.cache_tokens, capacity.limits().most_cache_tokens());
         assert_eq!(plan.mode, Placement::Resident);
     }
 
     #[test]
     fn a_budget_reduces_the_cache_and_the_passes_before_the_number_of_sequences() {
-        let (_folder, opened) = opened();
-        let (all, whole) = Shape::fit(&opened, &wish(), None).unwrap();
-        let least = least_resident(&opened);
+        let folder = folder();
+        let free = runner(folder.path(), None);
+        let (all, whole) = EngineCapacity::fit(&free, &limits()).unwrap();
+        let least = least_resident(&free);
         for percent in [90, 50, 30, 15] {
-            let budget = least + (whole.peak_bytes + HTTP_BYTES - least) * percent / 100;
-            let (shape, plan) = Shape::fit(&opened, &wish(), Some(budget)).unwrap();
+            let budget = least + (whole.peak_bytes - least) * percent / 100;
+            let (capacity, plan) =
+                EngineCapacity::fit(&runner(folder.path(), Some(budget)), &limits()).unwrap();
             assert!(plan.fits && plan.mode == Placement::Resident, "{percent} %");
-            assert!(plan.peak_bytes + HTTP_BYTES <= budget, "{percent} %");
-            assert_eq!(shape.sequences, 64, "{percent} %");
-            assert!(shape.limits().fit(1, shape.context), "one sequence has its full length");
-            let reduced = shape.cache_tokens < all.cache_tokens
-                || shape.activation_tokens < all.activation_tokens;
-            assert!(reduced, "{percent} %: {shape:?}");
+            assert!(plan.peak_bytes <= budget, "{percent} %");
+            assert_eq!(capacity.sequences, 64, "{percent} %");
+            assert!(capacity.limits().fit(1, capacity.context), "one sequence has its full length");
+            let reduced = capacity.cache_tokens < all.cache_tokens
+                || capacity.activation_tokens < all.activation_tokens;
+            assert!(reduced, "{percent} %: {capacity:?}");
         }
     }
 
     #[test]
     fn issue_17_the_memory_that_a_refusal_asks_for_is_enough() {
-        let (_folder, opened) = opened();
-        let refused = Shape::fit(&opened, &wish(), Some(30 << 20)).unwrap_err();
+        let folder = folder();
+        let refused =
+            EngineCapacity::fit(&runner(folder.path(), Some(30 << 20)), &limits()).unwrap_err();
         let EngineError::Model(error) = &refused else { panic!("{refused}") };
         let ModelError::Memory { needed, allowed } = **error else { panic!("{refused}") };
         assert_eq!(allowed, 30 << 20, "as the operator gave it");
         // As the advice has it: whole MiB.
         let advised = needed.div_ceil(1 << 20) << 20;
-        let (_, plan) = Shape::fit(&opened, &wish(), Some(advised)).unwrap();
+        let (_, plan) =
+            EngineCapacity::fit(&runner(folder.path(), Some(advised)), &limits()).unwrap();
         assert!(plan.fits);
     }
 }

@@ -1,14 +1,14 @@
 //! From what an engine says of a sequence to pieces of text.
 
 use surefoot_models::generate::text::Texts;
-use surefoot_models::generate::tokens::Ending;
+use surefoot_models::generate::tokens::FinishReason;
 use surefoot_models::generate::writer::Writer;
 
-use crate::engine::{EngineError, Hearing, Logprobs, Said};
+use crate::engine::{EngineError, GenerationEvent, GenerationStream, Logprobs};
 
 /// A token as it is shown, with how likely it was.
 #[derive(Clone, Debug)]
-pub(super) struct Spelt {
+pub(super) struct TokenText {
     pub(super) token: String,
     pub(super) logprob: f32,
     pub(super) top: Vec<(String, f32)>,
@@ -19,21 +19,21 @@ pub(super) struct Spelt {
 pub(super) struct Piece {
     pub(super) text: String,
     /// The tokens since the last piece, if probabilities were asked for.
-    pub(super) tokens: Vec<Spelt>,
+    pub(super) tokens: Vec<TokenText>,
     pub(super) end: Option<&'static str>,
 }
 
 /// The text of one sequence as it comes.
-pub(super) struct Speaker<'a> {
+pub(super) struct TextStream<'a> {
     texts: &'a Texts,
     writer: Writer<'a>,
-    heard: Hearing,
-    pending: Vec<Spelt>,
+    heard: GenerationStream,
+    pending: Vec<TokenText>,
     count: usize,
 }
 
-impl<'a> Speaker<'a> {
-    pub(super) fn new(texts: &'a Texts, stops: &'a [String], heard: Hearing) -> Self {
+impl<'a> TextStream<'a> {
+    pub(super) fn new(texts: &'a Texts, stops: &'a [String], heard: GenerationStream) -> Self {
         Self { texts, writer: Writer::new(texts, stops), heard, pending: Vec::new(), count: 0 }
     }
 
@@ -46,7 +46,7 @@ impl<'a> Speaker<'a> {
     pub(super) async fn next(&mut self) -> Result<Piece, EngineError> {
         loop {
             match self.heard.recv().await {
-                Some(Said::Token { id, logprobs }) => {
+                Some(GenerationEvent::Token { id, logprobs }) => {
                     self.count += 1;
                     if let Some(logprobs) = logprobs {
                         let spelt = self.spell(id, &logprobs)?;
@@ -62,13 +62,15 @@ impl<'a> Speaker<'a> {
                         return Ok(Piece { text, tokens, end: None });
                     }
                 }
-                Some(Said::Ended(Ending::EndOfText | Ending::Stopped)) => {
+                Some(GenerationEvent::Ended(FinishReason::EndOfText | FinishReason::Stopped)) => {
                     return Ok(self.last("stop"));
                 }
-                Some(Said::Ended(Ending::MaxTokens | Ending::ContextFull)) => {
+                Some(GenerationEvent::Ended(
+                    FinishReason::MaxTokens | FinishReason::ContextFull,
+                )) => {
                     return Ok(self.last("length"));
                 }
-                Some(Said::Failed(error)) => return Err(error),
+                Some(GenerationEvent::Failed(error)) => return Err(error),
                 None => return Err(EngineError::Closed),
             }
         }
@@ -91,11 +93,11 @@ impl<'a> Speaker<'a> {
         Piece { text, tokens: std::mem::take(&mut self.pending), end: Some(end) }
     }
 
-    fn spell(&self, id: u32, logprobs: &Logprobs) -> Result<Spelt, EngineError> {
+    fn spell(&self, id: u32, logprobs: &Logprobs) -> Result<TokenText, EngineError> {
         let mut top = Vec::with_capacity(logprobs.top.len());
         for likely in &logprobs.top {
             top.push((self.texts.spell(likely.id)?, likely.logprob));
         }
-        Ok(Spelt { token: self.texts.spell(id)?, logprob: logprobs.chosen, top })
+        Ok(TokenText { token: self.texts.spell(id)?, logprob: logprobs.chosen, top })
     }
 }

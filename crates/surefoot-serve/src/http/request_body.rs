@@ -47,7 +47,7 @@ impl Bodies {
 }
 
 /// A request that has been read whole.
-pub(super) struct Posted {
+pub(super) struct RequestBody {
     pub(super) body: Vec<u8>,
     /// Held for as long as the body or what was read from it is in memory.
     pub(super) room: Option<OwnedSemaphorePermit>,
@@ -55,7 +55,7 @@ pub(super) struct Posted {
     pub(super) working: Working,
 }
 
-impl FromRequest<Arc<App>> for Posted {
+impl FromRequest<Arc<App>> for RequestBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {

@@ -2,7 +2,7 @@
 //! order in which a pass uses them, while earlier ones are being used.
 //!
 //! It runs ahead as far as the gate has room, over the end of a pass into the next one. A piece
-//! holds its place in the gate until its tensor is gone, and the user of the feed holds no
+//! holds its place in the gate until its tensor is gone, and the user of the prefetcher holds no
 //! piece while it waits for the next, so the two can't wait for each other.
 
 use std::ops::Range;
@@ -13,28 +13,29 @@ use std::time::Instant;
 
 use burn::tensor::Device;
 use surefoot::fault::catch;
+use surefoot::recover::drill::Handle;
 
 use super::meter::Meter;
 use crate::error::ModelError;
-use crate::folder::header::Dtype;
+use crate::folder::header::WeightDtype;
 use crate::weights::format::Format;
 use crate::weights::gate::Gate;
 use crate::weights::piece::Piece;
-use crate::weights::weight::Passing;
+use crate::weights::weight::StreamedWeight;
 
-type Delivery = Result<(usize, Range<usize>, Passing), ModelError>;
+type Delivery = Result<(usize, Range<usize>, StreamedWeight), ModelError>;
 
 /// How many pieces ahead of the one being read the disk is told of.
 const AHEAD: usize = 3;
 
 /// Where the pieces of a block go; the last one is the head's.
-pub(crate) type Places = Arc<[Place]>;
+pub(crate) type BlockDevices = Arc<[BlockDevice]>;
 
 /// The device that a block runs on.
 #[derive(Debug)]
-pub(crate) struct Place(Mutex<Device>);
+pub(crate) struct BlockDevice(Mutex<Device>);
 
-impl Place {
+impl BlockDevice {
     pub(crate) fn new(device: &Device) -> Self {
         Self(Mutex::new(device.clone()))
     }
@@ -49,26 +50,28 @@ impl Place {
 }
 
 /// A running prefetcher. Dropping it stops the thread.
-pub(crate) struct Feed {
+pub(crate) struct Prefetcher {
     deliveries: Option<Receiver<Delivery>>,
     gate: Arc<Gate>,
     thread: Option<JoinHandle<()>>,
     meter: Arc<Meter>,
 }
 
-impl Feed {
+impl Prefetcher {
     pub(crate) fn start(
         pieces: Arc<[Piece]>,
         passes: usize,
         window: u64,
-        places: Places,
-        compute: Dtype,
+        devices: BlockDevices,
+        compute: WeightDtype,
         meter: Arc<Meter>,
     ) -> Self {
         let gate = Gate::new(window);
         let (sender, deliveries) = channel();
         let thread = {
             let (gate, meter) = (Arc::clone(&gate), Arc::clone(&meter));
+            // What this thread reads, it reads for the work that started it.
+            let drill = Handle::current();
             std::thread::spawn(move || {
                 for first in pieces.iter().skip(1).take(AHEAD - 1) {
                     first.announce();
@@ -77,11 +80,11 @@ impl Feed {
                 for at in order {
                     let piece = &pieces[at];
                     pieces[(at + AHEAD) % pieces.len()].announce();
-                    let place = &places[piece.block.unwrap_or(places.len() - 1)];
-                    let device = place.get();
+                    let device_of_block = &devices[piece.block.unwrap_or(devices.len() - 1)];
+                    let device = device_of_block.get();
                     let bytes = piece.kept_bytes(&Format::new(&device, compute));
                     let Some(permit) = gate.enter(bytes) else { return };
-                    let loaded = catch(|| piece.load(&device, compute, Some(permit)));
+                    let loaded = catch(|| piece.load(&device, compute, Some(permit), &drill));
                     // A device that panics says why; that is what the pass fails of.
                     let loaded = loaded.unwrap_or_else(|panic| {
                         let at = format!("loading matrix {}", piece.matrix);
@@ -105,7 +108,7 @@ impl Feed {
         &mut self,
         matrix: usize,
         rows: &Range<usize>,
-    ) -> Result<Passing, ModelError> {
+    ) -> Result<StreamedWeight, ModelError> {
         let start = Instant::now();
         let delivery = self.deliveries.as_ref().and_then(|deliveries| deliveries.recv().ok());
         self.meter.waited(start.elapsed());
@@ -124,7 +127,7 @@ impl Feed {
     }
 }
 
-impl Drop for Feed {
+impl Drop for Prefetcher {
     fn drop(&mut self) {
         self.gate.close();
         drop(self.deliveries.take());

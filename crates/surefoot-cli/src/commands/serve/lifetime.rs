@@ -1,0 +1,131 @@
+//! How long a server runs: until a signal comes, its supervisor asks it to end, or it can't work any
+//! more; then it finishes what was accepted.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use surefoot::device::supervisor;
+use surefoot_serve::http::{self, App};
+
+use crate::exit::{Exit, Failure};
+use crate::terminal::say;
+
+/// Serves until a signal comes, then drains. `announce` says so once both can happen.
+pub(super) fn serve(
+    listener: TcpListener,
+    app: Arc<App>,
+    announce: impl FnOnce() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::usage("the server failed").caused_by(&error);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("http")
+        .build()
+        .map_err(failed)?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+        tokio::spawn(show_life(Arc::clone(&app)));
+        let stop = tokio::spawn(asked_to_stop(Signals::new().map_err(failed)?, Arc::clone(&app)));
+        announce()?;
+        // The task of `stop` only ends when a signal has come.
+        http::serve(listener, app, async { drop(stop.await) }).await.map_err(failed)
+    })
+}
+
+/// Done when this process is asked to stop, or should end to be started again. A second Ctrl-C ends
+/// it at once.
+async fn asked_to_stop(mut signals: Signals, app: Arc<App>) {
+    tokio::select! {
+        () = signals.any() => say("finishing what was accepted; Ctrl-C again doesn't wait"),
+        () = released() => say("finishing what was accepted; Ctrl-C again doesn't wait"),
+        () = unable_to_work(&app) => {
+            say("no device is left, or a thread has ended: this process ends, so that its supervisor starts another");
+        }
+    }
+    tokio::spawn(async move {
+        signals.interrupt().await;
+        std::process::exit(Exit::Interrupted as i32);
+    });
+}
+
+/// The signals that ask to stop; caught from when this is made.
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());
+        Ok(Self { interrupt: signal(interrupt)?, terminate: signal(terminate)? })
+    }
+
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+
+    async fn interrupt(&mut self) {
+        self.interrupt.recv().await;
+    }
+}
+
+#[cfg(windows)]
+struct Signals(tokio::signal::windows::CtrlC);
+
+#[cfg(windows)]
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        tokio::signal::windows::ctrl_c().map(Self)
+    }
+
+    async fn any(&mut self) {
+        self.interrupt().await;
+    }
+
+    async fn interrupt(&mut self) {
+        self.0.recv().await;
+    }
+}
+
+fn is_supervised() -> bool {
+    *supervisor::inherited() != supervisor::Inherited::default()
+}
+
+/// Done when a supervised server has no device left or a thread of its engine has ended. One that
+/// nobody would start again goes on answering, with errors and an unhealthy `/health`, until whoever
+/// runs it decides.
+async fn unable_to_work(app: &App) {
+    if !is_supervised() {
+        std::future::pending::<()>().await;
+    }
+    while app.engine().check_health().is_ok() {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Done when the supervisor that started this process asks it to end, or is gone.
+async fn released() {
+    if !is_supervised() {
+        std::future::pending::<()>().await;
+    }
+    while !supervisor::asked_to_stop() {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Shows a supervisor that a server with nothing to do is not one that hangs.
+async fn show_life(app: Arc<App>) {
+    loop {
+        if app.engine().is_idle() {
+            supervisor::beat(app.engine().device().as_deref().unwrap_or("cpu"));
+        }
+        tokio::time::sleep(Duration::from_secs(5)).await;
+    }
+}

@@ -10,13 +10,15 @@
 //! "tests/*" = ["SF006"]
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use serde::Deserialize;
 
+use crate::requirements::asks_for_at_least;
 use crate::rules::{self, Rule};
 
 /// Why the settings can't be used.
@@ -82,7 +84,12 @@ pub struct Settings {
     rules: Vec<&'static Rule>,
     exclude: Gitignore,
     per_file: Vec<(Gitignore, Vec<String>)>,
+    /// By folder: whether its project asks for a torch that loads weights only, of itself.
+    safe_loading: Mutex<HashMap<PathBuf, bool>>,
 }
+
+/// From this release on `torch.load` loads weights only unless told otherwise.
+const SAFE_LOADING: &str = "2.6.0";
 
 impl Settings {
     /// Reads the nearest `pyproject.toml` at or above `start` that has `[tool.surefoot]`.
@@ -106,7 +113,8 @@ impl Settings {
     /// All rules, for every file.
     pub fn defaults(root: &Path) -> Self {
         let (rules, exclude) = (rules::ALL.to_vec(), Gitignore::empty());
-        Self { root: root.to_owned(), rules, exclude, per_file: Vec::new() }
+        let per_file = Vec::new();
+        Self { root: root.to_owned(), rules, exclude, per_file, safe_loading: Mutex::default() }
     }
 
     fn resolve(
@@ -138,11 +146,31 @@ impl Settings {
             per_file.push((patterns(root, &[pattern])?, codes));
         }
         let exclude = patterns(root, &table.exclude)?;
-        Ok(Self { root: root.to_owned(), rules, exclude, per_file })
+        Ok(Self { root: root.to_owned(), rules, exclude, per_file, safe_loading: Mutex::default() })
     }
 
-    /// The rules for a file.
+    /// The rules for a file. That `torch.load` runs code from the file is no trouble of a project that
+    /// asks for a torch which does not.
     pub fn rules_for(&self, path: &Path) -> Vec<&'static Rule> {
+        let mut rules = self.chosen_for(path);
+        let is_pickle = |rule: &&'static Rule| rule.name == "load-without-weights-only";
+        if rules.iter().any(is_pickle) && self.loads_safely(path) {
+            rules.retain(|rule| !is_pickle(rule));
+        }
+        rules
+    }
+
+    fn loads_safely(&self, path: &Path) -> bool {
+        let folder = path.parent().filter(|folder| *folder != Path::new("")).unwrap_or(&self.root);
+        // Another thread that panicked has left the map as it was.
+        let mut known = self.safe_loading.lock().unwrap_or_else(PoisonError::into_inner);
+        *known.entry(folder.to_owned()).or_insert_with(|| {
+            let folder = folder.canonicalize().unwrap_or_else(|_| self.root.join(folder));
+            asks_for_at_least(SAFE_LOADING, &folder)
+        })
+    }
+
+    fn chosen_for(&self, path: &Path) -> Vec<&'static Rule> {
         if self.per_file.is_empty() {
             return self.rules.clone();
         }
@@ -242,6 +270,19 @@ mod tests {
         let overrides = Overrides { select: vec!["SF029".to_owned()], ignore: Vec::new() };
         let settings = Settings::find(folder.path(), &overrides).expect("settings");
         assert_eq!(codes(&settings, "a.py"), ["SF029"]);
+    }
+
+    #[test]
+    fn a_project_that_asks_for_a_safe_torch_is_not_told_of_pickles() {
+        for (requirement, told) in
+            [("torch>=2.6", false), ("torch>=2.5", true), ("torch>=2.7,<3", false), ("numpy", true)]
+        {
+            let folder = project(&format!("[project]\ndependencies = [\"{requirement}\"]\n"));
+            fs::create_dir(folder.path().join("src")).expect("made");
+            let settings = Settings::find(folder.path(), &Overrides::default()).expect("settings");
+            let file = folder.path().join("src/a.py").display().to_string();
+            assert_eq!(codes(&settings, &file).contains(&"SF025"), told, "{requirement}");
+        }
     }
 
     #[test]

@@ -57,14 +57,14 @@ impl<'a> Walker<'a> {
     }
 
     pub(super) fn define_function(&mut self, node: &'a StmtFunctionDef, class: Option<usize>) {
+        // A decorator's arguments and a default are only proposals: what they make is not an event.
+        let events = self.facts.functions[self.function].events.len();
         let mut no_grad = false;
         for decorator in &node.decorator_list {
             self.eval(&decorator.expression);
             let text = &self.facts.source[decorator.range];
             no_grad |= text.contains("grad") || text.contains("inference");
         }
-        // A default is only a proposal: what it makes is not an event.
-        let events = self.facts.functions[self.function].events.len();
         for parameter in &*node.parameters {
             if let Some(default) = parameter.default() {
                 self.eval(default);

@@ -8,6 +8,7 @@
 //! once, as its first turn, and joined with not having run. Nothing is followed into calls.
 
 pub(crate) mod api;
+mod assign;
 mod calls;
 mod class;
 pub(crate) mod context;

@@ -144,6 +144,16 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// Every call of the file, with its event and the function it is in.
+    pub(crate) fn calls<'f>(
+        &'f self,
+    ) -> impl Iterator<Item = (&'f Function<'a>, &'f Event<'a>, &'f Call<'a>)> {
+        self.functions.iter().flat_map(|function| {
+            let calls = function.events.iter().filter_map(|event| Some((event, event.call()?)));
+            calls.map(move |(event, call)| (function, event, call))
+        })
+    }
+
     /// The events of a function that lie in a range.
     pub(crate) fn events_in<'f>(
         &self,

@@ -1,6 +1,6 @@
 //! The version of torch that a project asks for, and what is known to be wrong with it on MPS.
 //!
-//! Files that are read: `requirements*.txt` and `constraints*.txt`, `pyproject.toml`, the lock files of
+//! Files that are read: `requirements*.txt`, `requirements/*.txt` and `constraints*.txt`, `pyproject.toml`, the lock files of
 //! uv and Poetry, and `environment.yml` of conda. Of a range of versions the newest counts, since that
 //! is the one that will be installed. Requirements of another platform than macOS say nothing here.
 
@@ -43,7 +43,9 @@ pub fn is_requirements_file(path: &Path) -> bool {
         name,
         "pyproject.toml" | "uv.lock" | "poetry.lock" | "environment.yml" | "environment.yaml"
     ) || name.ends_with(".txt")
-        && (name.starts_with("requirements") || name.starts_with("constraints"))
+        && (name.starts_with("requirements")
+            || name.starts_with("constraints")
+            || path.parent().is_some_and(|folder| folder.ends_with("requirements")))
 }
 
 /// What is known to be wrong with the torch that a file asks for, for a project that runs on MPS. A
@@ -92,6 +94,29 @@ fn finding(requirement: &Requirement) -> Option<Finding> {
         },
         fix: None,
     })
+}
+
+/// Whether a project asks for this release of torch or later: what the nearest `pyproject.toml` or
+/// `requirements.txt` that names torch says, from a folder upwards to the repository's.
+pub(crate) fn asks_for_at_least(release: &str, folder: &Path) -> bool {
+    for folder in folder.ancestors() {
+        for name in ["pyproject.toml", "requirements.txt"] {
+            let Ok(text) = std::fs::read_to_string(folder.join(name)) else { continue };
+            let found = parse::requirements(name, &text);
+            if !found.is_empty() {
+                return found.iter().all(|found| excludes_before(release, &found.versions));
+            }
+        }
+        if folder.join(".git").exists() {
+            break;
+        }
+    }
+    false
+}
+
+fn excludes_before(release: &str, versions: &VersionSpecifiers) -> bool {
+    let mut earlier = RELEASES.iter().take_while(|known| **known != release);
+    !earlier.any(|known| known.parse::<Version>().is_ok_and(|known| versions.contains(&known)))
 }
 
 fn describe(bug: &KnownBug) -> String {

@@ -22,29 +22,26 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
     if !facts.mentions.mps {
         return;
     }
-    for function in &facts.functions {
-        for event in &function.events {
-            let Some(call) = event.call() else { continue };
-            if !loads_automatically(call) || facts.is_guarded(function, event, &["mps", "device"]) {
-                continue;
-            }
-            let message = match float32(call) {
-                Some(Float32::Written) => {
-                    "this file can run on MPS, where float32 takes twice the memory that CPU and GPU share"
-                }
-                Some(Float32::Default) => {
-                    "without `dtype` Transformers before 5 loads float32, and this file can run on MPS"
-                }
-                None => continue,
-            };
-            let keyword = call.node.arguments.find_keyword("device_map");
-            findings.add(
-                &RULE,
-                keyword.map_or(event.range, |keyword| keyword.range()),
-                message.to_owned(),
-                "give `dtype=\"auto\"` or a half dtype that the device has; on MPS a model that fits needs no `device_map`",
-            );
+    for (function, event, call) in facts.calls() {
+        if !loads_automatically(call) || facts.is_guarded(function, event, &["mps", "device"]) {
+            continue;
         }
+        let message = match float32(call) {
+            Some(Float32::Written) => {
+                "this file can run on MPS, where float32 takes twice the memory that CPU and GPU share"
+            }
+            Some(Float32::Default) => {
+                "without `dtype` Transformers before 5 loads float32, and this file can run on MPS"
+            }
+            None => continue,
+        };
+        let keyword = call.node.arguments.find_keyword("device_map");
+        findings.add(
+            &RULE,
+            keyword.map_or(event.range, |keyword| keyword.range()),
+            message.to_owned(),
+            "give `dtype=\"auto\"` or a half dtype that the device has; on MPS a model that fits needs no `device_map`",
+        );
     }
 }
 

@@ -45,12 +45,7 @@ const CHECKS: [&str; 3] = ["mps", "cuda", "device"];
 fn loaders<'f, 'a>(
     facts: &'f Facts<'a>,
 ) -> impl Iterator<Item = (&'f Function<'a>, &'f Event<'a>, &'f Call<'a>)> {
-    facts.functions.iter().flat_map(|function| {
-        function.events.iter().filter_map(move |event| {
-            let call = event.call()?;
-            (call.path() == Some("torch.utils.data.DataLoader")).then_some((function, event, call))
-        })
-    })
+    facts.calls().filter(|(_, _, call)| call.path() == Some("torch.utils.data.DataLoader"))
 }
 
 /// Where a keyword's value, and the whole keyword, are written.

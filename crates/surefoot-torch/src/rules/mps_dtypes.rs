@@ -33,24 +33,18 @@ fn float64(facts: &Facts<'_>, findings: &mut Findings) {
     if !facts.mentions.mps {
         return;
     }
-    for function in &facts.functions {
-        for event in &function.events {
-            let Some(call) = event.call() else { continue };
-            let default = call.path() == Some("torch.set_default_dtype")
-                && matches!(
-                    call.args.first().map(|snap| &snap.value),
-                    Some(Value::Dtype(Dtype::F64))
-                );
-            if (default || meets(facts, call, &[Dtype::F64]))
-                && !facts.is_guarded(function, event, &["mps", "double", "float64", "dtype"])
-            {
-                findings.add(
-                    &FLOAT64,
-                    event.range,
-                    "float64 does not exist on MPS, and the device can be MPS here".to_owned(),
-                    "use float32 there: `dtype=torch.float32`, `.float()` before the move",
-                );
-            }
+    for (function, event, call) in facts.calls() {
+        let default = call.path() == Some("torch.set_default_dtype")
+            && matches!(call.args.first().map(|snap| &snap.value), Some(Value::Dtype(Dtype::F64)));
+        if (default || meets(facts, call, &[Dtype::F64]))
+            && !facts.is_guarded(function, event, &["mps", "double", "float64", "dtype"])
+        {
+            findings.add(
+                &FLOAT64,
+                event.range,
+                "float64 does not exist on MPS, and the device can be MPS here".to_owned(),
+                "use float32 there: `dtype=torch.float32`, `.float()` before the move",
+            );
         }
     }
 }
@@ -59,14 +53,11 @@ fn half(facts: &Facts<'_>, findings: &mut Findings) {
     if !facts.mentions.mps {
         return;
     }
-    for function in &facts.functions {
-        for event in &function.events {
-            let Some(call) = event.call() else { continue };
-            if (meets(facts, call, &[Dtype::F16, Dtype::Bf16]) || autocasts(call))
-                && !is_checked(facts, function, event)
-            {
-                report_half(event.range, findings);
-            }
+    for (function, event, call) in facts.calls() {
+        if (meets(facts, call, &[Dtype::F16, Dtype::Bf16]) || autocasts(call))
+            && !is_checked(facts, function, event)
+        {
+            report_half(event.range, findings);
         }
     }
 }

@@ -38,6 +38,10 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
                 continue;
             }
             let Some(device) = destination(call).and_then(|to| to.device) else { continue };
+            // A model that goes to the CPU and back, to be saved, is where the optimizer met it.
+            if device.is(Places::CPU) && held.iter().any(|(held, _)| *held == model) {
+                moved.push(model);
+            }
             if !device.is_known() || device.is(Places::CPU) {
                 continue;
             }

@@ -33,21 +33,18 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
         return;
     }
     let pools = Pools::of(facts);
-    for function in &facts.functions {
-        for event in &function.events {
-            let Some(call) = event.call() else { continue };
-            let Some(work) = handed_to_threads(facts, &pools, event, call) else { continue };
-            if facts.is_guarded(function, event, &["mps"]) || !uses_device(facts, function, work) {
-                continue;
-            }
-            findings.add(
-                &RULE,
-                event.range,
-                "several threads use the device at once, and on MPS that can abort the process"
-                    .to_owned(),
-                "let one thread own the model and take its work from a queue, or hold a lock around every use of the device",
-            );
+    for (function, event, call) in facts.calls() {
+        let Some(work) = handed_to_threads(facts, &pools, event, call) else { continue };
+        if facts.is_guarded(function, event, &["mps"]) || !uses_device(facts, function, work) {
+            continue;
         }
+        findings.add(
+            &RULE,
+            event.range,
+            "several threads use the device at once, and on MPS that can abort the process"
+                .to_owned(),
+            "let one thread own the model and take its work from a queue, or hold a lock around every use of the device",
+        );
     }
 }
 
@@ -122,7 +119,13 @@ fn handed_to_threads<'a>(
             target.or_else(|| arguments.args.get(1)).filter(|_| many)
         }
         (Some("asyncio.to_thread"), _) => arguments.args.first(),
-        (_, Some("run_in_executor")) => arguments.args.get(1),
+        // Without an executor the event loop's own pool is used.
+        (_, Some("run_in_executor")) => {
+            let executor = arguments.args.first()?;
+            let many = executor.is_none_literal_expr()
+                || pools.places.contains(&facts.text(executor.range()));
+            arguments.args.get(1).filter(|_| many)
+        }
         (
             _,
             Some(

@@ -32,13 +32,7 @@ pub(super) static PICKLE: Rule = Rule {
 fn loads<'f, 'a>(
     facts: &'f Facts<'a>,
 ) -> impl Iterator<Item = (&'f Function<'a>, &'f Event<'a>, &'f Call<'a>)> {
-    facts.functions.iter().flat_map(|function| {
-        function.events.iter().filter_map(move |event| {
-            let call = event.call()?;
-            (call.path() == Some("torch.load") && !call.is_open())
-                .then_some((function, event, call))
-        })
-    })
+    facts.calls().filter(|(_, _, call)| call.path() == Some("torch.load") && !call.is_open())
 }
 
 fn device(facts: &Facts<'_>, findings: &mut Findings) {

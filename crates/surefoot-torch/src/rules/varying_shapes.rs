@@ -29,28 +29,25 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
     if !facts.mentions.mps {
         return;
     }
-    for function in &facts.functions {
-        for event in &function.events {
-            let Some(call) = event.call() else { continue };
-            if !runs_model(facts, call) || facts.is_guarded(function, event, &["mps"]) {
-                continue;
-            }
-            let Some(around) = facts.loop_around(event.context) else { continue };
-            // Someone who empties the cache in the loop knows.
-            if facts.text(around.range).contains("mps.empty_cache") {
-                continue;
-            }
-            let turn = Turn { facts, function, around };
-            let inputs = call.node.arguments.args.iter();
-            let named = call.node.arguments.keywords.iter().map(|keyword| &keyword.value);
-            if let Some(why) = inputs.chain(named).find_map(|input| turn.varies(input)) {
-                findings.add(
-                    &RULE,
-                    event.range,
-                    format!("{why}, and MPS keeps what it compiled for every shape it has seen"),
-                    "pad to a few fixed lengths: `padding=\"max_length\"`, `pad_to_multiple_of=64`, or a cache of keys and values",
-                );
-            }
+    for (function, event, call) in facts.calls() {
+        if !runs_model(facts, call) || facts.is_guarded(function, event, &["mps"]) {
+            continue;
+        }
+        let Some(around) = facts.loop_around(event.context) else { continue };
+        // Someone who empties the cache in the loop knows.
+        if facts.text(around.range).contains("mps.empty_cache") {
+            continue;
+        }
+        let turn = Turn { facts, function, around };
+        let inputs = call.node.arguments.args.iter();
+        let named = call.node.arguments.keywords.iter().map(|keyword| &keyword.value);
+        if let Some(why) = inputs.chain(named).find_map(|input| turn.varies(input)) {
+            findings.add(
+                &RULE,
+                event.range,
+                format!("{why}, and MPS keeps what it compiled for every shape it has seen"),
+                "pad to a few fixed lengths: `padding=\"max_length\"`, `pad_to_multiple_of=64`, or a cache of keys and values",
+            );
         }
     }
 }
@@ -121,8 +118,17 @@ struct Finder<'t, 'f, 'a> {
 }
 
 impl<'a> Finder<'_, '_, 'a> {
+    /// Whether a size or a bound is computed from the loop's variable alone: what is asked of a tensor,
+    /// such as its size, is mostly the same in every turn.
     fn counts(&self, expr: Option<&'a Expr>) -> bool {
-        expr.is_some_and(|expr| names(expr).iter().any(|name| self.counters.contains(name)))
+        match expr {
+            Some(Expr::Name(name)) => self.counters.contains(&name.id.as_str()),
+            Some(Expr::BinOp(binary)) => {
+                self.counts(Some(&binary.left)) || self.counts(Some(&binary.right))
+            }
+            Some(Expr::UnaryOp(unary)) => self.counts(Some(&unary.operand)),
+            _ => false,
+        }
     }
 
     fn slice(&self, slice: &'a ExprSlice) -> bool {

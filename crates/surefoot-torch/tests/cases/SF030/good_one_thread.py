@@ -18,3 +18,7 @@ def run(batches):
     model.eval()
     worker = threading.Thread(target=predict, args=(batches[0],))
     return worker, [pool.submit(predict, x) for x in batches]
+
+
+async def serve(loop, x):
+    return await loop.run_in_executor(pool, predict, x)

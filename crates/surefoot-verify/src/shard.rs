@@ -1,8 +1,8 @@
 //! Verification in shards: the challenges of one fingerprint or comparison are split over several
 //! machines that never talk to each other, and their files are merged.
 //!
-//! A shard holds the whole set of challenges, so that parts of different runs can't be mixed, and
-//! the sketches and noise of its own. Merging refuses gaps, overlaps and parts of other runs by
+//! A shard holds the commitment to the whole set of challenges, so that parts of different runs
+//! can't be mixed, and its own challenges with their sketches and noise. Merging refuses gaps, overlaps and parts of other runs by
 //! name. A merged fingerprint has the bytes of one that was made on one machine, where a challenge's
 //! numbers don't depend on the batch that it is run in; that is so on the CPU.
 
@@ -14,7 +14,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::capture::{Captures, NextToken};
-use crate::challenge::ChallengeSet;
+use crate::challenge::{ChallengeSet, Origin};
 use crate::challenge_source::ChallengeOptions;
 use crate::decision::DecisionRule;
 use crate::error::VerifyError;
@@ -97,7 +97,12 @@ pub struct FingerprintShard {
     model: Identity,
     policy: Policy,
     run: RunInfo,
-    challenges: ChallengeSet,
+    /// Where the whole set comes from, how many challenges it has, and its digest.
+    origin: Origin,
+    all_challenges: usize,
+    commitment: String,
+    /// The challenges of this part.
+    sequences: Vec<Vec<u32>>,
     sites: Vec<Site>,
     #[serde(with = "next_tokens")]
     next: Vec<Vec<NextToken>>,
@@ -139,25 +144,28 @@ impl FingerprintShard {
     pub(crate) fn new(
         shard: Shard,
         policy: Policy,
-        challenges: ChallengeSet,
+        set: &ChallengeSet,
         (model, run, captures, noise): (Identity, RunInfo, Captures, Noise),
-    ) -> Self {
+    ) -> Result<Self, VerifyError> {
+        let all_challenges = set.sequences.len();
+        let sequences = set.sequences[shard.range(all_challenges)?].to_vec();
         let Captures { sites, sketches, next } = captures;
-        let format = FINGERPRINT_FORMAT.to_owned();
-        let version = VERSION;
-        Self {
-            format,
-            version,
+        Ok(Self {
+            format: FINGERPRINT_FORMAT.to_owned(),
+            version: VERSION,
             shard,
             model,
             policy,
             run,
-            challenges,
+            origin: set.origin.clone(),
+            all_challenges,
+            commitment: set.commitment(),
+            sequences,
             sites,
             next,
             noise,
             sketches,
-        }
+        })
     }
 
     /// Which part it is.
@@ -182,9 +190,10 @@ impl FingerprintShard {
             )));
         }
         let shard = Shard::new(self.shard.index, self.shard.count)?;
-        let expected = shard.range(self.challenges.sequences.len())?.len();
+        let expected = shard.range(self.all_challenges)?.len();
         let next = if self.model.head { expected } else { 0 };
-        if self.sketches.len() != expected || self.next.len() != next {
+        let counts = [self.sequences.len(), self.sketches.len()];
+        if counts != [expected; 2] || self.next.len() != next {
             return Err(VerifyError::document("not every challenge has its sketches"));
         }
         Ok(self.noise.check(expected, self.sites.len())?)
@@ -240,10 +249,10 @@ impl Verifier<'_> {
                 return Err(VerifyError::request(format!("{url} can't be the reference")));
             }
         };
-        let ours =
-            self.fingerprint_shard(&folder, &options.challenges, options.calibrate_on, shard)?;
-        let policy = recheck::all_sites(ours.policy);
-        let theirs = self.candidate_shard(candidate, &ours.challenges, policy, shard)?;
+        let ChallengeOptions { policy, .. } = options.challenges;
+        let set = options.challenges.set(self.runner(&folder)?.opened())?;
+        let ours = self.reference_shard(&folder, &set, policy, options.calibrate_on, shard)?;
+        let theirs = self.candidate_shard(candidate, &set, recheck::all_sites(policy), shard)?;
         Ok(ComparisonShard::new(options.rule, ReferencePart::Shard(Box::new(ours)), theirs))
     }
 
@@ -390,15 +399,20 @@ fn merge_fingerprint(mut parts: Vec<Named<FingerprintShard>>) -> Result<Fingerpr
             listed(&missing)
         )));
     }
-    let mut captures = Captures { sites: first.sites.clone(), ..Captures::default() };
+    let mut challenges = ChallengeSet { origin: first.origin, sequences: Vec::new() };
+    let mut captures = Captures { sites: first.sites, ..Captures::default() };
     let mut noise = Vec::with_capacity(parts.len());
     for (_, part) in parts {
+        challenges.sequences.extend(part.sequences);
         captures.sketches.extend(part.sketches);
         captures.next.extend(part.next);
         noise.push(part.noise);
     }
+    if challenges.commitment() != first.commitment {
+        return Err(VerifyError::document("the challenges of the parts are not those of the run"));
+    }
     let noise = Noise::join(noise)?;
-    Fingerprint::new(first.model, first.policy, first.run, first.challenges, captures, noise)
+    Fingerprint::new(first.model, first.policy, first.run, challenges, captures, noise)
 }
 
 /// The first few of a list, and how many more there are.
@@ -417,12 +431,13 @@ fn difference(one: &FingerprintShard, other: &FingerprintShard) -> Option<&'stat
         let variants = shard.noise.variants.iter();
         variants.map(|variant| (variant.name.clone(), variant.runs.len())).collect()
     };
+    let challenges = |shard: &FingerprintShard| (shard.all_challenges, shard.commitment.clone());
     // The folder's name may be another on each machine; its files may not.
     let files = |shard: &FingerprintShard| Identity { name: String::new(), ..shard.model.clone() };
     [
         (one.shard.count == other.shard.count, "another number of shards"),
         (files(one) == files(other), "another model: its files differ"),
-        (one.challenges == other.challenges, "other challenges: another key, run or file"),
+        (challenges(one) == challenges(other), "other challenges: another key, run or file"),
         (one.policy == other.policy, "another choice of bits or sites"),
         (one.run == other.run, "another device, precision or placement of the weights"),
         (one.sites == other.sites, "other sites"),

@@ -140,7 +140,7 @@ impl<'a> Verifier<'a> {
     ) -> Result<FingerprintShard, VerifyError> {
         let some = shard.range(set.sequences.len())?;
         let made = self.run_plain(folder, set, policy, some)?;
-        Ok(FingerprintShard::new(shard, policy, set.clone(), made))
+        FingerprintShard::new(shard, policy, set, made)
     }
 
     /// The fingerprint of a model with its noise, measured in other variants and, if
@@ -170,7 +170,7 @@ impl<'a> Verifier<'a> {
         let some = shard.range(set.sequences.len())?;
         self.tell(Progress::Challenges(set));
         let made = self.run_calibrated(folder, set, policy, calibrate_on, some)?;
-        Ok(FingerprintShard::new(shard, policy, set.clone(), made))
+        FingerprintShard::new(shard, policy, set, made)
     }
 
     /// Runs some challenges of a set once.

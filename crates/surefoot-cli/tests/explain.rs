@@ -95,13 +95,49 @@ fn no_text_is_a_usage_error() {
     explain(&["x", "--jsonl"]).assert().code(2);
 }
 
+/// A run of eight ranks that ends with an assert on one of them and time-outs on the others.
+fn failed_run() -> String {
+    let mut log = "step ok\n".repeat(50_000);
+    log += "[rank3]: RuntimeError: CUDA error: device-side assert triggered\n";
+    for rank in 0..8 {
+        log += &format!(
+            "[rank{rank}]: Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580) ran for 600060 milliseconds before timing out.\n"
+        );
+    }
+    log
+}
+
 #[test]
-fn a_long_log_is_read_from_its_end() {
-    let log = "step ok\n".repeat(500_000) + "vkQueueSubmit returned VK_ERROR_DEVICE_LOST\n";
-    explain(&["-"])
-        .write_stdin(log)
-        .assert()
-        .success()
-        .stdout(contains("device_lost"))
-        .stderr(contains("were not read"));
+fn the_first_cause_of_a_long_log_is_found_on_stdin_and_in_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("training.log");
+    std::fs::write(&path, failed_run()).unwrap();
+    let name = path.to_str().unwrap();
+    for command in [explain(&["-"]).write_stdin(failed_run()), &mut explain(&[name])] {
+        command
+            .assert()
+            .success()
+            .stdout(contains("first cause: line 50001 of 50009"))
+            .stdout(contains("device_lost"))
+            .stdout(contains("Errors that follow from it: 8"))
+            .stdout(contains("docs/errors/cuda-error-device-side-assert-triggered.md"));
+    }
+    let output = explain(&["--json", name]).assert().success().get_output().stdout.clone();
+    let document: Value = serde_json::from_slice(&output).unwrap();
+    assert_eq!(document["kind"], "device_lost");
+    assert_eq!(document["first"]["line"], 50_001);
+    assert_eq!(document["follows"].as_array().map(Vec::len), Some(8));
+    assert!(document["guide"]["causes"].as_array().is_some_and(|causes| !causes.is_empty()));
+}
+
+#[test]
+fn what_no_rule_knows_has_words_and_a_second_guess() {
+    explain(&[
+        "RuntimeError: Only Tensors of floating point and complex dtype can require gradients",
+    ])
+    .assert()
+    .success()
+    .stdout(contains("dtype_mismatch"))
+    .stdout(contains("(learned)"))
+    .stdout(contains("  or          "));
 }

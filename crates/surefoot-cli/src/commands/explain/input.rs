@@ -1,29 +1,47 @@
-//! What `explain` reads, in bounded memory: the end of a log, or messages a line at a time.
+//! What `explain` reads, in bounded memory: a message, a log of any length, or messages a line at a time.
 
 use std::borrow::Cow;
 use std::io::{self, BufRead, Read};
 
 use serde::Deserialize;
-use surefoot::fault::MAX_TEXT;
+use surefoot_explain::{LogAnswer, LogReader};
 
 /// The longest line of `--jsonl`, in bytes.
 const MAX_LINE: u64 = 8 << 20;
 
-/// The last [`MAX_TEXT`] bytes of a stream as text, and how many bytes came before them.
-pub(super) fn end_of(mut stream: impl Read) -> io::Result<(String, u64)> {
-    let mut kept = Vec::new();
-    let mut skipped = 0;
+/// A text up to this size is explained as one message; a longer one is a log.
+const LONGEST_MESSAGE: usize = 16 << 10;
+
+/// What a file or stdin holds.
+pub(super) enum Input {
+    Message(String),
+    Log(Box<LogAnswer>),
+}
+
+/// Reads a stream to its end.
+pub(super) fn read(mut stream: impl Read) -> io::Result<Input> {
+    let mut piece = vec![0; 1 << 20];
+    let mut beginning = Vec::new();
+    let mut log = LogReader::new();
+    let mut length = 0;
     loop {
-        let read = stream.by_ref().take(MAX_TEXT as u64).read_to_end(&mut kept)?;
-        if kept.len() > MAX_TEXT {
-            let over = kept.len() - MAX_TEXT;
-            kept.drain(..over);
-            skipped += over as u64;
+        let read = match stream.read(&mut piece) {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(error),
+        };
+        if beginning.len() < LONGEST_MESSAGE {
+            let room = LONGEST_MESSAGE - beginning.len();
+            beginning.extend_from_slice(&piece[..read.min(room)]);
         }
-        if read == 0 {
-            return Ok((String::from_utf8_lossy(&kept).into_owned(), skipped));
-        }
+        length += read;
+        log.feed(&piece[..read]);
     }
+    if length <= LONGEST_MESSAGE {
+        return Ok(Input::Message(String::from_utf8_lossy(&beginning).into_owned()));
+    }
+    Ok(Input::Log(Box::new(log.finish())))
 }
 
 /// One line: a message, nothing (a blank line), or why it can't be parsed.
@@ -86,14 +104,17 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_a_long_log_is_kept() {
-        let mut log = vec![b'x'; 3 * MAX_TEXT];
-        log.extend_from_slice(b"\nthe end");
-        let (text, skipped) = end_of(&log[..]).unwrap();
-        assert!(text.ends_with("\nthe end"));
-        assert_eq!(text.len(), MAX_TEXT);
-        assert_eq!(skipped as usize, log.len() - MAX_TEXT);
-        assert_eq!(end_of(&b"short"[..]).unwrap(), ("short".to_owned(), 0));
+    fn a_short_text_is_a_message_and_a_long_one_a_log() {
+        match read(&b"short"[..]).unwrap() {
+            Input::Message(text) => assert_eq!(text, "short"),
+            Input::Log(_) => panic!("a short text was read as a log"),
+        }
+        let log =
+            "step ok\n".repeat(5000) + "RuntimeError: CUDA error: device-side assert triggered\n";
+        match read(log.as_bytes()).unwrap() {
+            Input::Log(found) => assert_eq!(found.first.map(|first| first.line), Some(5001)),
+            Input::Message(_) => panic!("a long text was read as a message"),
+        }
     }
 
     #[test]

@@ -90,9 +90,10 @@ def _timed(run: Callable[[], Any], device: torch.device) -> float:
 
 
 def _rounds(run: Callable[[], Any], device: torch.device, seconds: float) -> int:
-    """How many samples fit into the time, at least 5; warms up as well."""
+    """How many samples fit into the time, at least a few; warms up as well."""
     _timed(run, device)
-    return max(5, min(200, int(seconds / max(_timed(run, device), 1e-6))))
+    least = 3 if seconds < 1 else 5
+    return max(least, min(200, int(seconds / max(_timed(run, device), 1e-6))))
 
 
 def _tell(device: str, precision: str, workload: str, times: list[float], amount: float, unit: str, **more: Any) -> None:

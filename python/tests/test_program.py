@@ -1,6 +1,7 @@
 """`doctor --torch` and `bench --torch` of the program, with this Python, where the program is installed."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,10 @@ needs_program = pytest.mark.skipif(PROGRAM is None, reason="the program is not i
 
 
 def run(module, *arguments):
-    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=True)
+    # With one thread, since threads that wait for each other take long on a busy machine.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 

@@ -1,0 +1,3 @@
+import torch
+
+device = torch.device("mps" if torch.backends.mps.is_available() else "cpu")

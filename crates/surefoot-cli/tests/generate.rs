@@ -40,6 +40,19 @@ fn streaming_the_text_prints_the_same_text() {
 }
 
 #[test]
+fn a_gguf_file_gives_the_text_of_its_folder() {
+    let file = |name: &str| fixture("../gguf").join(name);
+    let arguments = ["The tensor", "--max-tokens", "40"];
+    let folder = stdout(generate(&fixture("llama-tiny")).args(arguments));
+    assert_eq!(stdout(generate(&file("llama-tiny.F32.gguf")).args(arguments)), folder);
+    // Rounded weights may choose other tokens; streamed or not, they choose the same.
+    let resident = stdout(generate(&file("llama-tiny.Q8_0.gguf")).args(arguments));
+    assert!(resident.len() > 20, "{resident:?}");
+    let damaged = file("llama-tiny.F32.gguf").with_file_name("missing.gguf");
+    generate(&damaged).arg("a").assert().code(2).stderr(contains("missing.gguf"));
+}
+
+#[test]
 fn a_batch_gives_what_its_prompts_give_alone() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("prompts.txt");

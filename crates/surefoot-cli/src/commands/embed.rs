@@ -27,7 +27,7 @@ Examples:
   printf 'one\\ntwo\\n' | surefoot embed models/minilm --json
   surefoot embed models/minilm texts.txt --pooling cls --out vectors.safetensors")]
 pub(crate) struct Embed {
-    /// The model folder (config.json, tokenizer.json and safetensors weights), or a checkpoint of a
+    /// The model folder (config.json, tokenizer.json and safetensors weights), a GGUF file, or a checkpoint of a
     /// text model that `surefoot train` wrote
     model: PathBuf,
     /// The file with one text a line, or - for stdin

@@ -32,7 +32,7 @@ Examples:
   surefoot fingerprint models/llama --key-file secret --run-id audit-7 --out llama.json
   surefoot fingerprint models/llama --prompts questions.txt --new-key my.key --out llama.json")]
 pub(crate) struct FingerprintCommand {
-    /// The model folder (config.json, tokenizer.json and safetensors weights), or a checkpoint of a
+    /// The model folder (config.json, tokenizer.json and safetensors weights), a GGUF file, or a checkpoint of a
     /// text model that `surefoot train` wrote
     model: PathBuf,
     /// The file to write

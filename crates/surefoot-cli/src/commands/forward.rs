@@ -32,7 +32,7 @@ Examples:
   surefoot forward models/llama --text \"Hello world\" --hidden --out out.safetensors
   surefoot forward models/llama --tokens 1,2,3 --memory 512MiB --out out.safetensors")]
 pub(crate) struct Forward {
-    /// The model folder (config.json, tokenizer.json and safetensors weights), or a checkpoint of a
+    /// The model folder (config.json, tokenizer.json and safetensors weights), a GGUF file, or a checkpoint of a
     /// text model that `surefoot train` wrote
     model: PathBuf,
     /// Token ids, separated by commas

@@ -36,7 +36,7 @@ Examples:
   surefoot generate models/llama --prompts prompts.txt --max-tokens 64 --json
   surefoot generate models/llama-70b \"Hello\" --memory 4GiB")]
 pub(crate) struct Generate {
-    /// The model folder (config.json, tokenizer.json and safetensors weights), or a checkpoint of a
+    /// The model folder (config.json, tokenizer.json and safetensors weights), a GGUF file, or a checkpoint of a
     /// text model that `surefoot train` wrote
     model: PathBuf,
     /// The prompt

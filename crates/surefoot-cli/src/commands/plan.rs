@@ -36,7 +36,7 @@ Examples:
   surefoot plan configs/digits.yaml --set batch_size=512 --memory 200MiB
                         memory, time per step and the batch that fits, before training")]
 pub(crate) struct Plan {
-    /// The model folder (config.json, tokenizer.json and safetensors weights), a checkpoint of a
+    /// The model folder (config.json, tokenizer.json and safetensors weights), a GGUF file, a checkpoint of a
     /// text model, or the configuration of a training run (.yaml)
     model: PathBuf,
     /// Tokens of the longest prompt
@@ -85,7 +85,7 @@ impl Plan {
         let (device, precision) = (footing.device()?, footing.precision()?);
         let opened = run.runner.opened();
         // Part of what the process will hold, and checked here so that a plan can be relied on.
-        let texts = match run.folder().join("tokenizer.json").exists() {
+        let texts = match Texts::exist(run.folder()) {
             true => Some(Texts::open(run.folder(), opened.blueprint.vocab)?),
             false => None,
         };

@@ -68,7 +68,7 @@ Examples:
   client = OpenAI(base_url=\"http://127.0.0.1:8080/v1\", api_key=\"none\")
   client.embeddings.create(model=\"minilm\", input=[\"one\", \"two\"])")]
 pub(crate) struct Serve {
-    /// The model folder (config.json, tokenizer.json and safetensors weights), or a checkpoint of a
+    /// The model folder (config.json, tokenizer.json and safetensors weights), a GGUF file, or a checkpoint of a
     /// text model that `surefoot train` wrote
     model: PathBuf,
     /// The address to listen on
@@ -211,7 +211,7 @@ impl Serve {
         let precision = model_run::precision(self.footing.precision);
         let footing = Arc::new(self.footing.footing(quiet)?.precision(precision).build()?);
         let opened = Opened::new(folder.path())?;
-        let texts = match folder.path().join("tokenizer.json").exists() {
+        let texts = match Texts::exist(folder.path()) {
             true => Some(Texts::open(folder.path(), opened.blueprint.vocab)?),
             false => None,
         };

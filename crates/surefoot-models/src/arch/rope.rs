@@ -15,9 +15,16 @@ pub struct Rope {
     pub frequencies: Vec<f32>,
     /// What cosine and sine are multiplied with.
     pub factor: f32,
+    /// Whether the two dimensions of a pair are neighbours; else one is in the first half of what is
+    /// rotated and the other in the second.
+    pub interleaved: bool,
 }
 
 impl Rope {
+    fn of_halves(frequencies: Vec<f32>, factor: f32) -> Self {
+        Self { frequencies, factor, interleaved: false }
+    }
+
     /// How many dimensions of a head are rotated.
     pub fn dims(&self) -> usize {
         self.frequencies.len() * 2
@@ -70,14 +77,14 @@ pub(crate) fn read(
         None => "default",
     };
     match (kind, inner) {
-        ("default", _) | (_, None) => Ok(Rope { frequencies: plain, factor: 1.0 }),
+        ("default", _) | (_, None) => Ok(Rope::of_halves(plain, 1.0)),
         ("linear", Some(inner)) => {
             let by = needed(inner, "factor")? as f32;
-            Ok(Rope { frequencies: plain.iter().map(|f| f / by).collect(), factor: 1.0 })
+            Ok(Rope::of_halves(plain.iter().map(|f| f / by).collect(), 1.0))
         }
         ("llama3", Some(inner)) => {
             let context = original_context(settings, inner, spelling)?;
-            Ok(Rope { frequencies: llama3(inner, &plain, context)?, factor: 1.0 })
+            Ok(Rope::of_halves(llama3(inner, &plain, context)?, 1.0))
         }
         ("yarn", Some(inner)) => {
             let context = original_context(settings, inner, spelling)?;
@@ -206,5 +213,5 @@ fn yarn(
             slowed * (1.0 - kept) + frequency * kept
         })
         .collect();
-    Ok(Rope { frequencies, factor: factor as f32 })
+    Ok(Rope::of_halves(frequencies, factor as f32))
 }

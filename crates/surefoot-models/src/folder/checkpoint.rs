@@ -6,7 +6,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::header::{self, WeightDtype};
+use surefoot_quant::BlockFormat;
+
+use super::gguf::{self, GgufModel};
+use super::header;
 use super::index;
 use super::mapped::WeightFile;
 use crate::error::ModelError;
@@ -32,17 +35,12 @@ pub struct Stored {
 }
 
 impl Stored {
-    /// The dtype, if it is one that weights can have.
-    pub fn float(&self) -> Result<WeightDtype, ModelError> {
-        match self.dtype.as_str() {
-            "F32" => Ok(WeightDtype::F32),
-            "F16" => Ok(WeightDtype::F16),
-            "BF16" => Ok(WeightDtype::Bf16),
-            other => {
-                Err(self
-                    .problem(format!("has the dtype {other}; weights must be F32, F16 or BF16")))
-            }
-        }
+    /// How its numbers are stored, if weights can be stored so.
+    pub fn format(&self) -> Result<BlockFormat, ModelError> {
+        let known = BlockFormat::ALL.into_iter().find(|format| format.name() == self.dtype);
+        known.ok_or_else(|| {
+            self.problem(format!("has the dtype {}; weights must be F32, F16 or BF16", self.dtype))
+        })
     }
 
     /// Its dtype and shape, for people.
@@ -85,8 +83,11 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the weights of `folder` and checks their headers. No weight is read.
+    /// Opens the weights of a model folder or GGUF file and checks their headers. No weight is read.
     pub fn open(folder: &Path) -> Result<Self, ModelError> {
+        if gguf::is_gguf(folder) {
+            return Ok(GgufModel::open(folder)?.checkpoint);
+        }
         if folder.join(SINGLE).exists() {
             let path = index::inside(folder, SINGLE)?;
             return Ok(Self { tensors: shard(&path)?, listing: path });

@@ -2,6 +2,7 @@
 //! byte of it comes from a stranger and is bounded before it is parsed.
 
 pub mod checkpoint;
+pub mod gguf;
 pub mod header;
 pub mod index;
 pub mod mapped;
@@ -35,7 +36,8 @@ pub(crate) fn existing(folder: &Path) -> Result<PathBuf, ModelError> {
     } else if folder.exists() {
         Err(ModelError::file(
             folder,
-            "is not a model folder; name the folder that holds config.json",
+            "is not a model folder or GGUF file; name the folder that holds config.json, or a file \
+             that ends in .gguf",
         ))
     } else {
         Err(ModelError::file(folder, "doesn't exist"))

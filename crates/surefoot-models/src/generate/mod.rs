@@ -1,5 +1,6 @@
 //! Generating text.
 
+mod gguf_tokenizer;
 pub mod sample;
 pub mod session;
 pub mod text;

@@ -1,4 +1,4 @@
-//! Text to tokens and back, by the folder's `tokenizer.json`.
+//! Text to tokens and back, by the folder's `tokenizer.json` or the metadata of a GGUF file.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -7,7 +7,9 @@ use surefoot::fault::catch;
 use tokenizers::utils::truncation::TruncationParams;
 use tokenizers::{Encoding, Tokenizer};
 
+use super::gguf_tokenizer;
 use crate::error::ModelError;
+use crate::folder::gguf;
 
 /// The largest published ones have about 35 MB.
 const MAX_TOKENIZER: u64 = 64 << 20;
@@ -24,11 +26,16 @@ pub struct Texts {
 impl Texts {
     /// Reads the tokenizer of `folder` and checks that a vocabulary of `vocab` holds its ids.
     pub fn open(folder: &Path, vocab: usize) -> Result<Self, ModelError> {
-        let file = folder.join("tokenizer.json");
-        if !file.exists() {
-            return Err(ModelError::file(&file, "doesn't exist, so text can't be read"));
-        }
-        let json = crate::folder::read_bounded(&file, MAX_TOKENIZER)?;
+        let (file, json) = if gguf::is_gguf(folder) {
+            (folder.to_owned(), gguf_tokenizer::json(folder, &gguf::header(folder)?)?)
+        } else {
+            let file = folder.join("tokenizer.json");
+            if !file.exists() {
+                return Err(ModelError::file(&file, "doesn't exist, so text can't be read"));
+            }
+            let json = crate::folder::read_bounded(&file, MAX_TOKENIZER)?;
+            (file, json)
+        };
         // A file that is cut off makes the parser panic.
         let parsed = catch(|| Tokenizer::from_bytes(&json))
             .map_err(|panic| panic.message)
@@ -56,6 +63,15 @@ impl Texts {
             .map_err(|error| ModelError::file(&file, format!("can't be used: {error}")))?;
         let untruncated = OnceLock::new();
         Ok(Self { file, tokenizer, untruncated, vocab, longest_token })
+    }
+
+    /// Whether the model folder or GGUF file at `path` has a tokenizer.
+    pub fn exist(path: &Path) -> bool {
+        match gguf::is_gguf(path) {
+            true => gguf::header(path)
+                .is_ok_and(|gguf| gguf.metadata.contains_key("tokenizer.ggml.tokens")),
+            false => path.join("tokenizer.json").exists(),
+        }
     }
 
     /// The most bytes that a token of the vocabulary stands for: the longest one as it is written

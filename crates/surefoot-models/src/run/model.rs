@@ -23,6 +23,7 @@ use crate::arch;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
+use crate::folder::gguf::{self, GgufModel};
 use crate::folder::header::WeightDtype;
 use crate::folder::settings::Settings;
 use crate::stream::limits::{DeviceMemory, MemoryLimits};
@@ -115,7 +116,7 @@ pub struct Opened {
     pub binding: Binding,
     /// The configuration.
     pub settings: Settings,
-    /// Where it is.
+    /// Where it is: the folder, or the GGUF file.
     pub folder: PathBuf,
     /// The bytes of all tensors in the files.
     pub file_bytes: u64,
@@ -124,12 +125,21 @@ pub struct Opened {
 }
 
 impl Opened {
-    /// Opens `folder` and checks everything but the numbers themselves.
-    pub fn new(folder: &Path) -> Result<Self, ModelError> {
-        let folder = crate::folder::existing(folder)?;
-        let settings = Settings::open(&folder.join("config.json"))?;
-        let blueprint = arch::describe(&settings)?;
-        let checkpoint = Checkpoint::open(&folder)?;
+    /// Opens the model folder or GGUF file at `path` and checks everything but the numbers themselves.
+    pub fn new(path: &Path) -> Result<Self, ModelError> {
+        let (folder, settings, checkpoint, blueprint);
+        if gguf::is_gguf(path) {
+            let model = GgufModel::open(path)?;
+            let mut described = arch::describe(&model.settings)?;
+            model.adapt(&mut described)?;
+            folder = path.to_owned();
+            (settings, checkpoint, blueprint) = (model.settings, model.checkpoint, described);
+        } else {
+            folder = crate::folder::existing(path)?;
+            settings = Settings::open(&folder.join("config.json"))?;
+            blueprint = arch::describe(&settings)?;
+            checkpoint = Checkpoint::open(&folder)?;
+        }
         let binding = Binding::new(&blueprint, &checkpoint)?;
         let format = Format::new(&Device::flex(), WeightDtype::F32);
         Ok(Self {
@@ -471,9 +481,9 @@ impl Model {
         let hidden = self.blueprint.hidden;
         let mut numbers = vec![0.0_f32; ids.len() * hidden];
         let add = |table: &Stored, row_of: &dyn Fn(usize) -> usize, numbers: &mut [f32]| {
-            let dtype = table.float()?;
+            let format = table.format()?;
             for (at, sum) in numbers.chunks_exact_mut(hidden).enumerate() {
-                convert::add_row(table, dtype, row_of(at), sum)?;
+                convert::add_row(table, format, row_of(at), sum)?;
             }
             Ok::<_, ModelError>(())
         };

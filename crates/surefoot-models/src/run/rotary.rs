@@ -9,6 +9,7 @@ pub(crate) struct Rotation {
     cos: Tensor<4>,
     sin: Tensor<4>,
     dims: usize,
+    interleaved: bool,
 }
 
 impl Rotation {
@@ -29,14 +30,26 @@ impl Rotation {
             cos: Tensor::from_data(TensorData::new(cos, shape), device),
             sin: Tensor::from_data(TensorData::new(sin, shape), device),
             dims: rope.dims(),
+            interleaved: rope.interleaved,
         }
     }
 
     /// Rotates `[batch, heads, width, head_dim]`: each dimension of the first half of what is
-    /// rotated goes with its like in the second.
+    /// rotated goes with its like in the second. Where pairs are neighbours they are brought into that
+    /// order, and stay in it: queries and keys have the same, and their products are what counts.
     pub(crate) fn apply(&self, x: Tensor<4>) -> Tensor<4> {
-        let head_dim = x.dims()[3];
+        let [batch, heads, width, head_dim] = x.dims();
         let half = self.dims / 2;
+        let x = if self.interleaved {
+            let pairs = x.clone().narrow(3, 0, self.dims).reshape([batch, heads, width, half, 2]);
+            let halves = pairs.swap_dims(3, 4).reshape([batch, heads, width, self.dims]);
+            match self.dims < head_dim {
+                true => Tensor::cat(vec![halves, x.narrow(3, self.dims, head_dim - self.dims)], 3),
+                false => halves,
+            }
+        } else {
+            x
+        };
         let first = x.clone().narrow(3, 0, half);
         let second = x.clone().narrow(3, half, half);
         let turned = first.clone() * self.cos.clone() - second.clone() * self.sin.clone();

@@ -18,7 +18,7 @@ use super::needs::{Needs, Work};
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 use crate::weights::binding::{Binding, Matrix};
-use crate::weights::format::Format;
+use crate::weights::format::{Format, bytes_of};
 
 /// Pieces that stream are at most this large, and no smaller than [`SMALL_PIECE`] or a row.
 const LARGE_PIECE: u64 = 32 << 20;
@@ -399,7 +399,7 @@ fn parts(
 fn streamed_file_bytes(matrices: &[Matrix], residency: &Residency) -> u64 {
     let streamed = |(matrix, cuts): (&Matrix, &Vec<Cut>)| -> u64 {
         let rows: usize = cuts.iter().filter(|cut| !cut.resident).map(|cut| cut.rows.len()).sum();
-        (rows * matrix.cols() * matrix.dtype.size()) as u64
+        bytes_of(matrix.format, rows * matrix.cols()) as u64
     };
     matrices.iter().zip(&residency.cuts).map(streamed).sum()
 }

@@ -8,12 +8,13 @@ use surefoot::recover::Confirm;
 
 use super::plan::Plan;
 use crate::arch::blueprint::Layout;
-use crate::folder::header::WeightDtype;
 use crate::weights::binding::Binding;
 use crate::weights::convert;
-use crate::weights::format::{Format, is_host};
+use crate::weights::format::{Format, bytes_of, is_host, numbers_in};
 use crate::weights::half_rows::HalfRows;
+use crate::weights::packed_weight::PackedWeight;
 use crate::weights::weight::Weight;
+use surefoot_quant::BlockFormat;
 
 /// What was measured, and what follows for the plan.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -41,7 +42,7 @@ impl Rate {
         let all: u64 = binding.matrices.iter().map(|matrix| format.bytes(matrix)).sum();
         let (read, convert) = sample(binding, format);
         let kept =
-            binding.matrices.first().map_or(WeightDtype::F32, |first| format.kept(first.dtype));
+            binding.matrices.first().map_or(BlockFormat::F32, |first| format.kept(first.format));
         let decode = sample_decode(device, kept);
         let streamed = plan.streamed_file_bytes as f64;
         let reading = streamed / read;
@@ -69,38 +70,43 @@ fn sample(binding: &Binding, format: &Format) -> (f64, Option<f64>) {
     let Some(matrix) = binding.matrices.iter().max_by_key(|matrix| matrix.file_bytes()) else {
         return (f64::INFINITY, None);
     };
-    let size = matrix.dtype.size();
-    let mut source = vec![0; matrix.stored.range.len().min(SAMPLE) / size * size];
+    // Whole blocks of every format.
+    let numbers = numbers_in(matrix.format, matrix.stored.range.len().min(SAMPLE)) / 256 * 256;
+    let mut source = vec![0; bytes_of(matrix.format, numbers)];
     let begun = Instant::now();
     if matrix.stored.file.read_at(matrix.stored.range.start as u64, &mut source).is_err() {
         return (f64::INFINITY, None);
     }
     let read = source.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-    let kept = format.kept(matrix.dtype);
-    let convert = (kept != matrix.dtype).then(|| {
-        let mut target = vec![0_u8; source.len() / size * kept.size()];
+    let kept = format.kept(matrix.format);
+    let convert = (kept != matrix.format).then(|| {
+        let mut target = vec![0_u8; bytes_of(kept, numbers)];
         let begun = Instant::now();
-        convert::convert(matrix.dtype, &source, kept, &mut target);
+        convert::convert(matrix.format, &source, kept, &mut target);
         source.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9)
     });
     (read, convert)
 }
 
 /// The speed of a matrix times a vector that no cache holds.
-fn sample_decode(device: &Device, kept: WeightDtype) -> f64 {
+fn sample_decode(device: &Device, kept: BlockFormat) -> f64 {
     let (rows, cols) = (4096, 2048);
     let vector: Tensor<2> = Tensor::random([cols, 1], Distribution::Default, device);
     let (weight, vector) = match kept {
-        WeightDtype::F32 => {
+        BlockFormat::F32 => {
             let matrix = Tensor::random([rows, cols], Distribution::Default, device);
             (Weight::Tensor(matrix), vector)
         }
+        packed if packed.is_quantized() && is_host(device) => {
+            let memory = vec![0x3c; bytes_of(packed, rows * cols)].into();
+            (Weight::Packed(PackedWeight::new(memory, packed, rows, cols)), vector)
+        }
         half if is_host(device) => {
-            let memory = vec![0x3c; rows * cols * half.size()].into();
+            let memory = vec![0x3c; bytes_of(half, rows * cols)].into();
             (Weight::Half(HalfRows::new(memory, half, rows, cols)), vector)
         }
         half => {
-            let dtype = if half == WeightDtype::F16 { FloatDType::F16 } else { FloatDType::BF16 };
+            let dtype = if half == BlockFormat::F16 { FloatDType::F16 } else { FloatDType::BF16 };
             let matrix: Tensor<2> = Tensor::random([rows, cols], Distribution::Default, device);
             (Weight::Tensor(matrix.cast(dtype)), vector.cast(dtype))
         }
@@ -113,5 +119,5 @@ fn sample_decode(device: &Device, kept: WeightDtype) -> f64 {
         let _ = product.confirm("rate");
         best = best.min(begun.elapsed().as_secs_f64());
     }
-    (rows * cols * kept.size()) as f64 / best.max(1e-9)
+    bytes_of(kept, rows * cols) as f64 / best.max(1e-9)
 }

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use crate::arch::blueprint::{Blueprint, Head, Layout, NormKind, Projection};
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
-use crate::folder::header::WeightDtype;
+use surefoot_quant::BlockFormat;
 
 /// A matrix in its file.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     pub(crate) stored: Stored,
-    pub(crate) dtype: WeightDtype,
+    pub(crate) format: BlockFormat,
     pub(crate) layout: Layout,
     /// The block it belongs to; none for the head.
     pub block: Option<usize>,
@@ -176,7 +176,7 @@ impl<'a> Finder<'a> {
                 stored.shape
             )));
         }
-        stored.float()?;
+        stored.format()?;
         Ok(Some(stored.clone()))
     }
 
@@ -237,8 +237,8 @@ impl<'a> Finder<'a> {
         layout: Layout,
         block: Option<usize>,
     ) -> Result<usize, ModelError> {
-        let dtype = stored.float()?;
-        self.matrices.push(Matrix { stored, dtype, layout, block });
+        let format = stored.format()?;
+        self.matrices.push(Matrix { stored, format, layout, block });
         Ok(self.matrices.len() - 1)
     }
 

@@ -4,6 +4,9 @@
 //! bf16 in place too, turned into f32 a tile at a time by who multiplies. A model in half
 //! precision so needs no more memory than its file, and no tile leaves the core's cache.
 //!
+//! Quantised weights stay in their blocks there, and are multiplied as integers with activations that
+//! are rounded to 8 bits. Other devices get them in the dtype of products.
+//!
 //! With `fp16` or `bf16`, weights are rounded to it and kept in it, both sides of every product
 //! with them are rounded to it, and sums, norms, attention and softmax stay in fp32. A device that
 //! computes in that dtype does so; the processor multiplies the rounded numbers in fp32, which
@@ -15,6 +18,7 @@ use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use super::binding::Matrix;
 use crate::folder::header::WeightDtype;
+use surefoot_quant::BlockFormat;
 
 /// How weights are kept for a device and a precision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +45,13 @@ impl Format {
         Self { compute, on_host: is_host(device) }
     }
 
-    /// The dtype in memory of what a file has in `stored`.
-    pub(crate) fn kept(&self, stored: WeightDtype) -> WeightDtype {
+    /// How numbers are kept in memory that a file has in `stored`.
+    pub(crate) fn kept(&self, stored: BlockFormat) -> BlockFormat {
         match self.compute {
             WeightDtype::F32 if self.on_host => stored,
-            compute => compute,
+            WeightDtype::F32 => BlockFormat::F32,
+            WeightDtype::F16 => BlockFormat::F16,
+            WeightDtype::Bf16 => BlockFormat::BF16,
         }
     }
 
@@ -62,7 +68,7 @@ impl Format {
 
     /// The bytes of a row in memory.
     pub(crate) fn row_bytes(&self, matrix: &Matrix) -> u64 {
-        matrix.cols() as u64 * self.kept(matrix.dtype).size() as u64
+        bytes_of(self.kept(matrix.format), matrix.cols()) as u64
     }
 
     /// The bytes of a matrix in memory.
@@ -93,6 +99,16 @@ impl Format {
             WeightDtype::F32 | WeightDtype::F16 => x,
         }
     }
+}
+
+/// The bytes of `numbers` numbers, which are whole blocks: the binding has checked that.
+pub(crate) fn bytes_of(format: BlockFormat, numbers: usize) -> usize {
+    numbers / format.block_len() * format.block_bytes()
+}
+
+/// The numbers in `bytes` bytes.
+pub(crate) fn numbers_in(format: BlockFormat, bytes: usize) -> usize {
+    bytes / format.block_bytes() * format.block_len()
 }
 
 /// Whether tensors of `device` are plain memory of this process.

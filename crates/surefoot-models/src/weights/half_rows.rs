@@ -8,8 +8,9 @@ use memmap2::MmapMut;
 use rayon::prelude::*;
 
 use super::convert;
+use super::format::bytes_of;
 use crate::arch::blueprint::Layout;
-use crate::folder::header::WeightDtype;
+use surefoot_quant::BlockFormat;
 
 /// The f32 bytes of a tile. A core's cache holds it; more columns want more work a tile.
 const TILE: usize = 512 << 10;
@@ -18,21 +19,21 @@ const TILE: usize = 512 << 10;
 #[derive(Clone, Debug)]
 pub(crate) struct HalfRows {
     memory: bytes::Bytes,
-    dtype: WeightDtype,
+    format: BlockFormat,
     rows: usize,
     cols: usize,
 }
 
 impl HalfRows {
     /// `memory` holds `rows` × `cols` numbers.
-    pub(crate) fn new(memory: bytes::Bytes, dtype: WeightDtype, rows: usize, cols: usize) -> Self {
-        debug_assert_eq!(memory.len(), rows * cols * dtype.size());
-        Self { memory, dtype, rows, cols }
+    pub(crate) fn new(memory: bytes::Bytes, format: BlockFormat, rows: usize, cols: usize) -> Self {
+        debug_assert_eq!(memory.len(), bytes_of(format, rows * cols));
+        Self { memory, format, rows, cols }
     }
 
     /// See [`Weight::times`](super::weight::Weight::times).
     pub(crate) fn times(&self, layout: Layout, x: Tensor<2>) -> Tensor<2> {
-        if (layout, self.dtype, x.dims()[1]) == (Layout::OutIn, WeightDtype::Bf16, 1)
+        if (layout, self.format, x.dims()[1]) == (Layout::OutIn, BlockFormat::BF16, 1)
             && let Ok(column) = x.to_data().as_slice::<f32>()
         {
             return self.times_column(column);
@@ -61,21 +62,21 @@ impl HalfRows {
 
     /// Rows `from..from + count` as f32.
     fn some_rows(&self, from: usize, count: usize) -> Tensor<2> {
-        let row = self.cols * self.dtype.size();
+        let row = bytes_of(self.format, self.cols);
         let source = &self.memory[from * row..(from + count) * row];
         tile([count, self.cols], |target| {
-            convert::convert(self.dtype, source, WeightDtype::F32, target)
+            convert::convert(self.format, source, BlockFormat::F32, target)
         })
     }
 
     /// Columns `from..from + count` as f32.
     fn some_cols(&self, from: usize, count: usize) -> Tensor<2> {
-        let size = self.dtype.size();
+        let size = self.format.block_bytes();
         tile([self.rows, count], |target| {
             let rows = self.memory.chunks_exact(self.cols * size);
             for (row, target) in rows.zip(target.chunks_exact_mut(count * 4)) {
                 let source = &row[from * size..(from + count) * size];
-                convert::convert(self.dtype, source, WeightDtype::F32, target);
+                convert::convert(self.format, source, BlockFormat::F32, target);
             }
         })
     }
@@ -168,9 +169,9 @@ mod tests {
     use half::{bf16, f16};
     use proptest::prelude::*;
 
-    fn bytes_of(dtype: WeightDtype, numbers: &[f32]) -> bytes::Bytes {
-        let both = |number: &f32| match dtype {
-            WeightDtype::F16 => f16::from_f32(*number).to_le_bytes(),
+    fn stored(format: BlockFormat, numbers: &[f32]) -> bytes::Bytes {
+        let both = |number: &f32| match format {
+            BlockFormat::F16 => f16::from_f32(*number).to_le_bytes(),
             _ => bf16::from_f32(*number).to_le_bytes(),
         };
         numbers.iter().flat_map(both).collect::<Vec<u8>>().into()
@@ -189,8 +190,8 @@ mod tests {
             let cols = if long { cols * 3001 } else { cols };
             let number = |at: usize| ((at as i32 * 7 + seed) % 5 - 2) as f32;
             let weight: Vec<f32> = (0..rows * cols).map(number).collect();
-            for dtype in [WeightDtype::F16, WeightDtype::Bf16] {
-                let half = HalfRows::new(bytes_of(dtype, &weight), dtype, rows, cols);
+            for format in [BlockFormat::F16, BlockFormat::BF16] {
+                let half = HalfRows::new(stored(format, &weight), format, rows, cols);
                 for (layout, inputs, outputs) in
                     [(Layout::OutIn, cols, rows), (Layout::InOut, rows, cols)]
                 {

@@ -5,5 +5,6 @@ pub(crate) mod convert;
 pub mod format;
 pub(crate) mod gate;
 pub(crate) mod half_rows;
+pub(crate) mod packed_weight;
 pub(crate) mod piece;
 pub(crate) mod weight;

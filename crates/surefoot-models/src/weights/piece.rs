@@ -16,14 +16,16 @@ use surefoot::recover::drill::Handle;
 
 use super::binding::Matrix;
 use super::convert;
-use super::format::{Format, is_host};
+use super::format::{Format, bytes_of, is_host, numbers_in};
 use super::gate::{Gate, Permit};
 use super::half_rows::HalfRows;
+use super::packed_weight::PackedWeight;
 use super::weight::{StreamedWeight, Weight};
 use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
 use crate::folder::header::WeightDtype;
 use crate::folder::mapped::MappedRange;
+use surefoot_quant::BlockFormat;
 
 /// Reading and converting go on in steps of this many file bytes, which a cache holds.
 const STEP: usize = 512 << 10;
@@ -36,7 +38,7 @@ pub(crate) struct Piece {
     pub(crate) rows: Range<usize>,
     pub(crate) cols: usize,
     stored: Stored,
-    dtype: WeightDtype,
+    format: BlockFormat,
 }
 
 /// How long it took to bring a piece in.
@@ -54,13 +56,13 @@ impl Piece {
             rows,
             cols: matrix.cols(),
             stored: matrix.stored.clone(),
-            dtype: matrix.dtype,
+            format: matrix.format,
         }
     }
 
     /// Its bytes in memory.
     pub(crate) fn kept_bytes(&self, format: &Format) -> u64 {
-        (self.rows.len() * self.cols * format.kept(self.dtype).size()) as u64
+        bytes_of(format.kept(self.format), self.rows.len() * self.cols) as u64
     }
 
     pub(crate) fn file_bytes(&self) -> u64 {
@@ -68,7 +70,7 @@ impl Piece {
     }
 
     fn file_range(&self) -> Range<usize> {
-        let row = self.cols * self.dtype.size();
+        let row = bytes_of(self.format, self.cols);
         let start = self.stored.range.start;
         start + self.rows.start * row..start + self.rows.end * row
     }
@@ -89,20 +91,20 @@ impl Piece {
     ) -> Result<(StreamedWeight, Cost), ModelError> {
         drill.check(Point::Read)?;
         let range = self.file_range();
-        let kept = Format::new(device, compute).kept(self.dtype);
+        let kept = Format::new(device, compute).kept(self.format);
         let on_host = is_host(device);
         let (with_memory, with_weight) = if on_host { (permit, None) } else { (None, permit) };
         // A page begins at a multiple of four, so the offset alone decides.
-        let in_place = kept == self.dtype
+        let in_place = kept == self.format
             && cfg!(target_endian = "little")
-            && (kept != WeightDtype::F32 || range.start.is_multiple_of(align_of::<f32>()));
+            && (kept != BlockFormat::F32 || range.start.is_multiple_of(align_of::<f32>()));
         let (shared, cost) = if in_place {
             let start = Instant::now();
             let memory = self.stored.file.map(&range)?;
             let cost = Cost { reading: start.elapsed(), converting: Duration::ZERO };
             (bytes::Bytes::from_owner(Held { memory: Some(memory), permit: with_memory }), cost)
         } else {
-            let size = range.len() / self.dtype.size() * kept.size();
+            let size = bytes_of(kept, numbers_in(self.format, range.len()));
             let gate = with_memory.as_ref().or(with_weight.as_ref()).map(Permit::gate);
             let memory = match &gate {
                 Some(gate) => gate.memory(size),
@@ -117,13 +119,15 @@ impl Piece {
         };
         drill.check(Point::Allocation)?;
         let (rows, cols) = (self.rows.len(), self.cols);
-        let weight = if on_host && kept != WeightDtype::F32 {
+        let weight = if on_host && kept.is_quantized() {
+            Weight::Packed(PackedWeight::new(shared, kept, rows, cols))
+        } else if on_host && kept != BlockFormat::F32 {
             Weight::Half(HalfRows::new(shared, kept, rows, cols))
         } else {
             let dtype = match kept {
-                WeightDtype::F32 => DType::F32,
-                WeightDtype::F16 => DType::F16,
-                WeightDtype::Bf16 => DType::BF16,
+                BlockFormat::F16 => DType::F16,
+                BlockFormat::BF16 => DType::BF16,
+                _ => DType::F32,
             };
             let bytes = Bytes::from_shared(shared, AllocationProperty::Other);
             let data = TensorData::from_bytes(bytes, [rows, cols], dtype);
@@ -143,19 +147,21 @@ impl Piece {
     fn convert(
         &self,
         range: Range<usize>,
-        kept: WeightDtype,
+        kept: BlockFormat,
         memory: &mut [u8],
     ) -> Result<Cost, ModelError> {
-        let size = self.dtype.size();
-        let mut source = vec![0; STEP.min(range.len())];
+        // Numbers in whole blocks of every format.
+        let step = STEP / 4;
+        let mut source = vec![0; bytes_of(self.format, step).min(range.len())];
         let mut cost = Cost::default();
         let mut at = range.start as u64;
-        for target in memory.chunks_mut(STEP / size * kept.size()) {
-            let source = &mut source[..target.len() / kept.size() * size];
+        for target in memory.chunks_mut(bytes_of(kept, step)) {
+            let numbers = numbers_in(kept, target.len());
+            let source = &mut source[..bytes_of(self.format, numbers)];
             let start = Instant::now();
             self.stored.file.read_at(at, source)?;
             let read = Instant::now();
-            convert::convert(self.dtype, source, kept, target);
+            convert::convert(self.format, source, kept, target);
             cost.reading += read - start;
             cost.converting += read.elapsed();
             at += source.len() as u64;

@@ -5,6 +5,7 @@ use surefoot_ops::product;
 
 use super::gate::Permit;
 use super::half_rows::HalfRows;
+use super::packed_weight::PackedWeight;
 use crate::arch::blueprint::Layout;
 
 /// Rows that are ready to multiply with.
@@ -14,13 +15,15 @@ pub(crate) enum Weight {
     Tensor(Tensor<2>),
     /// On the processor, in half precision.
     Half(HalfRows),
+    /// On the processor, quantised.
+    Packed(PackedWeight),
 }
 
 impl Weight {
     pub(crate) fn device(&self) -> Device {
         match self {
             Self::Tensor(tensor) => tensor.device(),
-            Self::Half(_) => Device::flex(),
+            Self::Half(_) | Self::Packed(_) => Device::flex(),
         }
     }
 
@@ -30,6 +33,7 @@ impl Weight {
         match (self, layout) {
             (Self::Tensor(weight), layout) => product(weight.clone(), layout == Layout::InOut, x),
             (Self::Half(rows), layout) => rows.times(layout, x),
+            (Self::Packed(rows), layout) => rows.times(layout, x),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Turns the messages of a chat into a prompt, with the model's own Jinja template.
 //!
 //! The template is read from `chat_template.jinja`, or from `chat_template` in
-//! `tokenizer_config.json`, which is a string or a list of named templates of which `default` is
+//! `tokenizer_config.json` or the metadata of a GGUF file, which is a string or a list of named templates of which `default` is
 //! used. Templates are written for Python's Jinja2 as transformers configures it, so strings and
 //! lists have Python's methods here, and `raise_exception`, `strftime_now`, the special tokens and
 //! the `{% generation %}` tag are available. A model without a template can't be used for chats
@@ -18,6 +18,7 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde_json::{Map, Value};
+use surefoot_models::folder::gguf;
 
 /// Larger than any published template or tokenizer configuration.
 const MAX_FILE: u64 = 8 << 20;
@@ -60,10 +61,10 @@ pub struct Template {
 }
 
 impl Template {
-    /// The template of a model folder, if it has one.
+    /// The template of a model folder or GGUF file, if it has one.
     pub fn of_folder(folder: &Path) -> Result<Option<Self>, ChatError> {
         let file = folder.join("tokenizer_config.json");
-        let settings = if file.exists() { object(&file)? } else { Map::new() };
+        let settings = settings(folder)?;
         let specials = specials(&settings);
         let beside = folder.join("chat_template.jinja");
         if beside.exists() {
@@ -89,8 +90,7 @@ impl Template {
     /// The template that an operator named: `plain`, `chatml` or a file; with the special tokens
     /// of `folder`.
     pub fn named(name: &str, folder: &Path) -> Result<Self, ChatError> {
-        let file = folder.join("tokenizer_config.json");
-        let specials = if file.exists() { specials(&object(&file)?) } else { Map::new() };
+        let specials = specials(&settings(folder)?);
         match name {
             "plain" => Self::new(PLAIN, specials),
             "chatml" => Self::new(CHATML, specials),
@@ -131,6 +131,15 @@ impl Template {
 }
 
 /// The special tokens by name: `bos_token` and its like, which are texts or objects with one.
+/// What `tokenizer_config.json` of a folder, or the metadata of a GGUF file, say.
+fn settings(model: &Path) -> Result<Map<String, Value>, ChatError> {
+    if gguf::is_gguf(model) {
+        return gguf::tokenizer_config(model).map_err(|error| problem(model, error.to_string()));
+    }
+    let file = model.join("tokenizer_config.json");
+    if file.exists() { object(&file) } else { Ok(Map::new()) }
+}
+
 fn specials(settings: &Map<String, Value>) -> Map<String, Value> {
     settings
         .iter()
@@ -255,6 +264,17 @@ mod tests {
             rendered(CHATML, messages).unwrap(),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
         );
+    }
+
+    #[test]
+    fn a_gguf_file_gives_its_template_and_special_tokens() {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../surefoot-models/tests/gguf/llama-tiny.Q8_0.gguf");
+        let messages = [json!({"role": "user", "content": "hi"})];
+        let template = Template::of_folder(&file).unwrap().unwrap();
+        assert_eq!(template.prompt(&messages).unwrap(), "<user>hi");
+        assert_eq!(settings(&file).unwrap()["eos_token"], "<|endoftext|>");
+        assert!(Template::of_folder(Path::new("/nonexistent.gguf")).is_err());
     }
 
     #[test]

@@ -1,0 +1,158 @@
+"""The same GGUF file under Surefoot and under llama.cpp (through llama-cpp-python).
+
+    python benches/peers/bytes.py SUREFOOT [--mib 600] [--formats F32,BF16,Q8_0,Q4_0] [--rounds 5]
+
+SUREFOOT is the program. A Llama with random weights, of so many MiB in F32, is written in each format;
+a file can be given instead (`--model FILE.gguf`). Every run is a process of its own on the same threads,
+with one sequence; it reports the time for a prompt and for each token behind it, both without loading, and
+its peak memory. Rounds are interleaved; the best of each counts, since others may use the machine. Needs
+gguf, numpy and llama-cpp-python, which should be built on the machine that is measured.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+
+PEER = r"""
+import json, resource, sys, time
+from llama_cpp import Llama
+path, prompt, new, threads = sys.argv[1], *map(int, sys.argv[2:5])
+model = Llama(path, n_ctx=prompt + new + 8, n_batch=prompt, n_ubatch=prompt, n_threads=threads,
+              n_threads_batch=threads, verbose=False)
+model.eval([5] * 4); model.reset()
+start = time.perf_counter(); model.eval([(5 + at) % 250 for at in range(prompt)])
+forward = time.perf_counter() - start
+start = time.perf_counter()
+for _ in range(new): model.eval([7])
+decode = (time.perf_counter() - start) / new
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+print(json.dumps(dict(forward=forward, decode=decode, peak=peak)))
+"""
+
+
+def make(path, mib, form):
+    random = np.random.default_rng(0)
+    hidden, inner, heads, kv_heads, vocab = 1024, 2816, 16, 4, 4096
+    block = 2 * hidden * hidden + 2 * hidden * hidden // 4 + 3 * hidden * inner
+    layers = max(1, ((mib << 20) // 4 - 2 * vocab * hidden) // block)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(layers)
+    writer.add_context_length(4096)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(hidden // heads)
+    writer.add_vocab_size(vocab)
+    letters = [chr(at) for at in range(33, 127)]
+    tokens = letters + ["ab"] + [f"<{at}>" for at in range(vocab - len(letters) - 1)]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([1] * vocab)
+    writer.add_token_merges(["a b"])
+    writer.add_add_bos_token(False)
+
+    def matrix(name, rows, cols):
+        weight = random.standard_normal((rows, cols), dtype=np.float32) * np.float32(cols**-0.5)
+        raw = None if form == Type.F32 else form
+        writer.add_tensor(name, gguf.quants.quantize(weight, form), raw_dtype=raw)
+
+    ones = np.ones(hidden, dtype=np.float32)
+    matrix("token_embd.weight", vocab, hidden)
+    for at in range(layers):
+        writer.add_tensor(f"blk.{at}.attn_norm.weight", ones)
+        matrix(f"blk.{at}.attn_q.weight", hidden, hidden)
+        matrix(f"blk.{at}.attn_k.weight", hidden // heads * kv_heads, hidden)
+        matrix(f"blk.{at}.attn_v.weight", hidden // heads * kv_heads, hidden)
+        matrix(f"blk.{at}.attn_output.weight", hidden, hidden)
+        writer.add_tensor(f"blk.{at}.ffn_norm.weight", ones)
+        matrix(f"blk.{at}.ffn_gate.weight", inner, hidden)
+        matrix(f"blk.{at}.ffn_up.weight", inner, hidden)
+        matrix(f"blk.{at}.ffn_down.weight", hidden, inner)
+    writer.add_tensor("output_norm.weight", ones)
+    matrix("output.weight", vocab, hidden)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def peer(arguments, path):
+    command = [sys.executable, "-c", PEER, path, str(arguments.prompt), str(arguments.new),
+               str(arguments.threads)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def surefoot(arguments, path):
+    environment = dict(os.environ, RAYON_NUM_THREADS=str(arguments.threads))
+
+    def run(prompt, count):
+        """With `seconds` less those of loading what stays."""
+        command = [arguments.surefoot, "generate", path, "!" * prompt, "--max-tokens", str(count), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            sys.exit(done.stderr)
+        document = json.loads(done.stdout)
+        document["seconds"] -= document["load_seconds"]
+        return document
+
+    forward, all_of_them = run(arguments.prompt, 1), run(arguments.prompt, 1 + arguments.new)
+    decode = (all_of_them["seconds"] - forward["seconds"]) / arguments.new
+    return dict(forward=forward["seconds"], decode=decode, peak=all_of_them["peak_bytes"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("surefoot")
+    parser.add_argument("--model", help="a GGUF file")
+    parser.add_argument("--mib", type=int, default=600)
+    parser.add_argument("--formats", default="F32,BF16,Q8_0,Q4_0")
+    parser.add_argument("--prompt", type=int, default=512)
+    parser.add_argument("--new", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    print(f"{platform.processor() or platform.machine()}, {arguments.threads} threads, "
+          f"prompt of {arguments.prompt} tokens, {arguments.new} tokens behind it")
+    if arguments.model:
+        return compare(arguments, os.path.basename(arguments.model), arguments.model)
+    for name in arguments.formats.split(","):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "model.gguf")
+            make(path, arguments.mib, Type[name])
+            compare(arguments, name, path)
+
+
+def compare(arguments, name, path):
+    sides = {"llama.cpp": peer, "surefoot": surefoot}
+    results = {side: [] for side in sides}
+    for _ in range(arguments.rounds):
+        for side, run in sides.items():
+            results[side].append(run(arguments, path))
+    best = {side: {key: min(r[key] for r in rounds) for key in ("forward", "decode", "peak")}
+            for side, rounds in results.items()}
+    for side, numbers in best.items():
+        print(f"{name:5} {os.path.getsize(path) >> 20} MiB {side:10} prompt {numbers['forward']:.2f} s  "
+              f"decode {numbers['decode'] * 1e3:.1f} ms/token  peak {numbers['peak'] / 2**20:.0f} MiB")
+    ratio = lambda key: best["llama.cpp"][key] / best["surefoot"][key]
+    print(f"{name:5} surefoot is {ratio('forward'):.2f} x as fast for the prompt, "
+          f"{ratio('decode'):.2f} x in decode, peak {1 / ratio('peak'):.2f} x")
+
+
+if __name__ == "__main__":
+    main()

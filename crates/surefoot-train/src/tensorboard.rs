@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn points_of_steps_are_thinned_out_and_epochs_are_not() {
+    fn points_of_steps_are_thinned_out() {
         let folder = tempfile::tempdir().unwrap();
         let mut events = EventFile::create(&folder.path().join("new"), false).unwrap();
         for step in 1..=1000 {

@@ -116,6 +116,71 @@ fn usage_errors_say_what_is_wrong_and_what_to_do() {
     ));
 }
 
+/// A folder with a small model, `model`, and one that is none, `empty`.
+fn folder_with_a_model() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let fixture =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
+    for name in ["model", "empty"] {
+        fs::create_dir(folder.path().join(name)).expect("a folder");
+    }
+    for file in fs::read_dir(fixture).expect("the fixture") {
+        let file = file.expect("a file");
+        let to = folder.path().join("model").join(file.file_name());
+        fs::copy(file.path(), to).expect("it is copied");
+    }
+    folder
+}
+
+/// The mistakes that a user of the commands for models makes.
+#[test]
+fn errors_of_the_commands_for_models_say_what_is_wrong_and_what_to_do() {
+    let folder = folder_with_a_model();
+    assert_snapshot!(all_printed(
+        folder.path(),
+        &[
+            &["plan", "gone"],
+            &["plan", "empty"],
+            &["plan", "model", "--memory", "much"],
+            &["forward", "model", "--tokens", "1,999", "--out", "out.safetensors"],
+            &["forward", "model", "--tokens", "1,x", "--out", "out.safetensors"],
+            &["forward", "model", "--tokens", "1,2", "--drill", "oom", "--out", "out.safetensors"],
+            &["generate", "empty", "--prompt", "hello"],
+            &["embed", "model", "gone.txt"],
+            &["serve", "empty", "--port", "0"],
+            &["serve", "model", "--host", "0.0.0.0", "--port", "0"],
+            &["fingerprint", "empty"],
+            &["compare", "model", "gone"],
+            &["identify", "gone"],
+            &["verify", "gone.json"],
+        ]
+    ));
+}
+
+/// The plan of a model. Its numbers depend on the machine, so they are left out.
+#[test]
+fn plan_prints_what_the_memory_is_for() {
+    let folder = folder_with_a_model();
+    let text = all_printed(
+        folder.path(),
+        &[
+            &["plan", "model", "--device", "cpu"],
+            &["plan", "model", "--device", "cpu", "--memory", "1MiB"],
+        ],
+    );
+    let is_number = |word: &str| word.parse::<f64>().is_ok();
+    let line = |line: &str| {
+        // What limits the rate depends on the machine too.
+        let line = line.split_once(", limited by").map_or(line, |(rate, _)| rate);
+        let words = line.split_whitespace();
+        let words = words.map(|word| if is_number(word) { "N" } else { word });
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let text: Vec<String> = text.lines().map(line).collect();
+    let text = text.join("\n").replace("N B", "N").replace("N KiB", "N").replace("N MiB", "N");
+    assert_snapshot!(text.replace("N GiB", "N"));
+}
+
 /// The help of the commands that have no options for devices and recovery.
 #[test]
 fn help_of_the_program_and_its_small_commands() {

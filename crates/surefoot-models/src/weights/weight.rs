@@ -10,6 +10,10 @@ use crate::arch::blueprint::Layout;
 
 /// Rows that are ready to multiply with.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "there are a few hundred of them, and a box would be one more read in every product"
+)]
 pub(crate) enum Weight {
     /// A tensor, in the dtype of products.
     Tensor(Tensor<2>),

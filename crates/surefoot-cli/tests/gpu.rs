@@ -1,4 +1,5 @@
 //! The program on a GPU, and where one should be but isn't.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 #![cfg(feature = "gpu")]
 
 use std::path::Path;

@@ -65,6 +65,8 @@ class Footing:
             # A rank that went to another device alone could no longer reduce with the others.
             forbidden.append("next_device")
         wanted = _wanted(device)
+        drills = drill if drill is not None else os.environ.get("SUREFOOT_DRILL")
+        self._is_drilled = bool(drills)
         self._native = _native.Footing(
             engine=_devices,
             device=wanted,
@@ -75,7 +77,7 @@ class Footing:
             allow=list(allow),
             forbid=forbidden,
             fail=on_fault == "fail",
-            drill=drill if drill is not None else os.environ.get("SUREFOOT_DRILL"),
+            drill=drills,
         )
         self.reason: str = self._native.reason
         """Why the device was chosen."""

@@ -23,7 +23,8 @@ import torch
 from . import _devices, _recompute, _tree
 from ._errors import Fault, PeerFailed, warn
 from ._random import RandomState
-from ._snapshot import Buffers, Gradients, OptimizerState
+from ._snapshot import Buffers, Gradients, OptimizerState, changed_by, modules_of, trained_parameters
+from ._uninterrupted import can_stop_halfway
 
 if TYPE_CHECKING:
     from ._footing import Footing
@@ -56,6 +57,7 @@ class _Known:
     recomputes: bool
     has_batch_norm: bool
     calls: int = 0
+    updated: weakref.WeakSet[torch.optim.Optimizer] = dataclasses.field(default_factory=weakref.WeakSet)
     away: int = 0
     warned: bool = False
     saved: OptimizerState | None = None
@@ -75,7 +77,11 @@ class Trainer:
         bare, samples = _checked(model, optimizer, batch, loss_fn, options)
         known = self._known(bare)
         peers = self._foot._peers_of(model)
-        parameters = [parameter for parameter in bare.parameters() if parameter.requires_grad]
+        modules = modules_of(bare)
+        parameters = trained_parameters(bare, modules)
+        if not parameters:
+            raise ValueError("no parameter of the model requires a gradient, so there is nothing to train")
+        known.buffers.save(bare, modules)
         gradients = Gradients(parameters)
         try:
             loss = self._gradients(model, bare, optimizer, batch, samples, loss_fn, options, known, gradients, parameters, peers)
@@ -106,9 +112,8 @@ class Trainer:
         self, model, bare, optimizer, batch, samples, loss_fn, options, known, gradients, parameters, peers
     ) -> torch.Tensor:
         foot = self._foot
-        home = next(iter(bare.parameters())).device
+        home = parameters[0].device
         random = RandomState(home)
-        known.buffers.save(bare)
         whole = _weight(options, batch, samples)
         scale = 1.0 / options.accumulate if options.reduction == "mean" else 1.0
         budget = foot._budget
@@ -118,7 +123,7 @@ class Trainer:
                 random.restore()
                 known.buffers.restore(bare)
             device = _devices.torch_device(attempt.device)
-            self._settle(bare, optimizer, device)
+            self._settle(bare, parameters, optimizer, device)
             if attempt.parts > 1 and known.has_batch_norm and not known.warned:
                 known.warned = True
                 foot.note("batch_norm", f"batch norm sees {attempt.parts} smaller batches instead of one of {samples}")
@@ -193,24 +198,35 @@ class Trainer:
             raise ValueError("no parameter has a gradient: the loss does not depend on the model that step was given")
         if scaler is not None and options.clip_norm is not None:
             scaler.unscale_(optimizer)
-        state = self._protection(optimizer, known)
+        is_first = optimizer not in known.updated
+        protect = is_first or scaler is not None or foot._is_drilled or can_stop_halfway(optimizer, parameters)
+        state = self._protection(optimizer, known) if protect else None
         is_saved = clipped = False
+        versions: list[int] | None = None if protect else []
 
         def attempt_once(attempt) -> None:
-            nonlocal clipped, is_saved
+            nonlocal clipped, is_saved, versions
             if is_saved:
                 state.restore(optimizer)
-            self._settle(bare, optimizer, _devices.torch_device(attempt.device))
+            elif attempt.attempt > 1 and versions is not None and versions != [tensor._version for tensor in changed_by(optimizer)]:
+                raise Fault(
+                    "the optimizer's update stopped half-way and can't be undone, since there was no copy of its state: "
+                    "parameters and moments are partly updated. Load the last checkpoint (foot.resume does it) and go on from there",
+                    operation="optimizer",
+                )
+            self._settle(bare, parameters, optimizer, _devices.torch_device(attempt.device))
             if state is not None and not is_saved:
                 state.save(optimizer)
                 is_saved = True
+            elif protect and state is None and versions is None:
+                versions = [tensor._version for tensor in changed_by(optimizer)]
             if options.clip_norm is not None and not clipped:
                 self.grad_norm = _clip([p.grad for p in parameters if p.grad is not None], options.clip_norm)
                 clipped = True
             with _tensor_by_tensor(optimizer, attempt.parts > 1), _halfway(attempt, optimizer):
                 scaler.step(optimizer) if scaler is not None else optimizer.step()
 
-        home = _devices.name_of(next(p.device for p in parameters))
+        home = _devices.name_of(parameters[0].device)
         gradients = foot.last
         try:
             # In two parts means tensor by tensor: the update of many tensors at once needs memory for all of them.
@@ -219,6 +235,7 @@ class Trainer:
             if is_saved:
                 state.restore(optimizer)
             raise
+        known.updated.add(optimizer)
         foot.last = gradients.followed_by(foot.last)
         if scaler is not None:
             scaler.update()
@@ -242,9 +259,9 @@ class Trainer:
                 self._foot.note("optimizer", "there is no memory for a copy of the optimizer's state: an update that stops half-way can't be undone")
         return known.saved
 
-    def _settle(self, bare: torch.nn.Module, optimizer: Any, device: torch.device) -> None:
+    def _settle(self, bare: torch.nn.Module, parameters: list[torch.nn.Parameter], optimizer: Any, device: torch.device) -> None:
         """Moves the model and the optimizer's state to `device` if they are elsewhere."""
-        if _tree._is_on(next(iter(bare.parameters())), device):
+        if _tree._is_on(parameters[0], device):
             return
         bare.to(device)
         for entry in optimizer.state.values():

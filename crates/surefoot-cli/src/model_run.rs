@@ -11,7 +11,7 @@ use surefoot_models::stream::process;
 use surefoot_models::{ModelError, Opened};
 
 use crate::args::Global;
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
 use crate::footing_args::FootingArgs;
 use crate::model_folder::ModelFolder;
 use crate::model_progress::ProgressObserver;
@@ -20,7 +20,6 @@ use crate::terminal::Terminal;
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
         match error {
-            ModelError::Device { .. } => Self::new(Exit::Fault, error.to_string()),
             ModelError::Fault(fault) => (*fault).into(),
             ModelError::Memory { needed, .. } => {
                 Self::usage("the work doesn't fit in the memory that is allowed")

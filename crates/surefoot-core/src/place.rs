@@ -32,10 +32,43 @@ impl<E: Engine> fmt::Debug for Target<E> {
     }
 }
 
+/// What a value of guarded work is called in messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ValueName {
+    /// The only input of the work.
+    Input,
+    /// One of several inputs, by its position in their tuple, from 0.
+    NumberedInput(usize),
+    /// A parameter of a module, by its path, such as `layers.0.weight`.
+    Parameter(String),
+}
+
+impl ValueName {
+    /// The name that it has at `position` of a tuple of inputs. One that has a number or a path of
+    /// its own keeps it.
+    fn numbered(self, position: usize) -> Self {
+        match self {
+            Self::Input => Self::NumberedInput(position),
+            named => named,
+        }
+    }
+}
+
+impl fmt::Display for ValueName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Input => f.write_str("input"),
+            Self::NumberedInput(position) => write!(f, "input {position}"),
+            Self::Parameter(path) => f.write_str(path),
+        }
+    }
+}
+
 /// Where one value is.
 pub struct Spot<E: Engine> {
-    /// What it is called: a parameter's path, or `input 0`.
-    pub name: String,
+    /// What it is called in messages.
+    pub name: ValueName,
     /// The device it is on.
     pub device: E::Handle,
     /// Its element type.
@@ -47,7 +80,17 @@ pub struct Spot<E: Engine> {
 impl<E: Engine> Spot<E> {
     /// The place of an input of guarded work; a tuple numbers its inputs.
     pub fn input(device: E::Handle, dtype: E::ElementType, shape: Vec<usize>) -> Self {
-        Self { name: "input".to_owned(), device, dtype, shape }
+        Self { name: ValueName::Input, device, dtype, shape }
+    }
+
+    /// The place of a module's parameter, which has a path.
+    pub fn parameter(
+        path: String,
+        device: E::Handle,
+        dtype: E::ElementType,
+        shape: Vec<usize>,
+    ) -> Self {
+        Self { name: ValueName::Parameter(path), device, dtype, shape }
     }
 }
 
@@ -98,9 +141,7 @@ macro_rules! place_all_of {
         impl<Eng: Engine, $($field: Place<Eng>),+> Place<Eng> for ($($field,)+) {
             fn survey(&self, visit: &mut dyn FnMut(Spot<Eng>)) {
                 $(self.$at.survey(&mut |mut spot| {
-                    if spot.name == "input" {
-                        spot.name = format!("input {}", $at);
-                    }
+                    spot.name = spot.name.numbered($at);
                     visit(spot);
                 });)+
             }

@@ -50,15 +50,7 @@ pub enum ModelError {
         /// What was allowed.
         allowed: u64,
     },
-    /// The device could not do the work.
-    #[error("the device failed while running {at}: {message}")]
-    Device {
-        /// The part of the model that was running.
-        at: String,
-        /// What the device said.
-        message: String,
-    },
-    /// A part of the model failed on its device, and nothing that the policy allows helped.
+    /// A part of the model failed on its device.
     #[error(transparent)]
     Fault(Box<surefoot::Fault>),
 }
@@ -88,7 +80,7 @@ impl ModelError {
 
     /// Whether the device is to blame, so that another try or another device may help.
     pub fn is_device(&self) -> bool {
-        matches!(self, Self::Device { .. } | Self::Fault(_))
+        matches!(self, Self::Fault(_))
     }
 
     pub(crate) fn request(problem: impl Into<String>) -> Self {

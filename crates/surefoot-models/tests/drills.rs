@@ -65,15 +65,15 @@ fn a_fault_at_any_moment_of_a_forward_is_answered_and_the_result_stays_the_same(
                 ("out_of_memory:op=forward", 1, &[Reclaim]),
                 ("device_lost:op=forward", 1, &[NextDevice]),
                 ("out_of_memory:op=forward,at=after", 1, &[Reclaim]),
-                // A block that fails once is run again where it is; nothing else is repeated.
+                // A block that fails is run again, where it is or on the CPU; nothing else is repeated.
                 ("out_of_memory:op=forward,at=during,point=operation", 1, &[]),
                 ("command_buffer:op=forward,at=during,point=operation,nth=20", 1, &[]),
                 ("unsupported_op:op=block 1", 1, &[]),
                 ("unsupported_op:op=block 1,at=during,nth=4", 1, &[]),
                 ("unsupported_op:op=head,at=after", 1, &[]),
-                // One that fails twice goes to the CPU alone, which is no rung of the whole run.
-                ("unsupported_op:op=block 2,count=2", 2, &[]),
-                ("kernel_compile:op=head,count=2", 2, &[]),
+                // One that fails on the CPU too fails the run, which goes on with the next device.
+                ("unsupported_op:op=block 2,count=2", 2, &[NextDevice]),
+                ("kernel_compile:op=head,count=2", 2, &[NextDevice]),
             ],
         );
     }

@@ -49,7 +49,7 @@ fn logits(runner: &Runner, request: &RunRequest) -> (Vec<f32>, DeviceName, u32, 
 }
 
 fn device_error() -> ModelError {
-    ModelError::Device { at: "block 1".to_owned(), message: "command buffer failed".to_owned() }
+    Fault::new(FaultKind::CommandBuffer, "block 1", "command buffer failed").into()
 }
 
 /// Remembers what attempts cost.

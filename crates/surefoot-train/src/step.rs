@@ -8,7 +8,8 @@ use burn::tensor::{DType, Tensor};
 use surefoot::device::DeviceName;
 use surefoot::fault::catch;
 use surefoot::place::Dtype;
-use surefoot::recover::{Confirm, Outcome, Rung, Step, StepExt};
+use surefoot::recover::drill::Handle;
+use surefoot::recover::{Confirm, Outcome, Point, Rung, Step, StepExt};
 use surefoot::{BoxError, Burn, Fault, FaultKind, Footing};
 
 use crate::model::Trainable;
@@ -221,7 +222,9 @@ fn gradient_check(gradients: &[Option<Tensor<1>>], squared: bool, like: &Tensor<
     }
 }
 
+/// Reads numbers back: where errors of a GPU's forward and backward pass show.
 fn read(tensor: Tensor<1>) -> Result<Vec<f64>, BoxError> {
+    Handle::current().check(Point::Read)?;
     Ok(tensor.try_into_data()?.try_cast(DType::F64)?.try_to_vec::<f64>()?)
 }
 

@@ -41,7 +41,7 @@ fn main() {
         model.forward(&batch, want).expect("the model runs");
         plain.push(start.elapsed().as_secs_f64());
         let start = Instant::now();
-        capture::capture(&model, &set.sequences, 0, 8192, challenges, Disturbance::None)
+        capture::capture(&model, &set.sequences, 0, 8192, challenges, Disturbance::None, || {})
             .expect("the model runs");
         observed.push(start.elapsed().as_secs_f64());
     }

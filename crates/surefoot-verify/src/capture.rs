@@ -1,7 +1,7 @@
 //! One pass over all challenges, with every site sketched on the way.
 //!
-//! All challenges are in one batch: they pass each segment of the model while it is in memory,
-//! and none is run twice. At a boundary the hidden state is sketched and let go, so a pass needs
+//! All challenges that fit in memory are in one batch: they pass each segment of the model while it
+//! is in memory, and none is run twice. At a boundary the hidden state is sketched and let go, so a pass needs
 //! no more memory for a hundred sites than for one.
 
 use surefoot_models::run::observe::{Boundary, Onward};
@@ -25,7 +25,7 @@ fn want(has_head: bool) -> Want {
 }
 
 /// Runs `sequences` in batches of `group` and sketches every site. The first of them has the place
-/// `first` in its set.
+/// `first` in its set. `between_groups` is called between two batches.
 pub fn capture(
     model: &Model,
     sequences: &[Vec<u32>],
@@ -33,11 +33,15 @@ pub fn capture(
     bits: usize,
     group: usize,
     disturbance: Disturbance,
+    between_groups: impl Fn(),
 ) -> Result<Captures, ModelError> {
     let mut all = Captures::default();
     let group = group.max(1);
-    for (some, first) in sequences.chunks(group).zip((first..).step_by(group)) {
-        let captures = pass(model, some, first, bits, disturbance)?;
+    for (number, some) in sequences.chunks(group).enumerate() {
+        if number > 0 {
+            between_groups();
+        }
+        let captures = pass(model, some, first + number * group, bits, disturbance)?;
         all.sites = captures.sites;
         all.sketches.extend(captures.sketches);
         all.next.extend(captures.next);

@@ -303,12 +303,16 @@ fn run_pass(
     };
     let request = RunRequest::new("fingerprint", work)
         .passes(sequences.len().div_ceil(pass.group))
+        .samples(pass.group)
         .streamed(pass.streamed)
         .compute(compute)
         .on(device);
     let mut outcome = runner.run(&request, |attempt| {
-        let model = attempt.model();
-        capture::capture(model, sequences, first, policy.bits, pass.group, pass.disturbance)
+        // A lack of memory halves the groups, down to two: products with a single challenge may be
+        // summed in another order.
+        let group = pass.group.min(attempt.samples_at_once().max(2));
+        let (model, between) = (attempt.model(), || attempt.between_parts());
+        capture::capture(model, sequences, first, policy.bits, group, pass.disturbance, between)
     })?;
     outcome.value.sketches.truncate(count);
     outcome.value.next.truncate(count);

@@ -74,6 +74,6 @@ pub mod prelude {
     pub use crate::device::{DeviceName, Selector};
     pub use crate::journal::Journal;
     pub use crate::place::{Precision, Weights};
-    pub use crate::recover::{Batch, Confirm, Drill, Join, Outcome, Part, Policy, Rung, Step};
+    pub use crate::recover::{Confirm, Drill, Join, Outcome, Part, Policy, Rung, Splittable, Step};
     pub use crate::{BoxError, Burn, Fault, FaultKind, Footing, StepExt};
 }

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, DType, Float, Int, Tensor, TensorData};
 use surefoot_core::recover::drill::point;
-use surefoot_core::recover::{Batch, Confirm, Join, Point, relative_gap};
+use surefoot_core::recover::{Confirm, Join, Point, Splittable, relative_gap};
 
 use crate::Burn;
 use crate::fault::{Fault, FaultKind, catch, from_error, from_panic};
@@ -83,7 +83,7 @@ confirm_by_reading!(Int, Bool);
 
 macro_rules! batch_of_rows {
     ($($kind:ty),+) => {$(
-        impl<const D: usize> Batch<Burn> for Tensor<D, $kind> {
+        impl<const D: usize> Splittable<Burn> for Tensor<D, $kind> {
             fn samples(&self) -> usize {
                 self.dims()[0]
             }

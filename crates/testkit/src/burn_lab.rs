@@ -36,6 +36,16 @@ pub fn gpu() -> Option<Arc<OpenDevice>> {
     }
 }
 
+/// The chain that fault matrices run on: the device that `SUREFOOT_TEST_DEVICE` names, or else the
+/// CPU under its second name; and the CPU to go on with.
+pub fn chain_under_test() -> Vec<DeviceName> {
+    let first = match std::env::var("SUREFOOT_TEST_DEVICE") {
+        Ok(name) => named(&name).unwrap_or_else(|error| panic!("SUREFOOT_TEST_DEVICE: {error}")),
+        Err(_) => SECOND_CPU,
+    };
+    vec![first, DeviceName::CPU]
+}
+
 impl Lab for Burn {
     type Numbers = Tensor<1>;
 

@@ -15,7 +15,7 @@ use surefoot_core::engine::{Candidate, Engine, Failure};
 use surefoot_core::fault::{Fault, FaultKind, classify, kind_of_std};
 use surefoot_core::place::{Place, Spot, Target};
 use surefoot_core::precision::{Dtype, Precision, Resolved};
-use surefoot_core::recover::{Batch, Confirm, Join, Step};
+use surefoot_core::recover::{Confirm, Join, Splittable, Step};
 
 use crate::suite::Lab;
 
@@ -243,7 +243,7 @@ impl Confirm<Fake> for Vector {
     }
 }
 
-impl Batch<Fake> for Vector {
+impl Splittable<Fake> for Vector {
     fn samples(&self) -> usize {
         self.values.len()
     }

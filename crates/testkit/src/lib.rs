@@ -2,7 +2,8 @@
 //!
 //! [`suite`] and [`matrix`] hold what must be true for every engine on every device; they run on the
 //! [`fake`] engine and, with the feature `burn`, on Burn's devices. `conformance` holds what must be
-//! true of Burn's devices beyond that. `engine_suite!` and `conformance_suite!` make a test of each
+//! true of Burn's devices beyond that. [`workload_matrix`] strikes whole workloads (training, models,
+//! serving, verification) with every kind of fault at every moment. `engine_suite!` and `conformance_suite!` make a test of each
 //! case.
 
 #[cfg(feature = "burn")]
@@ -16,9 +17,10 @@ pub mod model_folders;
 #[cfg(feature = "burn")]
 pub mod networks;
 pub mod suite;
+pub mod workload_matrix;
 
 #[cfg(feature = "burn")]
-pub use burn_lab::{REQUIRE_GPU, SECOND_CPU, cpu, gpu};
+pub use burn_lab::{REQUIRE_GPU, SECOND_CPU, chain_under_test, cpu, gpu};
 
 /// One test per case of the conformance suite, for the device that `$open` gives.
 #[macro_export]

@@ -11,13 +11,13 @@ use surefoot_core::engine::Engine;
 use surefoot_core::fault::{BoxError, Fault, FaultKind};
 use surefoot_core::journal::{EventKind, Journal};
 use surefoot_core::recover::drill::point;
-use surefoot_core::recover::{Batch, Confirm, Drill, Join, Point, Policy, Rung, Step};
+use surefoot_core::recover::{Confirm, Drill, Join, Point, Policy, Rung, Splittable, Step};
 use surefoot_core::{Footing, FootingBuilder};
 
 /// What the suite needs of an engine besides [`Engine`]: vectors of numbers and one operation.
 pub trait Lab: Engine + Default {
     /// Numbers on a device, one a sample.
-    type Numbers: Batch<Self> + Confirm<Self> + Join<Self> + Clone + std::fmt::Debug;
+    type Numbers: Splittable<Self> + Confirm<Self> + Join<Self> + Clone + std::fmt::Debug;
 
     /// `values` on the host.
     fn on_host(values: &[f32]) -> Self::Numbers;

@@ -7,7 +7,7 @@ use crate::fault::{Fault, FaultKind};
 use crate::place::Place;
 
 /// Samples that can be taken apart along their first dimension.
-pub trait Batch<E: Engine>: Place<E> {
+pub trait Splittable<E: Engine>: Place<E> {
     /// How many samples there are.
     fn samples(&self) -> usize;
 
@@ -54,7 +54,7 @@ impl<E: Engine, A: Join<E>, B: Join<E>> Join<E> for (A, B) {
     }
 }
 
-impl<E: Engine, A: Batch<E>, B: Batch<E>> Batch<E> for (A, B) {
+impl<E: Engine, A: Splittable<E>, B: Splittable<E>> Splittable<E> for (A, B) {
     fn samples(&self) -> usize {
         self.0.samples().min(self.1.samples())
     }

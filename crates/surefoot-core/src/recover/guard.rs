@@ -6,10 +6,10 @@ use std::time::Instant;
 use super::drill::Moment;
 use super::ladder::{Abilities, Ladder};
 use super::segment::SegmentKey;
-use super::{Batch, Confirm, Outcome, Rung, Split, Step};
+use super::{Confirm, Outcome, Rung, Split, Splittable, Step};
 use crate::device::DeviceName;
 use crate::engine::{Engine, Failure};
-use crate::fault::{BoxError, Fault, FaultKind, PanicRecord, Response, catch};
+use crate::fault::{BoxError, Fault, FaultKind, Response, catch};
 use crate::footing::{Footing, Ready};
 use crate::journal::{Event, EventKind, Level};
 use crate::place::Place;
@@ -30,6 +30,7 @@ pub struct Task<'f, E: Engine> {
     start: Option<DeviceName>,
     checkpointing: bool,
     parts: usize,
+    first_failure: Option<Failure>,
 }
 
 impl<'f, E: Engine> Task<'f, E> {
@@ -42,6 +43,7 @@ impl<'f, E: Engine> Task<'f, E> {
             start: None,
             checkpointing: false,
             parts: 1,
+            first_failure: None,
         }
     }
 
@@ -77,6 +79,15 @@ impl<'f, E: Engine> Task<'f, E> {
         self
     }
 
+    /// Counts `failure` as the first try: for work that was tried without a guard before, because
+    /// that costs less, and failed. It is classified, recorded and answered as if the guard had
+    /// caught it.
+    #[must_use]
+    pub fn after_failure(mut self, failure: Failure) -> Self {
+        self.first_failure = Some(failure);
+        self
+    }
+
     /// Makes inf or NaN in the result a numeric fault. Reads the whole result.
     #[must_use]
     pub fn finite(mut self) -> Self {
@@ -103,7 +114,7 @@ impl<'f, E: Engine> Task<'f, E> {
     }
 
     /// Work over a batch, which is run in parts if it has to be.
-    pub fn split<B: Batch<E>>(self, batch: B) -> Split<'f, E, B> {
+    pub fn split<B: Splittable<E>>(self, batch: B) -> Split<'f, E, B> {
         Split::new(self, batch)
     }
 
@@ -146,12 +157,13 @@ impl<'f, E: Engine> Task<'f, E> {
     }
 
     pub(super) fn descend<T: Confirm<E>>(
-        self,
+        mut self,
         samples: usize,
         segment: Option<SegmentKey>,
         mut work: impl FnMut(&Step<'_, E>) -> Result<T, BoxError>,
     ) -> Result<Outcome<T>, Fault> {
         let footing = self.footing;
+        let mut failed_before = self.first_failure.take();
         let operation: &str = &self.name;
         let mut at = self.first_device()?;
         let mut ready = footing.ready(at).map_err(|fault| fault.during(operation.to_owned()))?;
@@ -185,7 +197,11 @@ impl<'f, E: Engine> Task<'f, E> {
             };
             supervisor::beat(&on.label);
             let began = Instant::now();
-            let mut fault = match self.try_once(&step, run, &mut work) {
+            let tried = match failed_before.take() {
+                Some(failure) => Err(self.fault_on(on, failure)),
+                None => self.try_once(&step, run, &mut work),
+            };
+            let mut fault = match tried {
                 Err(fault) => fault,
                 Ok(value) => {
                     // A recovery counts as one only once its result was compared.
@@ -308,17 +324,14 @@ impl<'f, E: Engine> Task<'f, E> {
             Ok(Err(error)) => Failure::Error(error),
             Err(record) => Failure::Panic(record),
         };
-        let mut fault = self.classify(failure);
-        fault.device.get_or_insert_with(|| step.ready.label.clone());
-        Err(fault)
+        Err(self.fault_on(step.ready, failure))
     }
 
-    fn classify(&self, failure: Failure) -> Fault {
-        match failure {
-            // Raised as a fault by code that had no way to return it.
-            Failure::Panic(PanicRecord { fault: Some(fault), .. }) => *fault,
-            failure => self.footing.engine().classify(&self.name, failure),
-        }
+    /// What `failure` was, on the device where the work ran.
+    fn fault_on(&self, on: &Ready<E>, failure: Failure) -> Fault {
+        let mut fault = self.footing.classify(&self.name, failure);
+        fault.device.get_or_insert_with(|| on.label.clone());
+        fault
     }
 
     /// The next device of the chain that opens. One that doesn't is recorded and passed over.
@@ -365,8 +378,8 @@ impl<'f, E: Engine> Task<'f, E> {
         };
         let reference = match catch(|| work(&plain)) {
             Ok(Ok(reference)) => reference,
-            Ok(Err(error)) => return Err(self.classify(Failure::Error(error))),
-            Err(record) => return Err(self.classify(Failure::Panic(record))),
+            Ok(Err(error)) => return Err(self.fault_on(plain.ready, Failure::Error(error))),
+            Err(record) => return Err(self.fault_on(plain.ready, Failure::Panic(record))),
         };
         let allowed = 64.0 * step.compute.epsilon();
         let Some(distance) = value.distance(&reference) else {

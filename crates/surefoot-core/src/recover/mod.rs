@@ -28,7 +28,7 @@ mod split;
 mod split_memory;
 mod step;
 
-pub use batch::{Batch, Join, Part};
+pub use batch::{Join, Part, Splittable};
 pub use confirm::{Confirm, relative_gap};
 pub use drill::{Drill, DrillError, Moment, Point};
 pub use guard::Task;

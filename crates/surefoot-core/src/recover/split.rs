@@ -1,6 +1,6 @@
 //! Work over a batch that may run in parts.
 
-use super::batch::{Batch, Join, Part};
+use super::batch::{Join, Part, Splittable};
 use super::{Confirm, Outcome, Rung, Step, Task};
 use crate::engine::Engine;
 use crate::fault::{BoxError, Fault};
@@ -14,7 +14,7 @@ pub struct Split<'f, E: Engine, B> {
     batch: B,
 }
 
-impl<'f, E: Engine, B: Batch<E>> Split<'f, E, B> {
+impl<'f, E: Engine, B: Splittable<E>> Split<'f, E, B> {
     pub(super) fn new(task: Task<'f, E>, batch: B) -> Self {
         Self { task, batch }
     }
@@ -54,7 +54,7 @@ pub struct SplitWith<'f, E: Engine, B, P> {
     fixed: P,
 }
 
-impl<E: Engine, B: Batch<E>, P: Place<E>> SplitWith<'_, E, B, P> {
+impl<E: Engine, B: Splittable<E>, P: Place<E>> SplitWith<'_, E, B, P> {
     /// Like [`Split::run`].
     pub fn run<T: Confirm<E> + Join<E>>(
         self,
@@ -82,7 +82,7 @@ fn concatenate<E: Engine, T: Join<E>>(parts: Vec<Part<T>>) -> T {
 }
 
 /// Runs `work` on each part of this try.
-fn parts_of<E: Engine, B: Batch<E>, T: Confirm<E>>(
+fn parts_of<E: Engine, B: Splittable<E>, T: Confirm<E>>(
     step: &Step<'_, E>,
     batch: &B,
     mut work: impl FnMut(B) -> Result<T, BoxError>,

@@ -1,8 +1,10 @@
 //! Blocks that their device can't run: each goes to the CPU alone, with its weights and its part
 //! of the cache, and its result comes back.
 //!
-//! A block is run plainly first. If that fails it becomes a segment of its own: the core tries it
-//! once more on its device and then on the CPU, tells the journal, and remembers. A GPU's errors
+//! A block is run without a guard first, which costs nothing. If that fails, it becomes a guarded
+//! segment: the core records the fault, answers it with the next rung (which may be to run the block
+//! on the CPU) and remembers. If the block's part of the cache was lost with it, it can't be run
+//! again alone, and its fault becomes the run's. A GPU's errors
 //! may show only when a result is read, several blocks on, so the runner confirms the result of
 //! every block of an attempt that repeats a failed one before the next block begins: that finds the
 //! block that fails. Whether there is a drill makes no difference; a block is a named part of the
@@ -15,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use burn::tensor::{Device, Tensor};
 use surefoot::device::DeviceName;
-use surefoot::fault::catch;
+use surefoot::fault::{Failure, catch};
 use surefoot::place::{Place, Spot, Target};
 use surefoot::recover::{Confirm, Step};
 use surefoot::{BoxError, Burn, Fault, FaultKind, Footing};
@@ -74,14 +76,10 @@ impl CpuFallback {
     ) -> Result<Tensor<2>, ModelError> {
         let cached = cache.as_ref().is_some_and(|cache| cache.has(number));
         let (session, cache) = (RefCell::new(session), RefCell::new(cache));
-        self.run(number, x, |device, x| {
+        let lost_its_cache =
+            || cached && !cache.borrow().as_ref().is_some_and(|cache| cache.has(number));
+        self.run(number, x, lost_its_cache, |device, x| {
             let (mut session, mut cache) = (session.borrow_mut(), cache.borrow_mut());
-            if cached && !cache.as_ref().is_some_and(|cache| cache.has(number)) {
-                return Err(ModelError::Device {
-                    at: self.name(number),
-                    message: "its part of the cache was lost when it failed".to_owned(),
-                });
-            }
             if *device == model.device {
                 return model.blocks[number].run(x, pass, &mut session, cache.as_deref_mut());
             }
@@ -102,14 +100,16 @@ impl CpuFallback {
         x: Tensor<2>,
         work: impl Fn(Tensor<2>) -> Result<Rows, ModelError>,
     ) -> Result<Rows, ModelError> {
-        self.run(self.spare.len(), x, |_, x| work(x))
+        self.run(self.spare.len(), x, || false, |_, x| work(x))
     }
 
-    /// Runs a part plainly, or as a segment if that fails.
+    /// Runs a part without a guard, or as a guarded segment if that fails. `lost_its_cache` says
+    /// whether a try that failed left the part without what it needs for another.
     fn run<T>(
         &self,
         part: usize,
         x: Tensor<2>,
+        lost_its_cache: impl Fn() -> bool,
         work: impl Fn(&Device, Tensor<2>) -> Result<T, ModelError>,
     ) -> Result<T, ModelError>
     where
@@ -117,6 +117,7 @@ impl CpuFallback {
     {
         let careful = self.careful.load(Ordering::Relaxed);
         let known = self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&part);
+        let mut task = self.footing.task(self.name(part)).starting_on(self.home);
         if !careful && !known {
             let plain = || work(&x.device(), x.clone());
             let drill = self.footing.drill();
@@ -124,15 +125,26 @@ impl CpuFallback {
                 true => catch(plain),
                 false => catch(|| drill.part(&self.name(part), &self.home.to_string(), plain)),
             };
-            match tried {
+            let failure = match tried {
                 Ok(Ok(y)) => return Ok(y),
-                Ok(Err(error)) if !error.is_device() => return Err(error),
-                // Told and answered when it fails again as a segment.
-                Ok(Err(_)) | Err(_) => {}
+                Ok(Err(error)) => Failure::Error(device_error(error)?),
+                Err(panic) => Failure::Panic(panic),
+            };
+            if lost_its_cache() {
+                let fault = self.footing.classify(&self.name(part), failure);
+                return Err(ModelError::Fault(fault.into()));
             }
+            task = task.after_failure(failure);
         }
         let mistake = RefCell::new(None);
+        let lost = || {
+            let why = "its part of the cache was lost when it failed";
+            Fault::new(FaultKind::StateLost, self.name(part), why)
+        };
         let segment = |step: &Step<'_>, x: Tensor<2>| -> Result<Ran<T>, BoxError> {
+            if lost_its_cache() {
+                return Err(lost().into());
+            }
             match work(step.device(), x) {
                 Ok(value) => {
                     if step.device_name() != self.home {
@@ -144,16 +156,15 @@ impl CpuFallback {
                     }
                     Ok(Ran { value: Some(value), careful })
                 }
-                Err(ModelError::Fault(fault)) => Err(fault),
-                Err(ModelError::Device { at, message }) => Err(format!("{at}: {message}").into()),
-                // The caller's mistake is no fault of the device.
-                Err(other) => {
-                    *mistake.borrow_mut() = Some(other);
-                    Ok(Ran { value: None, careful: false })
-                }
+                Err(error) => match device_error(error) {
+                    Ok(error) => Err(error),
+                    Err(callers) => {
+                        *mistake.borrow_mut() = Some(callers);
+                        Ok(Ran { value: None, careful: false })
+                    }
+                },
             }
         };
-        let task = self.footing.task(self.name(part)).starting_on(self.home);
         let outcome =
             task.run_segment(x, segment).map_err(|fault| ModelError::Fault(fault.into()))?;
         if let Some(fault) = outcome.faults.last() {
@@ -166,6 +177,14 @@ impl CpuFallback {
             (None, Some(error)) => Err(error),
             (None, None) => Err(ModelError::request("a segment gave nothing")),
         }
+    }
+}
+
+/// The error of a device, for the guard; or the caller's mistake, which is no fault of the device.
+fn device_error(error: ModelError) -> Result<BoxError, ModelError> {
+    match error {
+        ModelError::Fault(fault) => Ok(fault),
+        callers => Err(callers),
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use surefoot::device::DeviceName;
+use surefoot::fault::from_error;
 use surefoot::recover::Point;
 use surefoot::recover::drill::Handle;
 use surefoot::{Fault, FaultKind, Footing, Room};
@@ -524,9 +525,7 @@ impl Model {
     pub(crate) fn read(&self, x: Tensor<2>, at: impl Fn() -> String) -> Result<Rows, ModelError> {
         Handle::current().check(Point::Read)?;
         let cols = x.dims()[1];
-        let numbers = x
-            .try_into_vec_as::<f32>()
-            .map_err(|error| ModelError::Device { at: at(), message: error.to_string() })?;
+        let numbers = x.try_into_vec_as::<f32>().map_err(|error| from_error(&at(), error))?;
         Ok(Rows { cols, numbers })
     }
 }

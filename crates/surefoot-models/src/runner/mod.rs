@@ -214,9 +214,6 @@ impl Runner {
     ) -> Result<RunOutcome<T>, ModelError> {
         let work = |step: &Step<'_>| match self.attempt(request, step, &task) {
             Err(ModelError::Fault(fault)) => Err(fault as BoxError),
-            Err(ModelError::Device { at, message }) => {
-                Err::<_, BoxError>(format!("{at}: {message}").into())
-            }
             // A caller's mistake is no fault of the device, and another try would not help.
             other => Ok(Finished(other)),
         };

@@ -12,8 +12,9 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 use burn::tensor::Device;
-use surefoot::fault::catch;
+use surefoot::fault::{catch, from_panic};
 use surefoot::recover::drill::Handle;
+use surefoot::{Fault, FaultKind};
 
 use super::meter::Meter;
 use crate::error::ModelError;
@@ -88,7 +89,7 @@ impl Prefetcher {
                     // A device that panics says why; that is what the pass fails of.
                     let loaded = loaded.unwrap_or_else(|panic| {
                         let at = format!("loading matrix {}", piece.matrix);
-                        Err(ModelError::Device { at, message: panic.message })
+                        Err(from_panic(&at, &panic).into())
                     });
                     let delivery = loaded.map(|(weight, cost)| {
                         meter.loaded(piece, cost);
@@ -114,17 +115,18 @@ impl Prefetcher {
         self.meter.waited(start.elapsed());
         match delivery {
             Some(Ok((number, part, weight))) if number == matrix && part == *rows => Ok(weight),
-            Some(Ok((number, ..))) => Err(ModelError::Device {
-                at: format!("matrix {matrix}"),
-                message: format!("matrix {number} was delivered instead"),
-            }),
+            Some(Ok((number, ..))) => {
+                Err(undelivered(matrix, format!("matrix {number} was delivered instead")))
+            }
             Some(Err(error)) => Err(error),
-            None => Err(ModelError::Device {
-                at: format!("matrix {matrix}"),
-                message: "the prefetcher stopped".to_owned(),
-            }),
+            None => Err(undelivered(matrix, "the thread that reads ahead has ended".to_owned())),
         }
     }
+}
+
+/// A defect of the program, not of a device.
+fn undelivered(matrix: usize, why: String) -> ModelError {
+    Fault::new(FaultKind::NotDeviceRelated, format!("loading matrix {matrix}"), why).into()
 }
 
 impl Drop for Prefetcher {

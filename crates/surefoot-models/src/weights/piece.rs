@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use burn::tensor::{AllocationProperty, Bytes, DType, Device, Tensor, TensorData};
 use memmap2::MmapMut;
+use surefoot::fault::from_error;
 use surefoot::recover::Point;
 use surefoot::recover::drill::Handle;
 
@@ -134,9 +135,8 @@ impl Piece {
             let tensor = Tensor::from_data(data, (device, dtype));
             if !on_host {
                 // Until it has arrived there are copies of it on the way; the next one waits.
-                device.sync().map_err(|error| ModelError::Device {
-                    at: format!("the upload of '{}'", self.stored.name),
-                    message: error.to_string(),
+                device.sync().map_err(|error| {
+                    from_error(&format!("the upload of '{}'", self.stored.name), error)
                 })?;
             }
             Weight::Tensor(tensor)

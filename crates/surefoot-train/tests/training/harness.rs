@@ -30,6 +30,8 @@ pub(crate) struct Trial<'a> {
     pub(crate) config: &'a str,
     pub(crate) flags: Vec<(String, String)>,
     pub(crate) drill: &'a str,
+    /// Instead of `drill`, for a caller that counts its strikes.
+    pub(crate) counted_drill: Option<Drill>,
     pub(crate) policy: Policy,
     pub(crate) devices: Vec<DeviceName>,
     pub(crate) folder: &'a Path,
@@ -44,6 +46,7 @@ impl<'a> Trial<'a> {
             config: SHORT,
             flags: Vec::new(),
             drill: "",
+            counted_drill: None,
             policy: Policy::default(),
             devices: vec![DeviceName::CPU],
             folder,
@@ -60,9 +63,10 @@ impl<'a> Trial<'a> {
     pub(crate) fn run(self) -> Result<(Report, Vec<TrainEvent>), TrainError> {
         let config = Config::parse(self.config, &self.flags).unwrap();
         let data = data::open(&config.data, config.seed).unwrap();
-        let drill: Drill = match self.drill {
-            "" => Drill::default(),
-            drill => drill.parse().unwrap(),
+        let drill: Drill = match (self.counted_drill, self.drill) {
+            (Some(drill), _) => drill,
+            (None, "") => Drill::default(),
+            (None, drill) => drill.parse().unwrap(),
         };
         let footing = Footing::builder()
             .devices(Selector::Chain(self.devices))

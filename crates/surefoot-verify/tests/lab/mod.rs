@@ -388,7 +388,7 @@ pub(crate) fn run(folder: &Path, set: &ChallengeSet, pass: &Pass) -> Captures {
     let work = capture::work(&opened, pass.group.min(set.sequences.len()), set.longest());
     let plan = opened.plan_with_share(&work, if pass.streamed { 0.0 } else { 1.0 });
     let model = opened.load(&plan, &Device::flex(), Arc::default()).unwrap();
-    capture::capture(&model, &set.sequences, 0, 8192, pass.group, pass.disturbance).unwrap()
+    capture::capture(&model, &set.sequences, 0, 8192, pass.group, pass.disturbance, || {}).unwrap()
 }
 
 pub(crate) fn fingerprint(folder: &Path, set: &ChallengeSet, options: Options) -> Fingerprint {

@@ -7,6 +7,7 @@
 mod classify;
 
 pub use classify::{from_error, from_panic};
+pub use surefoot_core::engine::Failure;
 pub use surefoot_core::fault::{
     BoxError, Fault, FaultKind, PanicRecord, Response, UnknownKind, catch, install_hook, raise,
     take_device_panics,

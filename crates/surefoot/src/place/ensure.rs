@@ -7,7 +7,7 @@
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Bool, DType, Device, Float, Int, Tensor};
-pub use surefoot_core::place::Place;
+pub use surefoot_core::place::{Place, ValueName};
 
 use super::{Dtype, DtypeSupport, dtype_of, float_dtype, probe_dtype};
 use crate::Burn;
@@ -136,7 +136,7 @@ struct Surveyor<'a> {
 
 impl Surveyor<'_> {
     fn see(&mut self, device: Device, dtype: DType, shape: Vec<usize>) {
-        (self.visit)(Spot { name: self.path.join("."), device, dtype, shape });
+        (self.visit)(Spot::parameter(self.path.join("."), device, dtype, shape));
     }
 }
 
@@ -240,8 +240,8 @@ mod tests {
         let half_model = Weights(model).place(&half);
         let ((model, x), moved) = ensure((half_model, x), &target()).unwrap();
         assert_eq!(moved.len(), 3, "{moved:?}");
-        assert!(moved.iter().any(|m| m.name.contains("weight")), "{moved:?}");
-        assert!(moved.iter().any(|m| m.name == "input 1"), "{moved:?}");
+        assert!(moved.iter().any(|m| m.name.to_string().contains("weight")), "{moved:?}");
+        assert!(moved.iter().any(|m| m.name == ValueName::NumberedInput(1)), "{moved:?}");
         let y = model.forward(x);
         assert_eq!(y.dtype(), DType::F32);
     }

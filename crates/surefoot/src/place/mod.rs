@@ -15,7 +15,7 @@ mod slot;
 pub use autocast::Autocast;
 pub use bounds::{check_ids, check_range, check_tensor_ids};
 pub use dtype::{Dtype, DtypeSupport, dtype_of, float_dtype, probe_dtype};
-pub use ensure::{Place, Spot, Target, Weights, consistent, ensure, target};
+pub use ensure::{Place, Spot, Target, ValueName, Weights, consistent, ensure, target};
 pub(crate) use ensure::{does_not_compute, for_tensor};
 pub use limits::{Limits, check_limits};
 pub(crate) use precision::settle;

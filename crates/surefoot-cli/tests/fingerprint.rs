@@ -37,6 +37,22 @@ fn every_fixture_gets_a_fingerprint_with_all_its_sites() {
 }
 
 #[test]
+fn a_gguf_file_gets_a_fingerprint_whatever_it_is_called() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = fixture("../gguf/llama-tiny.Q8_0.gguf");
+    let renamed = folder.path().join("renamed.gguf");
+    std::fs::copy(&file, &renamed).unwrap();
+    let out = folder.path().join("out.json");
+    let files = [&file, &renamed].map(|file| {
+        let run = surefoot("fingerprint").arg(file).args(["--json", "--out"]).arg(&out).assert();
+        json(run.success())["files"].as_str().unwrap().to_owned()
+    });
+    assert_eq!(files[0], files[1]);
+    let same = surefoot("compare").arg(&file).arg(&renamed).args(["--json"]).assert();
+    assert_eq!(json(same.success())["comparison"]["decision"]["verdict"], "SAME");
+}
+
+#[test]
 fn the_commitment_is_told_before_anything_runs_and_follows_from_key_and_run_id() {
     let folder = tempfile::tempdir().unwrap();
     let key = folder.path().join("key");

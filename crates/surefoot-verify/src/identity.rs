@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use surefoot_models::Opened;
-use surefoot_models::folder::index;
+use surefoot_models::folder::checkpoint::{Checkpoint, Stored};
+use surefoot_models::folder::gguf;
+use surefoot_models::generate::text::Texts;
 
 use crate::error::VerifyError;
 use crate::site::Site;
 
-const MAX_HEADER: u64 = 128 << 20;
-const MAX_JSON: u64 = 64 << 20;
 const CHUNK: usize = 4 << 20;
 /// More blocks than any model that can be run.
 pub(crate) const MAX_BLOCKS: usize = 1024;
@@ -61,20 +61,27 @@ impl Identity {
     /// Reads and digests the files of a model.
     pub fn read(opened: &Opened) -> Result<Self, VerifyError> {
         let folder = &opened.folder;
-        let mut names = vec!["config.json".to_owned()];
-        if folder.join("tokenizer.json").exists() {
-            names.push("tokenizer.json".to_owned());
+        let checkpoint = Checkpoint::open(folder)?;
+        let stored: Vec<&Stored> = checkpoint.tensors().map(|(_, stored)| stored).collect();
+        let dtypes: BTreeSet<String> = stored.iter().map(|stored| stored.dtype.clone()).collect();
+        let weights: BTreeSet<&Path> = stored.iter().map(|stored| stored.path()).collect();
+        let mut files = Vec::new();
+        if gguf::is_gguf(folder) {
+            // What a user calls the file is not part of the model.
+            let several = weights.len() > 1;
+            for (at, path) in weights.into_iter().enumerate() {
+                let name =
+                    if several { format!("model-{}.gguf", at + 1) } else { "model.gguf".into() };
+                files.push(digest(path, name)?);
+            }
+        } else {
+            let beside = ["config.json", "tokenizer.json"].map(|name| folder.join(name));
+            let beside = beside.iter().map(PathBuf::as_path).filter(|path| path.exists());
+            for path in beside.chain(weights) {
+                let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+                files.push(digest(path, name)?);
+            }
         }
-        let weights = weight_files(folder)?;
-        let mut dtypes = BTreeSet::new();
-        for name in &weights {
-            dtypes.extend(stored_dtypes(&folder.join(name))?);
-        }
-        names.extend(weights);
-        let files = names
-            .into_iter()
-            .map(|name| digest(&folder.join(&name), name))
-            .collect::<Result<_, _>>()?;
         let blueprint = &opened.blueprint;
         let name = folder
             .canonicalize()
@@ -94,6 +101,15 @@ impl Identity {
         })
     }
 
+    /// One digest of all files: two folders with the same files have the same.
+    pub fn digest(&self) -> String {
+        let mut hasher = blake3::Hasher::new_derive_key("surefoot 2026-11 files of a model");
+        for file in &self.files {
+            hasher.update(format!("{}\0{}\0{}\n", file.name, file.bytes, file.blake3).as_bytes());
+        }
+        hasher.finalize().to_hex().to_string()
+    }
+
     /// All sites that such a model has.
     pub fn sites(&self) -> Vec<Site> {
         let mut sites = vec![Site::Embeddings];
@@ -104,43 +120,14 @@ impl Identity {
     }
 }
 
-fn weight_files(folder: &Path) -> Result<Vec<String>, VerifyError> {
-    const SINGLE: &str = "model.safetensors";
-    const INDEX: &str = "model.safetensors.index.json";
-    if folder.join(SINGLE).exists() {
-        return Ok(vec![SINGLE.to_owned()]);
-    }
-    let path = folder.join(INDEX);
-    let shards = index::parse(&path, &read_bounded(&path, MAX_JSON)?)?;
-    Ok(shards.into_values().collect::<BTreeSet<_>>().into_iter().collect())
-}
-
-/// The dtypes that a safetensors file names.
-fn stored_dtypes(path: &Path) -> Result<BTreeSet<String>, VerifyError> {
-    let unreadable = |error| VerifyError::file(path, format!("can't be read: {error}"));
-    let mut file = File::open(path).map_err(unreadable)?;
-    let mut length = [0; 8];
-    file.read_exact(&mut length).map_err(unreadable)?;
-    let length = u64::from_le_bytes(length).min(MAX_HEADER);
-    let mut header = Vec::new();
-    file.take(length).read_to_end(&mut header).map_err(unreadable)?;
-    let header: Value = serde_json::from_slice(&header)
-        .map_err(|error| VerifyError::file(path, format!("has no readable header: {error}")))?;
-    let entries = header.as_object().into_iter().flatten();
-    Ok(entries
-        .filter(|(name, _)| *name != "__metadata__")
-        .filter_map(|(_, entry)| entry.get("dtype").and_then(Value::as_str).map(str::to_owned))
-        .collect())
-}
-
 /// A digest of what the tokenizer does: of its JSON without spaces, keys in order, and without
 /// what callers set (padding and truncation).
 fn tokenizer(folder: &Path) -> Result<Option<String>, VerifyError> {
-    let path = folder.join("tokenizer.json");
-    if !path.exists() {
+    if !Texts::exist(folder) {
         return Ok(None);
     }
-    let mut json: Value = serde_json::from_slice(&read_bounded(&path, MAX_JSON)?)
+    let (path, json) = Texts::json(folder)?;
+    let mut json: Value = serde_json::from_slice(&json)
         .map_err(|error| VerifyError::file(&path, format!("can't be read: {error}")))?;
     if let Some(object) = json.as_object_mut() {
         object.remove("padding");

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use surefoot_models::Opened;
+use surefoot_models::folder::gguf;
 
 use crate::error::VerifyError;
 use crate::fingerprint::Fingerprint;
@@ -10,7 +11,7 @@ use crate::fingerprint::Fingerprint;
 /// One side of a comparison.
 #[derive(Debug)]
 pub enum Subject {
-    /// A model folder, which is run.
+    /// A model folder or GGUF file, which is run.
     Folder(PathBuf),
     /// A fingerprint that was read and checked.
     Fingerprint(Box<Fingerprint>),
@@ -19,14 +20,14 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// What `text` names: a URL, a fingerprint's file or a model folder. The file is read and
-    /// checked, the folder is opened for its errors.
+    /// What `text` names: a URL, a fingerprint's file, a model folder or a GGUF file. The
+    /// fingerprint is read and checked, the model is opened for its errors.
     pub fn open(text: &str) -> Result<Self, VerifyError> {
         if text.starts_with("http://") || text.starts_with("https://") {
             return Ok(Self::Endpoint(text.to_owned()));
         }
         let path = Path::new(text);
-        if path.is_file() {
+        if path.is_file() && !gguf::is_gguf(path) {
             return Ok(Self::Fingerprint(Box::new(Fingerprint::read(path)?)));
         }
         Opened::new(path)?;

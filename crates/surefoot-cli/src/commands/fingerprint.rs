@@ -52,6 +52,7 @@ struct Document<'a> {
     model: &'a str,
     commitment: &'a str,
     root: &'a str,
+    files: String,
     challenges: usize,
     sites: &'a [KeptSite],
     noise: Vec<&'a str>,
@@ -89,6 +90,7 @@ impl FingerprintCommand {
             model: &fingerprint.model.name,
             commitment: &fingerprint.commitment,
             root: &fingerprint.root,
+            files: fingerprint.model.digest(),
             challenges: fingerprint.sketches.len(),
             sites: &fingerprint.sites,
             noise: fingerprint.noise.variants.iter().map(|variant| variant.name.as_str()).collect(),
@@ -110,12 +112,13 @@ fn told(document: &Document<'_>, fingerprint: &Fingerprint) -> String {
         table.row([kept.site.to_string(), change]);
     }
     format!(
-        "{}: {} at {} sites, {} challenges, {:.1} s\nroot {}\n\n{table}",
+        "{}: {} at {} sites, {} challenges, {:.1} s\nroot {}\nfiles {}\n\n{table}",
         document.out,
         document.model,
         fingerprint.sites.len(),
         document.challenges,
         document.seconds,
-        document.root
+        document.root,
+        document.files
     )
 }

@@ -21,6 +21,7 @@ use surefoot_serve::chat::{ChatError, Template};
 use surefoot_serve::engine::{self, Engine, EngineError, EngineLimits, EngineSettings};
 use surefoot_serve::http::{self, App, ConnectionLimits, Keys, ServerSettings};
 use surefoot_serve::metrics::Metrics;
+use surefoot_verify::identity::Identity;
 
 use crate::args::Global;
 use crate::child::supervise_by;
@@ -43,7 +44,7 @@ const LONGEST_END: Duration = Duration::from_secs(15);
 #[command(after_help = "\
 Prints the address on stdout once requests are taken. Paths: /v1/embeddings, /v1/completions,
 /v1/chat/completions (with \"stream\": true as server-sent events), /v1/models, /tokenize,
-/detokenize, /health, /metrics.
+/detokenize, /health, /live, /ready, /metrics.
 Requests are run in batches, and new ones join those that run between two tokens. Ctrl-C and SIGTERM
 finish what was accepted; a second Ctrl-C doesn't wait.
 
@@ -86,6 +87,10 @@ pub(crate) struct Serve {
     /// Let other machines ask without a key
     #[arg(long)]
     allow_anyone: bool,
+    /// Refuse to start unless the model's files have this digest, which `surefoot fingerprint`
+    /// prints: behind a load balancer, a replica with other weights is found out before it answers
+    #[arg(long, value_name = "DIGEST")]
+    expect_digest: Option<String>,
     /// The template of chats: a file, chatml, or plain (each message behind its role)
     #[arg(long, value_name = "WHAT")]
     chat_template: Option<String>,
@@ -215,6 +220,19 @@ impl Serve {
             true => Some(Texts::open(folder.path(), opened.blueprint.vocab)?),
             false => None,
         };
+        if let Some(expected) = &self.expect_digest {
+            let digest = Identity::read(&opened)?.digest();
+            if !digest.eq_ignore_ascii_case(expected) {
+                return Err(Failure::usage(format!(
+                    "the files of '{}' in {} have the digest {digest}, not {expected}",
+                    self.name()?,
+                    self.model.display()
+                ))
+                .hint(
+                    "put the weights there that the other replicas have, or change --expect-digest",
+                ));
+            }
+        }
         drop(opened);
         let template = self.template(folder.path())?;
         if let Err(error) = &template {

@@ -14,7 +14,9 @@ fn with_keys_only_their_bearers_may_ask() {
     server.post("/v1/completions", body()).is_error(401, Some("invalid_api_key"));
     server.get("/v1/models").is_error(401, Some("invalid_api_key"));
     server.get("/metrics").is_error(401, None);
-    server.get("/health").good();
+    for probe in ["/health", "/live", "/ready"] {
+        server.get(probe).good();
+    }
     let server = server.with_key("sk-third");
     server.post("/v1/completions", body()).is_error(401, Some("invalid_api_key"));
     let server = server.with_key("sk-second");

@@ -181,7 +181,9 @@ fn when_no_device_is_left_requests_fail_and_the_health_says_so() {
     server.post("/v1/embeddings", json!({"input": "x"})).good();
     server.post("/v1/embeddings", json!({"input": "x"})).is_error(503, Some("device_fault"));
     server.post("/v1/completions", json!({"prompt": "x"})).is_error(503, Some("device_fault"));
-    server.get("/health").is_error(503, None);
+    for probe in ["/health", "/live", "/ready"] {
+        server.get(probe).is_error(503, None);
+    }
 }
 
 #[test]

@@ -11,4 +11,6 @@ mod load;
 #[cfg(target_os = "linux")]
 mod memory;
 mod refusals;
+#[cfg(unix)]
+mod replicas;
 mod served;

@@ -28,7 +28,8 @@ pub struct Stored {
     pub(crate) file: Arc<WeightFile>,
     /// The name in the file.
     pub name: String,
-    pub(crate) dtype: String,
+    /// The name of its dtype.
+    pub dtype: String,
     /// Its shape.
     pub shape: Vec<usize>,
     pub(crate) range: Range<usize>,
@@ -41,6 +42,11 @@ impl Stored {
         known.ok_or_else(|| {
             self.problem(format!("has the dtype {}; weights must be F32, F16 or BF16", self.dtype))
         })
+    }
+
+    /// The file that it is in.
+    pub fn path(&self) -> &Path {
+        self.file.path()
     }
 
     /// Its dtype and shape, for people.

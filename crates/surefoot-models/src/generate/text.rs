@@ -24,18 +24,24 @@ pub struct Texts {
 }
 
 impl Texts {
+    /// The tokenizer of a model folder or GGUF file as the text of a `tokenizer.json`, and the file it
+    /// is in.
+    pub fn json(folder: &Path) -> Result<(PathBuf, Vec<u8>), ModelError> {
+        if gguf::is_gguf(folder) {
+            let json = gguf_tokenizer::json(folder, &gguf::header(folder)?)?;
+            return Ok((folder.to_owned(), json));
+        }
+        let file = folder.join("tokenizer.json");
+        if !file.exists() {
+            return Err(ModelError::file(&file, "doesn't exist, so text can't be read"));
+        }
+        let json = crate::folder::read_bounded(&file, MAX_TOKENIZER)?;
+        Ok((file, json))
+    }
+
     /// Reads the tokenizer of `folder` and checks that a vocabulary of `vocab` holds its ids.
     pub fn open(folder: &Path, vocab: usize) -> Result<Self, ModelError> {
-        let (file, json) = if gguf::is_gguf(folder) {
-            (folder.to_owned(), gguf_tokenizer::json(folder, &gguf::header(folder)?)?)
-        } else {
-            let file = folder.join("tokenizer.json");
-            if !file.exists() {
-                return Err(ModelError::file(&file, "doesn't exist, so text can't be read"));
-            }
-            let json = crate::folder::read_bounded(&file, MAX_TOKENIZER)?;
-            (file, json)
-        };
+        let (file, json) = Self::json(folder)?;
         // A file that is cut off makes the parser panic.
         let parsed = catch(|| Tokenizer::from_bytes(&json))
             .map_err(|panic| panic.message)

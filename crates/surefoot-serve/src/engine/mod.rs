@@ -232,6 +232,12 @@ impl Engine {
         }
     }
 
+    /// Sequences and texts that wait to be run, whichever queue is the longer.
+    pub fn waiting(&self) -> usize {
+        let sequences = self.decoder.as_ref().map_or(0, |decoder| decoder.waiting());
+        self.encoder.waiting().max(sequences)
+    }
+
     /// Whether all that was accepted is done.
     pub fn is_idle(&self) -> bool {
         let counts = self.metrics.counts();

@@ -259,6 +259,8 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/v1/models/{*name}", get(model))
         .route("/metrics", get(metrics))
         .route("/health", get(health))
+        .route("/live", get(live))
+        .route("/ready", get(ready))
         .fallback(async || ApiError::not_found("there is no such path; see /v1/models"))
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn_with_state(Arc::clone(&app), admit))
@@ -291,9 +293,10 @@ async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
     let id = request_id(&app, &request);
     let path = known(request.uri().path());
     let limit = app.settings.timeout.saturating_add(Duration::from_secs(1));
-    let mut response = if path != "/health" && !app.settings.keys.allow(request.headers()) {
+    let is_probe = matches!(path, "/health" | "/live" | "/ready");
+    let mut response = if !is_probe && !app.settings.keys.allow(request.headers()) {
         ApiError::unauthorized().into_response()
-    } else if app.is_draining() && path != "/metrics" {
+    } else if app.is_draining() && !matches!(path, "/metrics" | "/live") {
         ApiError::draining().into_response()
     } else {
         match tokio::time::timeout(limit, next.run(request)).await {
@@ -324,6 +327,8 @@ fn known(path: &str) -> &'static str {
         "/detokenize" => "/detokenize",
         "/metrics" => "/metrics",
         "/health" => "/health",
+        "/live" => "/live",
+        "/ready" => "/ready",
         path if path.starts_with("/v1/models") => "/v1/models",
         _ => "other",
     }
@@ -363,13 +368,42 @@ async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
 }
 
 async fn health(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
-    if let Err(fault) = app.engine.check_health() {
-        return Err(ApiError::unavailable(fault.root_cause().to_owned()));
-    }
+    can_work(&app)?;
     Ok(Json(json!({
         "status": "ok",
         "model": app.settings.name,
         "device": app.engine.device(),
     }))
     .into_response())
+}
+
+/// Whether this process can still answer, or has to be replaced: for a liveness probe. A server that
+/// drains is alive.
+async fn live(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    can_work(&app)?;
+    Ok(Json(json!({"status": "live"})).into_response())
+}
+
+/// Whether new requests should be sent here: for a readiness probe and for load balancers. Not while
+/// the server drains, and not while the queue is full.
+async fn ready(State(app): State<Arc<App>>) -> Result<Response, ApiError> {
+    can_work(&app)?;
+    let (waiting, room) = (app.engine.waiting(), app.engine.capacity().queue);
+    if waiting >= room {
+        return Err(ApiError::unavailable(format!(
+            "{waiting} of {room} places in the queue are taken"
+        ))
+        .code("queue_full"));
+    }
+    Ok(Json(json!({
+        "status": "ready",
+        "model": app.settings.name,
+        "device": app.engine.device(),
+        "queue": {"waiting": waiting, "room": room},
+    }))
+    .into_response())
+}
+
+fn can_work(app: &App) -> Result<(), ApiError> {
+    app.engine.check_health().map_err(|fault| ApiError::unavailable(fault.root_cause().to_owned()))
 }

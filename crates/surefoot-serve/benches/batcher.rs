@@ -299,6 +299,7 @@ fn decode(options: &Options, footing: Arc<Footing>) {
                 max_tokens: NEW_TOKENS,
                 sampling: Sampling::GREEDY,
                 rules: LogitRules::default(),
+                constraint: None,
                 logprobs: None,
             };
             let mut heard = engine.generate(vec![generation], None).unwrap().remove(0);

@@ -55,6 +55,7 @@ fn decode(drill: &Drill) -> (Vec<Vec<u32>>, Journal) {
         max_tokens: 10,
         sampling: Sampling { temperature: 0.8, top_k: None, top_p: None, seed: number.into() },
         rules: LogitRules::default(),
+        constraint: None,
         logprobs: None,
     });
     let streams = engine.generate(generations.collect(), None).unwrap();

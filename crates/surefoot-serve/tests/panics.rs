@@ -117,6 +117,7 @@ fn a_panic_in_decoding_is_answered_and_decoding_goes_on() {
         max_tokens: 30,
         sampling: Sampling::GREEDY,
         rules: LogitRules::default(),
+        constraint: None,
         logprobs: None,
     };
     let wait = tokio::runtime::Builder::new_current_thread().build().unwrap();

@@ -5,6 +5,7 @@ mod access;
 mod answers;
 mod embeddings;
 mod faults;
+mod formats;
 #[cfg(target_os = "linux")]
 mod isolation;
 mod load;

@@ -4,5 +4,6 @@ mod gguf_tokenizer;
 pub mod sample;
 pub mod session;
 pub mod text;
+pub mod token_bytes;
 pub mod tokens;
 pub mod writer;

@@ -8,6 +8,7 @@ use tokenizers::utils::truncation::TruncationParams;
 use tokenizers::{Encoding, Tokenizer};
 
 use super::gguf_tokenizer;
+use super::token_bytes::{self, UnknownDecoder};
 use crate::error::ModelError;
 use crate::folder::gguf;
 
@@ -153,6 +154,11 @@ impl Texts {
         self.tokenizer.decode(&[id], false).map_err(|error| {
             ModelError::file(&self.file, format!("can't decode token {id}: {error}"))
         })
+    }
+
+    /// The bytes that each token of the model stands for; none for special ones.
+    pub fn token_bytes(&self) -> Result<Vec<Option<Vec<u8>>>, UnknownDecoder> {
+        token_bytes::token_bytes(&self.tokenizer, self.vocab)
     }
 
     /// The text of `ids`, without special tokens.

@@ -342,6 +342,10 @@ impl Decoder {
                     let failed = live.take_out(first + row, slot);
                     failed.fail(EngineError::NotFinite);
                 }
+                TokenOutcome::Unsatisfied(error) => {
+                    let failed = live.take_out(first + row, slot);
+                    failed.fail(EngineError::Constraint(error));
+                }
             }
         }
         self.metrics.generated_tokens(generated);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surefoot::{Fault, FaultKind};
+use surefoot_grammar::GrammarError;
 use surefoot_models::ModelError;
 
 /// What can happen to one request. The others of its batch are none the worse.
@@ -29,6 +30,9 @@ pub enum EngineError {
     /// It can't be done by this model.
     #[error("{0}")]
     Request(String),
+    /// The form that the answer must have can't be kept to any further.
+    #[error("the answer can't go on in the form that was asked for: {0}")]
+    Constraint(GrammarError),
     /// The numbers that came of it are inf or NaN.
     #[error("the model gave numbers that are not finite for this request")]
     NotFinite,
@@ -46,7 +50,7 @@ impl EngineError {
         match self {
             Self::Full(_) | Self::Closed | Self::Panicked | Self::Expired(_) => true,
             Self::Fault(fault) => fault.retryable && fault.kind != FaultKind::Numeric,
-            Self::Request(_) | Self::NotFinite | Self::Model(_) => false,
+            Self::Request(_) | Self::Constraint(_) | Self::NotFinite | Self::Model(_) => false,
         }
     }
 }

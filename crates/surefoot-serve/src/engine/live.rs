@@ -180,6 +180,7 @@ mod tests {
                 max_tokens: 100,
                 sampling: Sampling::GREEDY,
                 rules: LogitRules::default(),
+                constraint: None,
                 logprobs: None,
             };
             let (sequence, hearing) = Sequence::new(generation, None, Arc::default());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use surefoot_grammar::{Constraint, GrammarError, Matcher};
 use surefoot_models::generate::sample::{Sampler, Sampling};
 use surefoot_models::generate::tokens::FinishReason;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -23,6 +24,8 @@ pub struct Generation {
     pub sampling: Sampling,
     /// How the logits are changed before.
     pub rules: LogitRules,
+    /// What the answer has to satisfy.
+    pub constraint: Option<Arc<Constraint>>,
     /// With each token, its probability and that of so many of the most likely ones.
     pub logprobs: Option<usize>,
 }
@@ -91,6 +94,7 @@ pub(crate) struct Sequence {
     sampler: Sampler,
     temperature: f32,
     rules: LogitRules,
+    matcher: Option<Matcher>,
     logprobs: Option<usize>,
     sender: UnboundedSender<GenerationEvent>,
     enough: Arc<AtomicBool>,
@@ -102,13 +106,15 @@ pub(crate) struct Sequence {
 }
 
 /// Whether a sequence goes on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TokenOutcome {
     Continues,
     /// To be sent by [`Sequence::end`], once it was counted.
     Ended(FinishReason),
     /// To be sent by [`Sequence::fail`].
     NotFinite,
+    /// No token satisfies the constraint. To be sent by [`Sequence::fail`].
+    Unsatisfied(GrammarError),
 }
 
 impl Sequence {
@@ -126,6 +132,7 @@ impl Sequence {
             sampler: Sampler::new(generation.sampling),
             temperature: generation.sampling.temperature,
             rules: generation.rules,
+            matcher: generation.constraint.map(Matcher::new),
             logprobs: generation.logprobs,
             sender,
             enough: Arc::clone(&hearing.enough),
@@ -175,26 +182,53 @@ impl Sequence {
         if !logits.iter().all(|logit| logit.is_finite()) {
             return TokenOutcome::NotFinite;
         }
-        let id = match self.rules.is_empty() {
-            true => self.sampler.choose(logits),
-            false => {
-                let (prompt, answer) = self.tokens.split_at(self.prompt);
-                let changed = self.rules.apply(logits, prompt, answer, self.temperature);
-                self.sampler.choose(&changed)
-            }
+        let id = match self.choose(logits, ends) {
+            Ok(Some(id)) => id,
+            Ok(None) => return TokenOutcome::Ended(FinishReason::EndOfText),
+            Err(error) => return TokenOutcome::Unsatisfied(error),
         };
         if ends.contains(&id) {
             return TokenOutcome::Ended(FinishReason::EndOfText);
         }
+        let has_ended = match &mut self.matcher {
+            None => false,
+            Some(matcher) => match matcher.accept(id) {
+                Ok(true) => matcher.has_ended(),
+                Ok(false) => return TokenOutcome::Unsatisfied(GrammarError::NoToken),
+                Err(error) => return TokenOutcome::Unsatisfied(error),
+            },
+        };
         self.tokens.push(id);
         self.send_event(GenerationEvent::Token {
             id,
             logprobs: self.logprobs.map(|top| logprobs(logits, id, top)),
         });
+        if has_ended {
+            return TokenOutcome::Ended(FinishReason::EndOfText);
+        }
         if self.generated() >= self.max_tokens {
             return TokenOutcome::Ended(FinishReason::MaxTokens);
         }
         TokenOutcome::Continues
+    }
+
+    /// The next token; none if the constraint leaves none because the answer is complete.
+    fn choose(&mut self, logits: &[f32], ends: &[u32]) -> Result<Option<u32>, GrammarError> {
+        let mut restricted;
+        let mut logits = logits;
+        if let Some(matcher) = &self.matcher {
+            restricted = logits.to_vec();
+            if !matcher.restrict(&mut restricted, ends, self.max_tokens - self.generated())? {
+                return Ok(None);
+            }
+            logits = &restricted;
+        }
+        if self.rules.is_empty() {
+            return Ok(Some(self.sampler.choose(logits)));
+        }
+        let (prompt, answer) = self.tokens.split_at(self.prompt);
+        let changed = self.rules.apply(logits, prompt, answer, self.temperature);
+        Ok(Some(self.sampler.choose(&changed)))
     }
 
     /// Sends the end, after it was counted.
@@ -273,6 +307,7 @@ mod tests {
             max_tokens: 2,
             sampling: Sampling::GREEDY,
             rules: LogitRules::default(),
+            constraint: None,
             logprobs: None,
         };
         let (mut sequence, GenerationStream { events: mut heard, .. }) =
@@ -303,6 +338,7 @@ mod tests {
             max_tokens: 2,
             sampling: Sampling::GREEDY,
             rules: LogitRules::default(),
+            constraint: None,
             logprobs: None,
         };
         let metrics: Arc<Metrics> = Arc::default();

@@ -10,6 +10,7 @@ use super::App;
 use super::answer::Form;
 use super::error::ApiError;
 use super::fields::Fields;
+use super::format;
 use super::inputs::Input;
 use super::messages::messages;
 use super::request_body::RequestBody;
@@ -31,6 +32,7 @@ pub(super) async fn chat(
     let messages = messages(fields.needed("messages")?, limits)?;
     let names = ["max_tokens", "max_completion_tokens"];
     let answering = GenerationParameters::take(&mut fields, &names, app.settings.max_tokens)?;
+    let format = format::asked(&mut fields)?;
     let rated = fields.flag("logprobs")?;
     let top = fields.count("top_logprobs", 0..=MAX_LOGPROBS)?;
     if top.is_some() && !rated {
@@ -41,7 +43,6 @@ pub(super) async fn chat(
     fields.without("tools", empty)?;
     fields.without("functions", empty)?;
     fields.without("tool_choice", |value| value == "none" || value == "auto")?;
-    fields.without("response_format", |value| *value == json!({"type": "text"}))?;
     fields.without("modalities", |value| *value == json!(["text"]))?;
     fields.finish()?;
     drop(body);
@@ -61,6 +62,7 @@ pub(super) async fn chat(
         echoes: Vec::new(),
         answering,
         logprobs: rated.then(|| top.unwrap_or(0)),
+        format,
         usual_tokens: app.settings.max_tokens,
     };
     drop(room);

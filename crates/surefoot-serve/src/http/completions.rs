@@ -10,6 +10,7 @@ use super::App;
 use super::answer::Form;
 use super::error::ApiError;
 use super::fields::Fields;
+use super::format;
 use super::inputs::{Input, inputs};
 use super::request_body::RequestBody;
 use super::sampling::GenerationParameters;
@@ -34,6 +35,7 @@ pub(super) async fn completions(
         GenerationParameters::take(&mut fields, &["max_tokens"], app.settings.max_tokens)?;
     let logprobs = fields.count("logprobs", 0..=MAX_LOGPROBS)?;
     let echo = fields.flag("echo")?;
+    let format = format::asked(&mut fields)?;
     fields.without("suffix", |value| value == "")?;
     fields.without("best_of", |value| *value == json!(answering.choices))?;
     fields.finish()?;
@@ -63,6 +65,7 @@ pub(super) async fn completions(
         echoes,
         answering,
         logprobs,
+        format,
         usual_tokens: USUAL.min(app.settings.max_tokens),
     };
     drop(room);

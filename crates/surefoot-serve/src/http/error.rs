@@ -37,6 +37,12 @@ impl ApiError {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, INVALID, message)
     }
 
+    /// The same with a reason behind it.
+    pub(super) fn because(mut self, reason: &str) -> Self {
+        self.message = format!("{}: {reason}", self.message);
+        self
+    }
+
     pub(super) fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, INVALID, message).code("not_found")
     }
@@ -121,6 +127,7 @@ impl From<EngineError> for ApiError {
             EngineError::Panicked => Self::internal(message).code("internal_error"),
             EngineError::Expired(_) => Self::unavailable(message).code("timeout"),
             EngineError::Request(_) => Self::invalid(message),
+            EngineError::Constraint(_) => Self::invalid(message).code("invalid_format"),
             EngineError::NotFinite => Self::internal(message).code("not_finite"),
             EngineError::Model(_) => Self::internal(message).code("model_error"),
             EngineError::Fault(ref fault) if error.is_temporary() => {

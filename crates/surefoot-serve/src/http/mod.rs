@@ -13,6 +13,7 @@ mod connections;
 mod embeddings;
 mod error;
 mod fields;
+mod format;
 mod inputs;
 mod messages;
 mod request_body;
@@ -43,6 +44,7 @@ pub use access::{Keys, UnusableKeys};
 pub use connections::ConnectionLimits;
 pub use error::ApiError;
 
+use format::Constraints;
 use inputs::InputLimits;
 use request_body::Bodies;
 use tokenize::TokenizerPool;
@@ -78,6 +80,7 @@ pub struct App {
     draining: AtomicBool,
     bodies: Bodies,
     tokenizing: TokenizerPool,
+    constraints: Constraints,
     /// Requests that were read and are not answered to the end.
     working: Arc<AtomicUsize>,
     created: u64,
@@ -107,6 +110,7 @@ impl App {
             engine,
             bodies: Bodies::new(settings.max_body),
             tokenizing: TokenizerPool::new(),
+            constraints: Constraints::default(),
             working: Arc::default(),
             texts: texts.map(Arc::new),
             template,

@@ -15,6 +15,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::answer::{Answer, Form, Usage};
 use super::error::ApiError;
+use super::format::AskedFormat;
 use super::sampling::GenerationParameters;
 use super::text_stream::{Piece, TextStream};
 use super::{App, Working, now};
@@ -39,6 +40,8 @@ pub(super) struct Ask {
     pub(super) echoes: Vec<String>,
     pub(super) answering: GenerationParameters,
     pub(super) logprobs: Option<usize>,
+    /// What form the answers must have.
+    pub(super) format: Option<AskedFormat>,
     /// Tokens to generate if the request doesn't say.
     pub(super) usual_tokens: usize,
 }
@@ -58,6 +61,12 @@ impl Ask {
         for (id, _) in &self.answering.rules.bias {
             check_tokens(&[*id], app.engine().vocab(), "logit_bias")?;
         }
+        let constraint = match &self.format {
+            None => None,
+            Some(asked) => {
+                Some(app.constraints.constraint(asked, app.texts()?, app.engine().vocab())?)
+            }
+        };
         let mut all = Vec::with_capacity(wanted);
         for prompt in &self.prompts {
             check_tokens(prompt, app.engine().vocab(), self.form.input())?;
@@ -88,6 +97,7 @@ impl Ask {
                     max_tokens,
                     sampling: self.answering.sampling_of(choice),
                     rules: self.answering.rules.clone(),
+                    constraint: constraint.clone(),
                     logprobs: self.logprobs,
                 });
             }

@@ -1,0 +1,454 @@
+//! Reads grammars in the notation of llama.cpp (GBNF).
+//!
+//! `name ::= alternatives`, with "literals", [classes], `.`, names, groups, `* + ? {m} {m,} {m,n}`, and
+//! comments behind `#`. A part without names becomes one terminal.
+
+use std::collections::HashMap;
+
+use derivre::RegexAst;
+
+use crate::error::GrammarError;
+use crate::grammar::{Grammar, Symbol};
+
+/// The most repetitions of a part that has rules.
+const MAX_REPEAT: u32 = 1000;
+/// The deepest nesting of groups.
+const MAX_DEPTH: usize = 64;
+
+#[derive(Debug)]
+enum Part {
+    Regex(RegexAst),
+    Name(String, usize),
+    Sequence(Vec<Part>),
+    Choice(Vec<Part>),
+    Repeat(Box<Part>, u32, Option<u32>),
+}
+
+/// The grammar of a text.
+pub(crate) fn grammar(text: &str) -> Result<Grammar, GrammarError> {
+    let mut reader = Reader { rest: text.chars().collect(), at: 0, depth: 0 };
+    let mut rules: Vec<(String, usize, Part)> = Vec::new();
+    reader.skip(true);
+    while !reader.is_done() {
+        let line = reader.line();
+        let name = reader.name()?;
+        reader.skip(true);
+        for expected in "::=".chars() {
+            if reader.next() != Some(expected) {
+                return Err(reader.wrong(format!("'::=' is missing behind '{name}'")));
+            }
+        }
+        reader.skip(true);
+        let part = reader.choice()?;
+        if rules.iter().any(|(other, ..)| *other == name) {
+            return Err(GrammarError::Notation {
+                line,
+                problem: format!("'{name}' is there twice"),
+            });
+        }
+        rules.push((name, line, part));
+        reader.skip(true);
+    }
+    if !rules.iter().any(|(name, ..)| name == "root") {
+        return Err(GrammarError::Notation {
+            line: 1,
+            problem: "there is no rule 'root'".to_owned(),
+        });
+    }
+    // The start comes first.
+    rules.sort_by_key(|(name, ..)| name != "root");
+    let mut writer = Writer { grammar: Grammar::default(), names: HashMap::new() };
+    for (name, ..) in &rules {
+        let id = writer.grammar.rule(name);
+        writer.names.insert(name.clone(), id);
+    }
+    for (name, _, part) in rules {
+        let id = writer.names[&name];
+        writer.alternatives(id, part)?;
+    }
+    Ok(writer.grammar)
+}
+
+struct Writer {
+    grammar: Grammar,
+    names: HashMap<String, usize>,
+}
+
+impl Writer {
+    fn alternatives(&mut self, rule: usize, part: Part) -> Result<(), GrammarError> {
+        match part {
+            Part::Choice(parts) => {
+                for part in parts {
+                    let symbols = self.symbols(part)?;
+                    self.grammar.add(rule, symbols)?;
+                }
+                Ok(())
+            }
+            other => {
+                let symbols = self.symbols(other)?;
+                self.grammar.add(rule, symbols)
+            }
+        }
+    }
+
+    fn symbols(&mut self, part: Part) -> Result<Vec<Symbol>, GrammarError> {
+        let part = match regex(part) {
+            Ok(RegexAst::EmptyString) => return Ok(Vec::new()),
+            Ok(regex) => return Ok(vec![self.grammar.terminal(regex)]),
+            Err(part) => part,
+        };
+        match part {
+            Part::Regex(regex) => Ok(vec![self.grammar.terminal(regex)]),
+            Part::Name(name, line) => match self.names.get(&name) {
+                Some(&id) => Ok(vec![Symbol::Rule(id)]),
+                None => Err(GrammarError::Notation {
+                    line,
+                    problem: format!("there is no rule '{name}'"),
+                }),
+            },
+            Part::Sequence(parts) => {
+                let mut symbols = Vec::new();
+                for part in parts {
+                    symbols.extend(self.symbols(part)?);
+                }
+                Ok(symbols)
+            }
+            choice @ Part::Choice(_) => {
+                let rule = self.grammar.rule("group");
+                self.alternatives(rule, choice)?;
+                Ok(vec![Symbol::Rule(rule)])
+            }
+            Part::Repeat(part, least, most) => {
+                let one = self.symbols(*part)?;
+                let mut symbols = Vec::new();
+                for _ in 0..least {
+                    symbols.extend(&one);
+                }
+                match most {
+                    None => {
+                        let rule = self.grammar.rule("repetition");
+                        self.grammar.add(rule, Vec::new())?;
+                        let more = one.iter().copied().chain([Symbol::Rule(rule)]).collect();
+                        self.grammar.add(rule, more)?;
+                        symbols.push(Symbol::Rule(rule));
+                    }
+                    Some(most) => {
+                        let mut rest = Vec::new();
+                        for _ in least..most {
+                            let rule = self.grammar.rule("repetition");
+                            self.grammar.add(rule, Vec::new())?;
+                            let more = one.iter().chain(&rest).copied().collect();
+                            self.grammar.add(rule, more)?;
+                            rest = vec![Symbol::Rule(rule)];
+                        }
+                        symbols.extend(rest);
+                    }
+                }
+                Ok(symbols)
+            }
+        }
+    }
+}
+
+/// The part as one regular expression, if it has no names.
+fn regex(part: Part) -> Result<RegexAst, Part> {
+    fn has_names(part: &Part) -> bool {
+        match part {
+            Part::Regex(_) => false,
+            Part::Name(..) => true,
+            Part::Sequence(parts) | Part::Choice(parts) => parts.iter().any(has_names),
+            Part::Repeat(part, ..) => has_names(part),
+        }
+    }
+    fn written(part: Part) -> RegexAst {
+        match part {
+            Part::Regex(regex) => regex,
+            Part::Name(..) => RegexAst::NoMatch,
+            Part::Sequence(parts) if parts.is_empty() => RegexAst::EmptyString,
+            Part::Sequence(parts) => RegexAst::Concat(parts.into_iter().map(written).collect()),
+            Part::Choice(parts) => RegexAst::Or(parts.into_iter().map(written).collect()),
+            Part::Repeat(part, least, most) => {
+                RegexAst::Repeat(Box::new(written(*part)), least, most.unwrap_or(u32::MAX))
+            }
+        }
+    }
+    if has_names(&part) { Err(part) } else { Ok(written(part)) }
+}
+
+struct Reader {
+    rest: Vec<char>,
+    at: usize,
+    depth: usize,
+}
+
+impl Reader {
+    fn is_done(&self) -> bool {
+        self.at >= self.rest.len()
+    }
+
+    fn peek(&self) -> Option<char> {
+        self.rest.get(self.at).copied()
+    }
+
+    fn next(&mut self) -> Option<char> {
+        let next = self.peek();
+        self.at += 1;
+        next
+    }
+
+    fn line(&self) -> usize {
+        1 + self.rest[..self.at.min(self.rest.len())].iter().filter(|c| **c == '\n').count()
+    }
+
+    fn wrong(&self, problem: impl Into<String>) -> GrammarError {
+        GrammarError::Notation { line: self.line(), problem: problem.into() }
+    }
+
+    /// Passes over spaces and comments, and over the ends of lines if `lines` says so.
+    fn skip(&mut self, lines: bool) {
+        while let Some(c) = self.peek() {
+            match c {
+                ' ' | '\t' => self.at += 1,
+                '\n' | '\r' if lines => self.at += 1,
+                '#' => {
+                    while self.peek().is_some_and(|c| c != '\n') {
+                        self.at += 1;
+                    }
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn name(&mut self) -> Result<String, GrammarError> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let mut name = String::new();
+        while let Some(c) = self.peek().filter(|c| is_part(*c)) {
+            name.push(c);
+            self.at += 1;
+        }
+        match name.is_empty() {
+            true => Err(self.wrong(match self.peek() {
+                Some(c) => format!("a rule's name is expected, not {c:?}"),
+                None => "a rule's name is expected".to_owned(),
+            })),
+            false => Ok(name),
+        }
+    }
+
+    /// Whether `name ::=` comes next, which ends the rule before.
+    fn at_rule(&self) -> bool {
+        let mut at = self.at;
+        let is_part = |c: &char| c.is_ascii_alphanumeric() || *c == '-' || *c == '_';
+        while self.rest.get(at).is_some_and(is_part) {
+            at += 1;
+        }
+        if at == self.at {
+            return false;
+        }
+        while self.rest.get(at).is_some_and(|c| c.is_whitespace()) {
+            at += 1;
+        }
+        self.rest[at.min(self.rest.len())..].starts_with(&[':', ':', '='])
+    }
+
+    fn choice(&mut self) -> Result<Part, GrammarError> {
+        let mut choices = vec![self.sequence()?];
+        while self.peek() == Some('|') {
+            self.at += 1;
+            self.skip(true);
+            choices.push(self.sequence()?);
+        }
+        Ok(match choices.pop() {
+            Some(only) if choices.is_empty() => only,
+            last => {
+                choices.extend(last);
+                Part::Choice(choices)
+            }
+        })
+    }
+
+    fn sequence(&mut self) -> Result<Part, GrammarError> {
+        let mut parts = Vec::new();
+        loop {
+            // Alternatives may go on in the next line.
+            self.skip(true);
+            match self.peek() {
+                None | Some('|' | ')') => break,
+                Some(_) if self.at_rule() => break,
+                Some(_) => {}
+            }
+            let part = self.element()?;
+            let part = self.repeated(part)?;
+            parts.push(part);
+        }
+        Ok(match parts.pop() {
+            Some(only) if parts.is_empty() => only,
+            last => {
+                parts.extend(last);
+                Part::Sequence(parts)
+            }
+        })
+    }
+
+    fn element(&mut self) -> Result<Part, GrammarError> {
+        match self.peek() {
+            Some('"') => {
+                self.at += 1;
+                let mut text = String::new();
+                loop {
+                    match self.next() {
+                        Some('"') => return Ok(Part::Regex(RegexAst::Literal(text))),
+                        Some('\\') => text.push(self.escape()?),
+                        Some(c) => text.push(c),
+                        None => return Err(self.wrong("a text has no end: '\"' is missing")),
+                    }
+                }
+            }
+            Some('[') => self.class(),
+            Some('.') => {
+                self.at += 1;
+                Ok(Part::Regex(RegexAst::Regex("(?s:.)".to_owned())))
+            }
+            Some('(') => {
+                self.at += 1;
+                self.depth += 1;
+                if self.depth > MAX_DEPTH {
+                    return Err(self.wrong(format!("groups are nested more than {MAX_DEPTH} deep")));
+                }
+                self.skip(true);
+                let part = self.choice()?;
+                self.depth -= 1;
+                match self.next() {
+                    Some(')') => Ok(part),
+                    _ => Err(self.wrong("a group has no end: ')' is missing")),
+                }
+            }
+            Some(c) if c.is_ascii_alphanumeric() || c == '_' || c == '-' => {
+                let line = self.line();
+                Ok(Part::Name(self.name()?, line))
+            }
+            Some(c) => Err(self.wrong(format!("{c:?} can't be here"))),
+            None => Err(self.wrong("the grammar ends early")),
+        }
+    }
+
+    fn class(&mut self) -> Result<Part, GrammarError> {
+        self.at += 1;
+        let mut class = String::from("[");
+        if self.peek() == Some('^') {
+            self.at += 1;
+            class.push('^');
+        }
+        let write = |class: &mut String, c: char| class.push_str(&format!("\\x{{{:x}}}", c as u32));
+        let mut is_empty = true;
+        loop {
+            let low = match self.next() {
+                Some(']') => break,
+                Some('\\') => self.escape()?,
+                Some(c) => c,
+                None => return Err(self.wrong("a class has no end: ']' is missing")),
+            };
+            is_empty = false;
+            write(&mut class, low);
+            if self.peek() == Some('-') && self.rest.get(self.at + 1).is_some_and(|c| *c != ']') {
+                self.at += 1;
+                let high = match self.next() {
+                    Some('\\') => self.escape()?,
+                    Some(c) => c,
+                    None => return Err(self.wrong("a class has no end: ']' is missing")),
+                };
+                if high < low {
+                    return Err(self.wrong(format!("the range {low:?} to {high:?} is empty")));
+                }
+                class.push('-');
+                write(&mut class, high);
+            }
+        }
+        match (is_empty, class.as_str()) {
+            (true, "[^") => Ok(Part::Regex(RegexAst::Regex("(?s:.)".to_owned()))),
+            (true, _) => Err(self.wrong("a class is empty")),
+            (false, _) => {
+                class.push(']');
+                Ok(Part::Regex(RegexAst::Regex(class)))
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<char, GrammarError> {
+        let digits = match self.next() {
+            Some('n') => return Ok('\n'),
+            Some('r') => return Ok('\r'),
+            Some('t') => return Ok('\t'),
+            Some('x') => 2,
+            Some('u') => 4,
+            Some('U') => 8,
+            Some(c @ ('\\' | '"' | '[' | ']' | '-' | '^')) => return Ok(c),
+            Some(c) => return Err(self.wrong(format!("'\\{c}' is not known"))),
+            None => return Err(self.wrong("the grammar ends behind '\\'")),
+        };
+        let mut code = 0;
+        for _ in 0..digits {
+            let digit = self.next().and_then(|c| c.to_digit(16));
+            let Some(digit) = digit else {
+                return Err(self.wrong(format!("{digits} hexadecimal digits are expected")));
+            };
+            code = code * 16 + digit;
+        }
+        char::from_u32(code).ok_or_else(|| self.wrong(format!("{code:x} is no character")))
+    }
+
+    fn repeated(&mut self, mut part: Part) -> Result<Part, GrammarError> {
+        loop {
+            self.skip(false);
+            let (least, most) = match self.peek() {
+                Some('*') => (0, None),
+                Some('+') => (1, None),
+                Some('?') => (0, Some(1)),
+                Some('{') => {
+                    self.at += 1;
+                    let least = self.number()?.unwrap_or(0);
+                    self.skip(false);
+                    let most = match self.peek() {
+                        Some(',') => {
+                            self.at += 1;
+                            self.number()?
+                        }
+                        _ => Some(least),
+                    };
+                    self.skip(false);
+                    if self.peek() != Some('}') {
+                        return Err(self.wrong("'}' is missing"));
+                    }
+                    (least, most)
+                }
+                _ => return Ok(part),
+            };
+            self.at += 1;
+            if most.is_some_and(|most| most < least) {
+                return Err(self.wrong(format!("{{{least},…}} ends before it begins")));
+            }
+            if least.max(most.unwrap_or(0)) > MAX_REPEAT {
+                return Err(
+                    self.wrong(format!("a part can be repeated {MAX_REPEAT} times at most"))
+                );
+            }
+            part = Part::Repeat(Box::new(part), least, most);
+        }
+    }
+
+    fn number(&mut self) -> Result<Option<u32>, GrammarError> {
+        self.skip(false);
+        let mut digits = String::new();
+        while let Some(c) = self.peek().filter(char::is_ascii_digit) {
+            digits.push(c);
+            self.at += 1;
+        }
+        match digits.is_empty() {
+            true => Ok(None),
+            false => {
+                digits.parse().map(Some).map_err(|_| self.wrong(format!("{digits} is too large")))
+            }
+        }
+    }
+}

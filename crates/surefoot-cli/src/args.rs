@@ -65,6 +65,7 @@ pub(crate) enum Command {
     Merge(commands::merge::Merge),
     Plan(commands::plan::Plan),
     Predict(commands::predict::Predict),
+    Quantize(commands::quantize::Quantize),
     Run(commands::run::Run),
     Serve(Box<commands::serve::Serve>),
     Train(Box<commands::train::Train>),

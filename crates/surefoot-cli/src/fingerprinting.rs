@@ -10,6 +10,7 @@ use surefoot::journal::Journal;
 use surefoot::{Fault, Footing};
 use surefoot_models::ModelError;
 use surefoot_models::runner::Runner;
+use surefoot_models::weights::choice::WeightChoice;
 use surefoot_verify::challenge_source::{ChallengeKey, ChallengeOptions, ChallengeSource};
 use surefoot_verify::fingerprint::Policy;
 use surefoot_verify::seal::SecretKey;
@@ -158,6 +159,7 @@ impl<'a> Verification<'a> {
     /// No device is opened before a model has to run. `calibrate_on` joins the footing's chain.
     pub(crate) fn new(
         args: &'a FootingArgs,
+        weights: WeightChoice,
         calibrate_on: Option<DeviceName>,
         global: &Global,
         terminal: &'a Terminal,
@@ -175,6 +177,7 @@ impl<'a> Verification<'a> {
             let chain = chain(&args.device, calibrate_on)?;
             let footing: Footing = builder.devices(chain).build()?;
             Ok(Runner::open(Arc::new(footing), folder)?
+                .weights(weights)
                 .observer(Arc::new(ProgressObserver::new(quiet))))
         };
         let verifier = Verifier::new(open, move |progress| terminal.note(&progress.to_string()));

@@ -14,6 +14,7 @@ mod output;
 mod terminal;
 mod trouble;
 mod watch;
+mod weights_args;
 
 use std::process::ExitCode;
 

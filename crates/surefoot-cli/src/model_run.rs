@@ -16,6 +16,7 @@ use crate::footing_args::FootingArgs;
 use crate::model_folder::ModelFolder;
 use crate::model_progress::ProgressObserver;
 use crate::terminal::Terminal;
+use crate::weights_args::WeightsArgs;
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Self {
@@ -70,6 +71,7 @@ impl<'a> ModelRun<'a> {
     /// program starts itself anew here.
     pub(crate) fn open(
         args: &FootingArgs,
+        weights: WeightsArgs,
         global: &Global,
         terminal: &'a Terminal,
         named: &Path,
@@ -84,6 +86,7 @@ impl<'a> ModelRun<'a> {
         let progress = Arc::new(ProgressObserver::new(global.quiet));
         let runner =
             Runner::open(Arc::new(footing), folder.path())?.observer(Arc::clone(&progress) as _);
+        let runner = runner.weights(weights.weights);
         Ok(Self { runner, progress, journal, terminal, folder })
     }
 

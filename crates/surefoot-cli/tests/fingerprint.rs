@@ -3,9 +3,10 @@
 
 mod changed;
 
-use changed::{fixture, json, surefoot};
+use changed::{fingerprint, fixture, json, surefoot};
 use predicates::prelude::*;
 use predicates::str::contains;
+use serde_json::Value;
 
 #[test]
 fn every_fixture_gets_a_fingerprint_with_all_its_sites() {
@@ -104,6 +105,29 @@ fn a_streamed_model_has_the_same_sketches_as_a_resident_one() {
     assert_eq!(root("split.json", &drill), (resident.clone(), "resident".into()));
     let no_split = [&drill[..], &["--forbid", "split"]].concat();
     assert_eq!(root("drill.json", &no_split), (resident, "streamed".into()));
+}
+
+/// What was run is written down, and `verify` runs it so again.
+#[test]
+fn quantised_weights_and_gguf_files_have_fingerprints() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("q4.json");
+    let model = fixture("llama-tiny");
+    fingerprint(&model, &file, &["--weights", "q4"]);
+    let written: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(written["run"]["weights"], "q4");
+    surefoot("verify").arg(&file).arg("--model").arg(&model).assert().code(0);
+    // The exact weights are another model.
+    surefoot("compare").arg(&file).arg(&model).assert().code(1);
+    surefoot("compare").arg(&file).arg(&model).args(["--weights", "q4"]).assert().code(0);
+
+    let gguf = model.join("../../gguf/llama-tiny.Q8_0.gguf");
+    let file = folder.path().join("gguf.json");
+    fingerprint(&gguf, &file, &[]);
+    let written: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(written["model"]["dtypes"], serde_json::json!(["F32", "Q8_0"]));
+    assert_eq!(written["model"]["files"][0]["name"], "model.gguf");
+    surefoot("compare").arg(&file).arg(&gguf).assert().code(0);
 }
 
 #[test]

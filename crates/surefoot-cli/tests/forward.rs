@@ -126,11 +126,17 @@ fn wrong_input_is_named_and_writes_nothing() {
 
 /// The logits of `llama-tiny` in a precision.
 fn logits_in(precision: &str) -> Vec<f64> {
+    logits_with(&["--precision", precision])
+}
+
+fn logits_with(options: &[&str]) -> Vec<f64> {
     let out = tempfile::tempdir().unwrap();
     let file = out.path().join("o.safetensors");
     let model = fixture("llama-tiny");
     forward(&model)
-        .args(["--tokens", &golden_tokens(&model), "--precision", precision, "--out"])
+        .args(["--tokens", &golden_tokens(&model)])
+        .args(options)
+        .arg("--out")
         .arg(&file)
         .assert()
         .success();
@@ -149,6 +155,26 @@ fn a_lower_precision_is_used_when_it_is_asked_for_and_auto_is_fp32() {
     let (fp16, bf16) = (far("fp16"), far("bf16"));
     assert!(fp16 > 1e-6 && fp16 < 0.005, "{fp16}");
     assert!(bf16 > fp16 && bf16 < 0.03, "{bf16}");
+}
+
+#[test]
+fn weights_in_fewer_bits_give_logits_that_are_a_little_farther_off() {
+    let exact = logits_with(&[]);
+    assert_eq!(logits_with(&["--weights", "as-stored"]), exact);
+    let size = exact.iter().map(|number| number.powi(2)).sum::<f64>();
+    let far = |weights| {
+        let rounded = logits_with(&["--weights", weights]);
+        let apart = rounded.iter().zip(&exact).map(|(a, b)| (a - b).powi(2)).sum::<f64>();
+        (apart / size).sqrt()
+    };
+    let (q8, q4) = (far("q8"), far("q4"));
+    assert!(q8 > 1e-5 && q8 < 0.03, "{q8}");
+    assert!(q4 > q8 && q4 < 0.35, "{q4}");
+    forward(&fixture("llama-tiny"))
+        .args(["--tokens", "1", "--weights", "q5", "--out", "x.safetensors"])
+        .assert()
+        .code(2)
+        .stderr(contains("'q5' is not one of q8, q4 and as-stored"));
 }
 
 #[test]

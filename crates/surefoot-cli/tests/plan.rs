@@ -59,6 +59,34 @@ fn memory_that_is_not_enough_is_a_no_with_the_number_that_is() {
 }
 
 #[test]
+fn the_forms_of_the_weights_are_compared_and_one_is_recommended() {
+    let output = plan("qwen2-tiny").arg("--json").assert().success();
+    let document: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    let choices = document["choices"].as_array().unwrap();
+    let names: Vec<&str> = choices.iter().map(|it| it["weights"].as_str().unwrap()).collect();
+    assert_eq!(names, ["as-stored", "q8", "q4"]);
+    let bytes: Vec<u64> = choices.iter().map(|it| it["weight_bytes"].as_u64().unwrap()).collect();
+    assert_eq!(bytes[1], bytes[0] * 34 / 128);
+    assert!(bytes[2] < bytes[1], "{bytes:?}");
+    assert!(choices.iter().all(|it| it["tokens_per_second"].as_f64().unwrap() > 0.0));
+    assert_eq!(document["recommended"], "as-stored", "all of it fits");
+    // In a form that was chosen, the plan is of that form.
+    let output = plan("qwen2-tiny").args(["--weights", "q8", "--json"]).assert().success();
+    let document: Value = serde_json::from_slice(&output.get_output().stdout).unwrap();
+    assert_eq!(document["weights"], "q8");
+    assert_eq!(document["resident_bytes"], bytes[1]);
+    plan("qwen2-tiny")
+        .assert()
+        .success()
+        .stdout(contains("recommended: as-stored").and(contains("q4")));
+    plan("qwen2-tiny")
+        .args(["--memory", "1MiB"])
+        .assert()
+        .code(1)
+        .stdout(contains("none of them fits"));
+}
+
+#[test]
 fn a_folder_that_is_no_model_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::cargo_bin("surefoot").unwrap();

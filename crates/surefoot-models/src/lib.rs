@@ -7,6 +7,7 @@ pub mod embed;
 mod error;
 pub mod folder;
 pub mod generate;
+pub mod quantize;
 pub mod run;
 pub mod runner;
 pub mod save;

@@ -46,7 +46,12 @@ fn decode(drill: &Drill) -> (Vec<Vec<u32>>, Journal) {
         patience: Duration::ZERO,
         batches_in_flight: 1,
     };
-    let settings = EngineSettings { limits, pooling: Pooling::Mean, journal: Journal::off() };
+    let settings = EngineSettings {
+        limits,
+        pooling: Pooling::Mean,
+        journal: Journal::off(),
+        weights: Default::default(),
+    };
     let model =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
     let engine = Engine::start(&model, Arc::new(footing), settings, metrics).unwrap();

@@ -63,7 +63,12 @@ fn engine() -> (Engine, Arc<Panics>, Journal, Arc<Metrics>) {
         patience: Duration::ZERO,
         batches_in_flight: 1,
     };
-    let settings = EngineSettings { limits, pooling: Pooling::Mean, journal: listened };
+    let settings = EngineSettings {
+        limits,
+        pooling: Pooling::Mean,
+        journal: listened,
+        weights: Default::default(),
+    };
     let folder = folder.join("llama-tiny");
     let engine = Engine::start(&folder, Arc::new(footing), settings, Arc::clone(&metrics));
     (engine.unwrap(), panics, record, metrics)

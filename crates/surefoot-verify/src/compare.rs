@@ -6,6 +6,7 @@ pub use surefoot_stats::comparison::{Comparison, SiteResult};
 use crate::decision::DecisionRule;
 use crate::error::VerifyError;
 use crate::fingerprint::Fingerprint;
+use crate::identity::Identity;
 use crate::noise::{Noise, NoiseClass};
 use crate::sketch::Sketch;
 
@@ -45,10 +46,21 @@ pub(crate) fn compare_sketches(
 /// were run in the same precision, on a device whose noise is known.
 pub fn class(reference: &Fingerprint, candidate: &Fingerprint, noise: &Noise) -> NoiseClass {
     let (ours, theirs) = (&reference.run, &candidate.run);
-    let same = reference.model.dtypes == candidate.model.dtypes
+    let alike = reference.model.dtypes == candidate.model.dtypes && ours.weights == theirs.weights;
+    // Programs agree on how to round to formats with a scale for 32 numbers, but not on the others.
+    let rounded = ours.weights == Some(rounded_as(candidate.model.dtypes.iter()))
+        && theirs.weights.is_none()
+        && !candidate.model.dtypes.iter().any(|dtype| dtype.ends_with("_K"));
+    let same = (alike || rounded)
         && ours.precision == theirs.precision
         && (ours.device == theirs.device || noise.covers_device(&theirs.device));
     if same { NoiseClass::Arithmetic } else { NoiseClass::Rounding }
+}
+
+/// How a fingerprint says that a model's weights were rounded to the formats of another.
+pub(crate) fn rounded_as<'a>(formats: impl Iterator<Item = &'a String>) -> String {
+    let formats: Vec<&str> = formats.map(String::as_str).collect();
+    format!("rounded to {}", formats.join("+"))
 }
 
 /// Checks what must be equal for a comparison to mean anything. That two models are built
@@ -77,7 +89,10 @@ pub(crate) fn check_tokenizers(
     candidate: &Fingerprint,
 ) -> Result<(), VerifyError> {
     let (ours, theirs) = (&reference.model, &candidate.model);
+    // A GGUF file has its tokenizer in another form than a folder, so their digests can't be compared.
+    let is_gguf = |model: &Identity| model.files.iter().any(|file| file.name.ends_with(".gguf"));
     if let (Some(one), Some(other)) = (&ours.tokenizer, &theirs.tokenizer)
+        && is_gguf(ours) == is_gguf(theirs)
         && one != other
     {
         return Err(VerifyError::incomparable(

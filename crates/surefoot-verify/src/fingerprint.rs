@@ -44,6 +44,9 @@ pub struct RunInfo {
     pub precision: String,
     /// `resident`, `mixed` or `streamed`.
     pub placement: String,
+    /// `q8` or `q4` if weights were quantised while they were loaded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
 }
 
 /// A site that was kept.

@@ -120,6 +120,12 @@ impl Identity {
     }
 }
 
+/// The dtypes and block formats of a model's tensors.
+pub(crate) fn dtypes(model: &Path) -> Result<BTreeSet<String>, VerifyError> {
+    let checkpoint = Checkpoint::open(model)?;
+    Ok(checkpoint.tensors().map(|(_, stored)| stored.dtype.clone()).collect())
+}
+
 /// A digest of what the tokenizer does: of its JSON without spaces, keys in order, and without
 /// what callers set (padding and truncation).
 fn tokenizer(folder: &Path) -> Result<Option<String>, VerifyError> {

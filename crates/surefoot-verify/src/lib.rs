@@ -26,6 +26,7 @@ mod error;
 pub mod fingerprint;
 pub mod identity;
 pub mod library;
+pub mod quality;
 pub mod recheck;
 pub mod report;
 pub mod seal;

@@ -59,6 +59,9 @@ impl Verifier<'_> {
             Subject::Folder(folder) => TextTokenizer::open(folder),
             _ => None,
         };
+        if let Some((ours, theirs)) = &folders {
+            self.round_like(ours, theirs)?;
+        }
         let reference = self.reference_of(reference, &candidate, options)?;
         let rule = options.rule;
         let transcript = match candidate {

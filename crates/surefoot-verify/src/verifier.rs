@@ -5,6 +5,7 @@
 //! observer of the first runner. At most one model is loaded at a time.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -14,16 +15,18 @@ use surefoot::device::DeviceName;
 use surefoot_models::folder::header::WeightDtype;
 use surefoot_models::runner::{RunOutcome, RunRequest, Runner, computes_in};
 use surefoot_models::stream::plan::Placement;
+use surefoot_models::weights::choice::WeightChoice;
 use surefoot_models::{ModelError, Opened};
 
 use crate::calibrate::{self, Pass, PassPrecision, Variations};
 use crate::capture::{self, Captures};
 use crate::challenge::ChallengeSet;
 use crate::challenge_source::ChallengeOptions;
+use crate::compare;
 use crate::error::VerifyError;
 use crate::fingerprint::{Fingerprint, Policy, RunInfo};
-use crate::identity::Identity;
-use crate::noise::Noise;
+use crate::identity::{self, Identity};
+use crate::noise::{Deviations, Noise, NoiseClass, RunVariant};
 use crate::shard::{FingerprintShard, Shard};
 
 /// Opens the first runner: its footing, memory limit and observer are used for all models.
@@ -79,6 +82,18 @@ pub struct Verifier<'a> {
     open_runner: Box<OpenRunner<'a>>,
     progress: Box<dyn Fn(Progress<'_>) + 'a>,
     runners: RefCell<Vec<(PathBuf, Rc<Runner>)>>,
+    /// The reference whose weights are rounded as the candidate's are, and how.
+    rounding: RefCell<Option<Rounding>>,
+}
+
+/// A model whose weights are rounded to the formats in which another has them.
+#[derive(Clone, Debug)]
+struct Rounding {
+    folder: PathBuf,
+    like: Opened,
+    label: String,
+    /// Programs differ in how they round to these formats.
+    is_ambiguous: bool,
 }
 
 impl<'a> Verifier<'a> {
@@ -92,7 +107,29 @@ impl<'a> Verifier<'a> {
             open_runner: Box::new(open_runner),
             progress: Box::new(progress),
             runners: RefCell::default(),
+            rounding: RefCell::default(),
         }
+    }
+
+    /// Has the weights of `reference` rounded to the formats of `candidate` from now on, if that is quantised and built
+    /// alike.
+    pub(crate) fn round_like(&self, reference: &Path, candidate: &Path) -> Result<(), VerifyError> {
+        let like = Opened::new(candidate)?;
+        let quantized = like.binding.matrices.iter().any(|it| it.target().is_quantized());
+        let runner = self.runner(reference)?;
+        let alike = runner.opened().clone().rounded_like(&like).is_some();
+        if !quantized || !alike || reference == candidate {
+            return Ok(());
+        }
+        let formats: BTreeSet<String> = identity::dtypes(candidate)?;
+        let is_ambiguous = formats.iter().any(|format| format.ends_with("_K"));
+        let label = compare::rounded_as(formats.iter());
+        let folder = reference.to_owned();
+        self.runners.borrow_mut().retain(|(opened, _)| opened != reference);
+        // The first runner is what others are opened from.
+        self.runners.borrow_mut().insert(0, (PathBuf::new(), runner));
+        *self.rounding.borrow_mut() = Some(Rounding { folder, like, label, is_ambiguous });
+        Ok(())
     }
 
     pub(crate) fn tell(&self, progress: Progress<'_>) {
@@ -108,10 +145,15 @@ impl<'a> Verifier<'a> {
         if let Some((_, runner)) = runners.iter().find(|(opened, _)| opened == folder) {
             return Ok(Rc::clone(runner));
         }
-        let runner = match runners.first() {
+        let mut runner = match runners.first() {
             Some((_, first)) => first.open_another(folder)?,
             None => (self.open_runner)(folder)?,
         };
+        if let Some(rounding) = self.rounding.borrow().as_ref().filter(|it| it.folder == folder) {
+            runner = runner.rounded_like(&rounding.like).ok_or_else(|| {
+                VerifyError::incomparable("the candidate is built otherwise than the reference")
+            })?;
+        }
         let runner = Rc::new(runner);
         runners.push((folder.to_owned(), Rc::clone(&runner)));
         Ok(runner)
@@ -216,7 +258,33 @@ impl<'a> Verifier<'a> {
             let outcome = run_pass(&runner, set, some.clone(), policy, pass, device)?;
             Ok::<_, VerifyError>(outcome.value)
         })?;
-        made(runner.opened(), plain, noise)
+        let rounding = self.rounding.borrow().clone().filter(|it| it.folder == folder);
+        let mut noise = noise;
+        if rounding.as_ref().is_some_and(|rounding| rounding.is_ambiguous) {
+            // Another program's rounding is about as far from this one's as the exact weights are.
+            runner.unload();
+            let exact = self.exact(folder)?;
+            let exact = run_pass(&exact, set, some, policy, &Pass::plain(group), None)?;
+            noise.variants.push(RunVariant {
+                name: "exact weights".to_owned(),
+                class: NoiseClass::Rounding,
+                runs: vec![Deviations::between(&plain.value, &exact.value)],
+            });
+        }
+        let (identity, mut run, captures, noise) = made(runner.opened(), plain, noise)?;
+        if let Some(rounding) = rounding {
+            run.weights = Some(rounding.label);
+        }
+        Ok((identity, run, captures, noise))
+    }
+
+    /// A runner of `folder` with weights as they are stored.
+    fn exact(&self, folder: &Path) -> Result<Runner, VerifyError> {
+        let runners = self.runners.borrow();
+        let Some((_, first)) = runners.first() else {
+            return Err(VerifyError::request("no model was opened"));
+        };
+        Ok(first.open_another(folder)?.weights(WeightChoice::AsStored))
     }
 
     /// A fingerprint with its noise, of challenges that `options` describe.
@@ -344,6 +412,10 @@ fn made(opened: &Opened, outcome: RunOutcome<Captures>, noise: Noise) -> Result<
             Placement::Streamed => "streamed",
         }
         .to_owned(),
+        weights: match opened.weights() {
+            WeightChoice::AsStored => None,
+            choice => Some(choice.to_string()),
+        },
     };
     Ok((Identity::read(opened)?, run, outcome.value, noise))
 }

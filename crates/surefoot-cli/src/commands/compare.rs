@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
+use surefoot_models::folder::gguf::is_gguf;
+use surefoot_models::weights::choice::WeightChoice;
 use surefoot_verify::challenge_source::ChallengeKey;
 use surefoot_verify::compare::Comparison;
 use surefoot_verify::decision::{DecisionRule, Verdict};
 use surefoot_verify::endpoint::Weakness;
 use surefoot_verify::noise::NoiseClass;
+use surefoot_verify::quality::{Quality, QualityOptions};
 use surefoot_verify::seal;
 use surefoot_verify::shard::{ComparisonShard, Shard};
 use surefoot_verify::subject::Subject;
@@ -25,6 +28,7 @@ use crate::fingerprinting::{ChallengeArgs, SignArgs, Verification, exit_of};
 use crate::footing_args::FootingArgs;
 use crate::model_folder::ModelFolder;
 use crate::terminal::{Table, Terminal};
+use crate::weights_args::WeightsArgs;
 
 /// The environment variable with an endpoint's key.
 const API_KEY: &str = "OPENAI_API_KEY";
@@ -43,11 +47,20 @@ same device (or one of --calibrate-on) only the order of sums is allowed for, el
 bf16 as well. A verdict is about behaviour on the challenges; the files of both are compared too,
 and tensors that differ are named where both are folders.
 
+A candidate whose weights are quantised (a GGUF file, a folder of `surefoot quantize`, --weights) is compared with the
+reference rounded to the same formats, if that is a folder: SAME then means that it is that quantisation of that model.
+
+--quality TEXTFILE measures instead how well the candidate stands in for the reference on a text of yours: divergence of its
+predictions, agreement, perplexity; cosine of embeddings of the lines for encoders. There --weights is for the
+candidate only.
+
 Exit code 0 for SAME, 1 for DIFFERENT, 4 for UNDECIDED, 2 if the two can't be compared.
 
 Examples:
   surefoot compare models/llama models/llama-copy
   surefoot compare llama.json models/download --html report.html
+  surefoot compare models/llama llama-Q4_0.gguf
+  surefoot compare models/llama models/llama --weights q4 --quality my-text.txt
   surefoot compare models/llama http://localhost:8000/v1 --out transcript.json")]
 pub(crate) struct Compare {
     /// The reference: a model folder or a fingerprint
@@ -72,12 +85,28 @@ pub(crate) struct Compare {
     /// The model that the endpoint is asked for, if it is not the first it names
     #[arg(long, value_name = "NAME")]
     endpoint_model: Option<String>,
+    /// Measure how far the candidate's predictions are from the reference's on this text, instead of a verdict
+    #[arg(long, value_name = "TEXTFILE", conflicts_with_all = ["out", "html"])]
+    quality: Option<PathBuf>,
+    /// Tokens of the text that are used, at most
+    #[arg(long, value_name = "COUNT", default_value_t = 1024, requires = "quality")]
+    quality_tokens: usize,
     #[command(flatten)]
     sign: SignArgs,
     #[command(flatten)]
     challenges: ChallengeArgs,
     #[command(flatten)]
+    weights: WeightsArgs,
+    #[command(flatten)]
     footing: FootingArgs,
+}
+
+#[derive(Serialize)]
+struct QualityDocument<'a> {
+    reference: &'a str,
+    candidate: &'a str,
+    weights: &'static str,
+    quality: Quality,
 }
 
 #[derive(Serialize)]
@@ -87,6 +116,8 @@ struct Document<'a> {
     commitment: &'a str,
     rule: &'a DecisionRule,
     comparison: &'a Comparison,
+    /// How the reference's weights were rounded before the comparison.
+    rounding: Option<&'a str>,
     weakness: Option<&'a Weakness>,
     files: Option<&'a FileComparison>,
 }
@@ -114,6 +145,10 @@ impl Compare {
         let (reference_folder, candidate_folder) = (reference_folder?, candidate_folder?);
         let reference = Subject::open(&reference_folder.path().to_string_lossy())?;
         let candidate = Subject::open(&candidate_folder.path().to_string_lossy())?;
+        if let Some(file) = &self.quality {
+            let (reference, candidate) = (reference_folder.path(), candidate_folder.path());
+            return self.quality(file, reference, candidate, global, terminal);
+        }
         let key = self.sign.key(terminal)?;
         let options = CompareOptions {
             rule,
@@ -122,8 +157,13 @@ impl Compare {
             endpoint_model: self.endpoint_model.clone(),
             endpoint_key: std::env::var(API_KEY).ok(),
         };
-        let verification =
-            Verification::new(&self.footing, options.calibrate_on, global, terminal)?;
+        let verification = Verification::new(
+            &self.footing,
+            self.weights.weights,
+            options.calibrate_on,
+            global,
+            terminal,
+        )?;
         if let Some(shard) = self.challenges.shard {
             let part = self.shard(&verification, (reference, candidate), &options, shard)?;
             let out = self.out.as_ref().ok_or_else(|| {
@@ -147,6 +187,7 @@ impl Compare {
             })?;
             seal::write(html, &page)?;
         }
+        let rounding = transcript.reference.run.weights.as_deref();
         let weakness = match &transcript.candidate {
             Candidate::Endpoint(_, weakness) => Some(weakness),
             Candidate::Model(_) => None,
@@ -158,17 +199,63 @@ impl Compare {
                 commitment: &transcript.reference.commitment,
                 rule: &transcript.rule,
                 comparison: &transcript.comparison,
+                rounding,
                 weakness,
                 files: files.as_ref(),
             })?;
         } else {
-            terminal.result(&told(&transcript.comparison, &rule, weakness, files.as_ref()))?;
+            terminal.result(&told(
+                &transcript.comparison,
+                &rule,
+                weakness,
+                files.as_ref(),
+                rounding,
+            ))?;
         }
         Ok(exit_of(transcript.comparison.decision.verdict))
     }
 }
 
 impl Compare {
+    /// Measures the candidate on a text, in the form of `--weights`, against the reference as it is stored.
+    fn quality(
+        &self,
+        file: &Path,
+        reference: &Path,
+        candidate: &Path,
+        global: &Global,
+        terminal: &Terminal,
+    ) -> Result<Exit, Failure> {
+        for side in [reference, candidate] {
+            if !side.is_dir() && !is_gguf(side) {
+                return Err(Failure::usage(format!(
+                    "--quality runs both models, and {} is neither a model folder nor a GGUF file",
+                    side.display()
+                )));
+            }
+        }
+        let text = std::fs::read_to_string(file).map_err(|error| {
+            Failure::usage(format!("{} can't be read", file.display())).caused_by(&error)
+        })?;
+        let verification =
+            Verification::new(&self.footing, WeightChoice::AsStored, None, global, terminal)?;
+        let mut options = QualityOptions::default();
+        (options.tokens, options.weights) = (self.quality_tokens, self.weights.weights);
+        let measured = verification.verifier.quality(reference, candidate, &text, &options);
+        let quality = verification.finished(measured)?;
+        if global.json {
+            terminal.json(&QualityDocument {
+                reference: &self.reference,
+                candidate: &self.candidate,
+                weights: self.weights.weights.as_str(),
+                quality,
+            })?;
+        } else {
+            terminal.result(&told_quality(&quality))?;
+        }
+        Ok(Exit::Done)
+    }
+
     /// Runs a part of the comparison.
     fn shard(
         &self,
@@ -193,6 +280,41 @@ impl Compare {
     }
 }
 
+/// The common name of a way of rounding.
+fn formats_of(weights: &str) -> &'static str {
+    match weights {
+        _ if weights.contains("Q4") || weights == "q4" => "q4",
+        _ if weights.contains("Q8") || weights == "q8" => "q8",
+        _ => "quantised",
+    }
+}
+
+fn told_quality(quality: &Quality) -> String {
+    match quality {
+        Quality::Predictions {
+            predictions,
+            kl_mean,
+            kl_99,
+            kl_max,
+            top1_agreement,
+            reference_perplexity,
+            candidate_perplexity,
+            ..
+        } => format!(
+            "{predictions} predictions of the next token\n\
+             KL divergence from the reference: {kl_mean:.5} nats on average, 99 % below {kl_99:.4}, at most {kl_max:.4}\n\
+             likeliest token the same: {:.2} %\n\
+             perplexity: {candidate_perplexity:.3}, reference {reference_perplexity:.3} ({:+.2} %)\n",
+            top1_agreement * 100.0,
+            (candidate_perplexity / reference_perplexity - 1.0) * 100.0
+        ),
+        Quality::Embeddings { lines, cosine_mean, cosine_least, .. } => format!(
+            "embeddings of {lines} lines\ncosine with the reference's: {cosine_mean:.6} on average, {cosine_least:.6} at least\n"
+        ),
+        _ => String::new(),
+    }
+}
+
 /// An e-value as people read it.
 pub(crate) fn shown(ln_e: f64) -> String {
     let ten = ln_e / std::f64::consts::LN_10;
@@ -204,6 +326,7 @@ fn told(
     rule: &DecisionRule,
     weakness: Option<&Weakness>,
     files: Option<&FileComparison>,
+    rounding: Option<&str>,
 ) -> String {
     let decision = &comparison.decision;
     let mut text = format!(
@@ -232,7 +355,11 @@ fn told(
         }
         NoiseClass::Rounding => "other orders of summation, and rounding to bf16",
     };
-    let _ = writeln!(text, "allowed for: {allowed}");
+    let _ = match rounding {
+        Some(weights) => writeln!(text, "allowed for: {weights} ({})", formats_of(weights))
+            .and_then(|()| writeln!(text, "beside it: {allowed}")),
+        None => writeln!(text, "allowed for: {allowed}"),
+    };
     if let Some(weak) = weakness {
         let _ = writeln!(
             text,

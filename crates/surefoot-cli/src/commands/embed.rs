@@ -14,6 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_run::{ModelRun, on_cpu};
 use crate::terminal::Terminal;
+use crate::weights_args::WeightsArgs;
 
 /// Turn each line of text into a vector of length 1
 #[derive(Debug, Args)]
@@ -39,6 +40,8 @@ pub(crate) struct Embed {
     /// The safetensors file to write
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
+    #[command(flatten)]
+    weights: WeightsArgs,
     #[command(flatten)]
     footing: FootingArgs,
 }
@@ -78,7 +81,7 @@ impl Embed {
         if let Some(out) = &self.out {
             crate::output::spare("--out", out, &[&self.model, &self.texts])?;
         }
-        let run = ModelRun::open(&self.footing, global, terminal, &self.model)?;
+        let run = ModelRun::open(&self.footing, self.weights, global, terminal, &self.model)?;
         let blueprint = run.runner.blueprint();
         let recipe = Recipe::read(run.folder())?;
         let pooling = match self.pooling {

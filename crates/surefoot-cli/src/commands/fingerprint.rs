@@ -15,6 +15,7 @@ use crate::fingerprinting::{ChallengeArgs, SignArgs, Verification};
 use crate::footing_args::FootingArgs;
 use crate::model_folder::ModelFolder;
 use crate::terminal::{Table, Terminal};
+use crate::weights_args::WeightsArgs;
 
 /// Run a model on a set of challenges and keep compact sketches of what it did
 #[derive(Debug, Args)]
@@ -43,6 +44,8 @@ pub(crate) struct FingerprintCommand {
     #[command(flatten)]
     challenges: ChallengeArgs,
     #[command(flatten)]
+    weights: WeightsArgs,
+    #[command(flatten)]
     footing: FootingArgs,
 }
 
@@ -68,7 +71,8 @@ impl FingerprintCommand {
         let begun = Instant::now();
         let options = self.challenges.options(ChallengeKey::Public)?;
         let device = self.challenges.calibration_device();
-        let verification = Verification::new(&self.footing, device, global, terminal)?;
+        let verification =
+            Verification::new(&self.footing, self.weights.weights, device, global, terminal)?;
         let key = self.sign.key(terminal)?;
         let folder = ModelFolder::of(&self.model)?;
         if let Some(shard) = self.challenges.shard {

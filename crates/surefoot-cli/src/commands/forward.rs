@@ -19,6 +19,7 @@ use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_run::{ModelRun, on_cpu};
 use crate::terminal::Terminal;
+use crate::weights_args::WeightsArgs;
 
 /// Run tokens or a text through a model once and write the logits or the last hidden state
 #[derive(Debug, Args)]
@@ -48,6 +49,8 @@ pub(crate) struct Forward {
     #[arg(long)]
     hidden: bool,
     #[command(flatten)]
+    weights: WeightsArgs,
+    #[command(flatten)]
     footing: FootingArgs,
 }
 
@@ -71,7 +74,7 @@ impl Forward {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
         crate::output::spare("--out", &self.out, &[&self.model])?;
-        let run = ModelRun::open(&self.footing, global, terminal, &self.model)?;
+        let run = ModelRun::open(&self.footing, self.weights, global, terminal, &self.model)?;
         let vocab = run.runner.blueprint().vocab;
         let tokens = match &self.text {
             Some(text) => Texts::open(run.folder(), vocab)?.encode(text)?,

@@ -20,6 +20,7 @@ use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_run::{ModelRun, on_cpu};
 use crate::terminal::Terminal;
+use crate::weights_args::WeightsArgs;
 use printed::PrintedTokens;
 
 /// Generate text behind a prompt, or behind each line of a file as one batch
@@ -70,6 +71,8 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "FILE", hide = true, requires = "stream")]
     resume_file: Option<PathBuf>,
     #[command(flatten)]
+    weights: WeightsArgs,
+    #[command(flatten)]
     footing: FootingArgs,
 }
 
@@ -102,7 +105,7 @@ impl Generate {
             return self.isolated(global, terminal);
         }
         let sampling = self.sampling()?;
-        let run = ModelRun::open(&self.footing, global, terminal, &self.model)?;
+        let run = ModelRun::open(&self.footing, self.weights, global, terminal, &self.model)?;
         let opened = run.runner.opened();
         if !opened.has_head() || !opened.blueprint.causal {
             let what = format!("{} is an encoder, which can't generate text", self.model.display());

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use serde::Serialize;
+use surefoot_models::weights::choice::WeightChoice;
 use surefoot_verify::challenge_source::ChallengeKey;
 use surefoot_verify::library::{Identification, Relation};
 use surefoot_verify::subject::Subject;
@@ -67,7 +68,8 @@ impl Identify {
         let options = self.challenges.options(ChallengeKey::Public)?;
         let folder = ModelFolder::of(&self.model)?;
         let subject = Subject::open(&folder.path().to_string_lossy())?;
-        let verification = Verification::new(&self.footing, None, global, terminal)?;
+        let verification =
+            Verification::new(&self.footing, WeightChoice::AsStored, None, global, terminal)?;
         let nearest = self.nearest as usize;
         let found = verification.verifier.identify(subject, &self.library, nearest, &options);
         let found = verification.finished(found)?;

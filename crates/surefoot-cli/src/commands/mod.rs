@@ -18,6 +18,7 @@ pub(crate) mod lsp;
 pub(crate) mod merge;
 pub(crate) mod plan;
 pub(crate) mod predict;
+pub(crate) mod quantize;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod train;
@@ -47,6 +48,7 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Merge(command) => command.run(global, terminal),
         Command::Plan(command) => command.run(global, terminal),
         Command::Predict(command) => command.run(global, terminal),
+        Command::Quantize(command) => command.run(global, terminal),
         Command::Run(command) => command.run(global, terminal),
         Command::Serve(command) => command.run(global, terminal),
         Command::Train(command) => command.run(global, terminal),

@@ -11,6 +11,7 @@ use serde::Serialize;
 use surefoot::device::memory::Bytes;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens;
+use surefoot_models::stream::choices::{ChoicePlan, recommended};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::{Placement, Plan as ModelPlan};
 use surefoot_models::stream::rate::Rate;
@@ -21,11 +22,12 @@ use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_run::ModelRun;
 use crate::terminal::{Table, Terminal};
+use crate::weights_args::WeightsArgs;
 
 /// Say what a model will need, what will be resident and what streamed, and how fast it will be
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing of a model is loaded. The expected rate comes from small samples of this machine. For a
+Nothing of a model is loaded. The forms of its weights (--weights) are compared, and one is recommended. The expected rate comes from small samples of this machine. For a
 training configuration, a few steps are run and their results thrown away.
 Exit code 1 if the memory is not enough; the plan says how much would be.
 
@@ -52,6 +54,8 @@ pub(crate) struct Plan {
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     #[command(flatten)]
+    weights: WeightsArgs,
+    #[command(flatten)]
     footing: FootingArgs,
 }
 
@@ -68,6 +72,9 @@ struct Document<'a> {
     #[serde(flatten)]
     plan: &'a ModelPlan,
     expected: Rate,
+    weights: &'static str,
+    choices: &'a [ChoicePlan],
+    recommended: Option<&'static str>,
 }
 
 impl Plan {
@@ -80,7 +87,7 @@ impl Plan {
             return Err(Failure::usage("--set is for the configuration of a training run")
                 .because(format!("{} is none", self.model.display())));
         }
-        let run = ModelRun::open(&self.footing, global, terminal, &self.model)?;
+        let run = ModelRun::open(&self.footing, self.weights, global, terminal, &self.model)?;
         let footing = run.runner.footing();
         let (device, precision) = (footing.device()?, footing.precision()?);
         let opened = run.runner.opened();
@@ -103,6 +110,7 @@ impl Plan {
         }
         let plan = run.runner.plan(&work)?;
         let expected = run.runner.expected_rate(&plan)?;
+        let choices = run.runner.choices(&work)?;
         drop(texts);
         if global.json {
             terminal.json(&Document {
@@ -116,9 +124,13 @@ impl Plan {
                 max_tokens: self.max_tokens,
                 plan: &plan,
                 expected,
+                weights: self.weights.weights.as_str(),
+                choices: &choices,
+                recommended: recommended(&choices).map(|choice| choice.weights),
             })?;
         } else {
-            terminal.result(&self.told(opened, &plan, &expected))?;
+            let text = self.told(opened, &plan, &expected);
+            terminal.result(&format!("{text}{}", told_choices(&choices)))?;
         }
         Ok(if plan.fits { Exit::Done } else { Exit::No })
     }
@@ -189,6 +201,38 @@ impl Plan {
         );
         text
     }
+}
+
+/// The forms of the weights side by side, and which to take.
+fn told_choices(choices: &[ChoicePlan]) -> String {
+    let mut table = Table::new(["--weights", "bytes", "peak", "placement", "tokens/s"]);
+    for choice in choices {
+        let placement = match (choice.fits, choice.mode) {
+            (false, _) => "does not fit",
+            (true, Placement::Resident) => "resident",
+            (true, Placement::Mixed) => "streamed in part",
+            (true, Placement::Streamed) => "streamed",
+        };
+        table.row([
+            choice.weights.to_owned(),
+            Bytes(choice.weight_bytes).to_string(),
+            Bytes(choice.peak_bytes).to_string(),
+            placement.to_owned(),
+            format!("{:.1}", choice.tokens_per_second),
+        ]);
+    }
+    let advice = match recommended(choices) {
+        None => "recommended: none of them fits; more memory, or fewer tokens".to_owned(),
+        Some(choice) if choice.quantize_first => format!(
+            "recommended: {0}; quantise once with `surefoot quantize MODEL --to {0} --out DIR`, since it is streamed",
+            choice.weights
+        ),
+        Some(choice) if choice.mode == Placement::Resident => {
+            format!("recommended: {}, the most exact form that stays in memory", choice.weights)
+        }
+        Some(choice) => format!("recommended: {}, the fastest that fits", choice.weights),
+    };
+    format!("\n{table}{advice}\n")
 }
 
 fn mebibytes(bytes: u64) -> String {

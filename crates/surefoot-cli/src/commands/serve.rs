@@ -32,6 +32,7 @@ use crate::model_run;
 use crate::terminal::Terminal;
 use crate::trouble;
 use crate::watch;
+use crate::weights_args::WeightsArgs;
 
 /// Where a key can be given without leaving it in a file or on the command line.
 const KEY_VARIABLE: &str = "SUREFOOT_API_KEY";
@@ -105,6 +106,8 @@ pub(crate) struct Serve {
     no_warm_up: bool,
     #[command(flatten)]
     limits: Limits,
+    #[command(flatten)]
+    weights: WeightsArgs,
     #[command(flatten)]
     footing: FootingArgs,
 }
@@ -250,6 +253,7 @@ impl Serve {
                 None => recipe.pooling,
             },
             journal: journal.clone(),
+            weights: self.weights.weights,
         };
         let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))?;
         if !self.no_warm_up {

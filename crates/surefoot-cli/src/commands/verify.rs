@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use serde::Serialize;
+use surefoot_models::weights::choice::WeightChoice;
 use surefoot_verify::decision::Verdict;
 use surefoot_verify::document::{Document as Contents, Recheck};
 use surefoot_verify::fingerprint::{Fingerprint, Inclusion};
@@ -115,7 +116,13 @@ impl Verify {
         }
         let rerun = match &self.model {
             Some(folder) => {
-                let verification = Verification::new(&self.footing, None, global, terminal)?;
+                let verification = Verification::new(
+                    &self.footing,
+                    weights_of(reference)?,
+                    None,
+                    global,
+                    terminal,
+                )?;
                 let again = verification.verifier.recheck(&opened, folder, self.sample);
                 Some(verification.finished(again)?)
             }
@@ -159,13 +166,27 @@ impl Verify {
         terminal: &Terminal,
     ) -> Result<Exit, Failure> {
         crate::output::spare("--out", out, &[&self.transcript, folder])?;
-        let verification = Verification::new(&self.footing, None, global, terminal)?;
+        let verification =
+            Verification::new(&self.footing, weights_of(reference)?, None, global, terminal)?;
         let part = verification.verifier.recheck_shard(reference, folder, shard);
         let part = verification.finished(part)?;
         seal::write(out, &part.seal(None)?)?;
         terminal
             .note(&format!("{}: shard {shard}; `surefoot merge` joins all parts", out.display()));
         Ok(Exit::Done)
+    }
+}
+
+/// How the weights of a fingerprint's model were loaded, so that they are loaded so again.
+fn weights_of(fingerprint: &Fingerprint) -> Result<WeightChoice, Failure> {
+    match &fingerprint.run.weights {
+        Some(weights) if weights.starts_with("rounded") => {
+            Err(Failure::usage("the reference can't be run again alone")
+                .because(format!("its weights were {weights}, as those of the candidate are"))
+                .hint("run `surefoot compare` with both again"))
+        }
+        Some(weights) => Ok(weights.parse()?),
+        None => Ok(WeightChoice::AsStored),
     }
 }
 

@@ -21,15 +21,29 @@ use crate::folder::settings::Settings;
 /// The architectures that can be run, by their `model_type`.
 pub const FAMILIES: [&str; 7] = ["bert", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3"];
 
+/// Weights that other programs quantised are refused by the name of the method. Those of `surefoot quantize` are found by their
+/// tensors.
+fn refuse_other_quantization(settings: &Settings) -> Result<(), ModelError> {
+    const KEY: &str = "quantization_config";
+    let Some(config) = settings.object(KEY)? else { return Ok(()) };
+    match config.text("quant_method")? {
+        Some(crate::quantize::METHOD) => Ok(()),
+        method => Err(settings.problem(
+            KEY,
+            format!(
+                "says that weights are quantised by '{}', which can't be read; take the model's original folder and \
+                 quantise it with --weights q4 or `surefoot quantize`, or take a GGUF file of it",
+                method.unwrap_or("an unnamed method")
+            ),
+        )),
+    }
+}
+
 /// Describes the model that a configuration is of.
 pub fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
     let family =
         settings.text("model_type")?.ok_or_else(|| settings.problem("model_type", "is missing"))?;
-    if settings.has("quantization_config") {
-        return Err(
-            settings.problem("quantization_config", "is set: quantised weights are not supported")
-        );
-    }
+    refuse_other_quantization(settings)?;
     match family {
         "bert" => bert::describe(settings),
         "gpt2" => gpt2::describe(settings),

@@ -33,6 +33,8 @@ pub struct Stored {
     /// Its shape.
     pub shape: Vec<usize>,
     pub(crate) range: Range<usize>,
+    /// The dtype and shape in its file's header, where blocks are stored as bytes.
+    pub(super) packed_from: Option<Box<(String, Vec<usize>)>>,
 }
 
 impl Stored {
@@ -47,6 +49,33 @@ impl Stored {
     /// The file that it is in.
     pub fn path(&self) -> &Path {
         self.file.path()
+    }
+
+    /// Dtype and shape as its file's header has them.
+    pub(crate) fn raw_form(&self) -> (String, Vec<usize>) {
+        match &self.packed_from {
+            Some(form) => (**form).clone(),
+            None => (self.dtype.clone(), self.shape.clone()),
+        }
+    }
+
+    /// A tensor of bytes that are rows of blocks in `format`, as it is meant.
+    fn unpacked(mut self, format: BlockFormat) -> Result<Self, ModelError> {
+        let [rows, bytes] = self.shape[..] else {
+            return Err(self.problem(format!("must be rows of {format}, but is {:?}", self.shape)));
+        };
+        let blocks = bytes / format.block_bytes();
+        let cols = blocks.checked_mul(format.block_len());
+        let (Some(cols), true) = (cols, self.dtype == "U8" && bytes % format.block_bytes() == 0)
+        else {
+            return Err(
+                self.problem(format!("is {}, which are no blocks of {format}", self.form()))
+            );
+        };
+        let form = (std::mem::replace(&mut self.dtype, format.name().to_owned()), self.shape);
+        self.shape = vec![rows, cols];
+        self.packed_from = Some(Box::new(form));
+        Ok(self)
     }
 
     /// Its dtype and shape, for people.
@@ -96,7 +125,7 @@ impl Checkpoint {
         }
         if folder.join(SINGLE).exists() {
             let path = index::inside(folder, SINGLE)?;
-            return Ok(Self { tensors: shard(&path)?, listing: path });
+            return Ok(Self { tensors: unpacked(shard(&path)?)?, listing: path });
         }
         if !folder.join(INDEX).exists() {
             return Err(ModelError::file(folder, format!("has neither {SINGLE} nor {INDEX}")));
@@ -124,7 +153,7 @@ impl Checkpoint {
         if let Some(stray) = shards.values().flat_map(BTreeMap::values).next() {
             return Err(stray.problem("is not in the index"));
         }
-        Ok(Self { listing, tensors })
+        Ok(Self { listing, tensors: unpacked(tensors)? })
     }
 
     /// All tensors with their names.
@@ -143,6 +172,25 @@ impl Checkpoint {
     }
 }
 
+/// Matrices that `surefoot quantize` wrote, under their own names: `x.weight.Q4_0` is `x.weight` in blocks.
+fn unpacked(tensors: BTreeMap<String, Stored>) -> Result<BTreeMap<String, Stored>, ModelError> {
+    let mut named = BTreeMap::new();
+    for (name, stored) in tensors {
+        let packed = name.rsplit_once('.').and_then(|(own, ending)| {
+            let format = BlockFormat::ALL.into_iter().find(|format| format.name() == ending)?;
+            format.is_quantized().then_some((own, format))
+        });
+        let (name, stored) = match packed {
+            Some((own, format)) => (own.to_owned(), stored.unpacked(format)?),
+            None => (name, stored),
+        };
+        if let Some(first) = named.insert(name, stored) {
+            return Err(first.problem("is there twice, once in blocks"));
+        }
+    }
+    Ok(named)
+}
+
 fn shard(path: &Path) -> Result<BTreeMap<String, Stored>, ModelError> {
     let file = Arc::new(WeightFile::open(path)?);
     let entries = header::read(&file)?;
@@ -155,6 +203,7 @@ fn shard(path: &Path) -> Result<BTreeMap<String, Stored>, ModelError> {
                 dtype: entry.dtype,
                 shape: entry.shape,
                 range: entry.range,
+                packed_from: None,
             };
             (name, stored)
         })

@@ -112,6 +112,7 @@ impl GgufModel {
                 dtype: tensor.format.name().to_owned(),
                 shape: tensor.shape.iter().rev().map(|size| place(*size)).collect(),
                 range: place(tensor.range.start)..place(tensor.range.end),
+                packed_from: None,
             };
             if tensor.name == FREQUENCIES {
                 frequencies = Some(stored);

@@ -34,6 +34,7 @@ use crate::stream::plan::Plan;
 use crate::stream::process;
 use crate::stream::store::{Session, Store};
 use crate::weights::binding::Binding;
+use crate::weights::choice::WeightChoice;
 use crate::weights::convert;
 use crate::weights::format::Format;
 
@@ -122,6 +123,7 @@ pub struct Opened {
     /// The bytes of all tensors in the files.
     pub file_bytes: u64,
     format: Format,
+    weights: WeightChoice,
     baseline: Option<u64>,
 }
 
@@ -150,6 +152,7 @@ impl Opened {
             folder,
             file_bytes: checkpoint.bytes(),
             format,
+            weights: WeightChoice::AsStored,
             baseline: None,
         })
     }
@@ -159,6 +162,25 @@ impl Opened {
     pub fn on(mut self, device: &Device, compute: WeightDtype) -> Self {
         self.format = Format::new(device, compute);
         self
+    }
+
+    /// Quantises weights while they are loaded, if `choice` says so.
+    #[must_use]
+    pub fn with_weights(mut self, choice: WeightChoice) -> Self {
+        self.weights = choice;
+        self.binding.choose(choice);
+        self
+    }
+
+    /// Rounds weights, also those of the token table, to the formats in which `other`, a model that is built alike, has
+    /// them. Nothing if it is built otherwise.
+    pub fn rounded_like(mut self, other: &Self) -> Option<Self> {
+        self.binding.round_like(&other.binding).then_some(self)
+    }
+
+    /// In which form weights are loaded.
+    pub fn weights(&self) -> WeightChoice {
+        self.weights
     }
 
     /// Plans for a process that holds `baseline` bytes without this model, not for what it held at
@@ -481,19 +503,20 @@ impl Model {
     fn first_state(&self, ids: &[u32], positions: &[usize]) -> Result<Tensor<2>, ModelError> {
         let hidden = self.blueprint.hidden;
         let mut numbers = vec![0.0_f32; ids.len() * hidden];
-        let add = |table: &Stored, row_of: &dyn Fn(usize) -> usize, numbers: &mut [f32]| {
+        let add = |table: &Stored, target, row_of: &dyn Fn(usize) -> usize, numbers: &mut [f32]| {
             let format = table.format()?;
             for (at, sum) in numbers.chunks_exact_mut(hidden).enumerate() {
-                convert::add_row(table, format, row_of(at), sum)?;
+                convert::add_row(table, format, target, row_of(at), sum)?;
             }
             Ok::<_, ModelError>(())
         };
-        add(&self.binding.tokens, &|at| ids[at] as usize, &mut numbers)?;
+        let target = self.binding.tokens_target;
+        add(&self.binding.tokens, target, &|at| ids[at] as usize, &mut numbers)?;
         if let Some(table) = &self.binding.positions {
-            add(table, &|at| positions[at], &mut numbers)?;
+            add(table, table.format()?, &|at| positions[at], &mut numbers)?;
         }
         if let Some(table) = &self.binding.segments {
-            add(table, &|_| 0, &mut numbers)?;
+            add(table, table.format()?, &|_| 0, &mut numbers)?;
         }
         let x = Tensor::from_data(TensorData::new(numbers, [ids.len(), hidden]), &self.device);
         Ok(match &self.embedding_norm {

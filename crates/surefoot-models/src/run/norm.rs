@@ -59,6 +59,7 @@ impl Norm {
 /// Loads a vector as f32.
 pub(crate) fn vector(stored: &Stored, device: &Device) -> Result<Tensor<1>, ModelError> {
     let mut numbers = vec![0.0; stored.shape.iter().product()];
-    convert::add_row(stored, stored.format()?, 0, &mut numbers)?;
+    let format = stored.format()?;
+    convert::add_row(stored, format, format, 0, &mut numbers)?;
     Ok(Tensor::from_data(TensorData::new(numbers, stored.shape.clone()), device))
 }

@@ -67,11 +67,13 @@ use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 use crate::folder::header::WeightDtype;
 use crate::run::model::Opened;
+use crate::stream::choices::ChoicePlan;
 use crate::stream::meter::{Meter, Reading};
 use crate::stream::needs::Work;
 use crate::stream::plan::Plan;
 use crate::stream::process;
 use crate::stream::rate::Rate;
+use crate::weights::choice::WeightChoice;
 use crate::weights::format::Format;
 use attempt::LoadedModel;
 
@@ -131,6 +133,19 @@ impl Runner {
         self
     }
 
+    /// Quantises weights while they are loaded, if `choice` says so.
+    #[must_use]
+    pub fn weights(mut self, choice: WeightChoice) -> Self {
+        self.opened = self.opened.with_weights(choice);
+        self
+    }
+
+    /// Rounds weights to the formats in which `other` has them; nothing if it is built otherwise.
+    pub fn rounded_like(mut self, other: &Opened) -> Option<Self> {
+        self.opened = self.opened.rounded_like(other)?;
+        Some(self)
+    }
+
     /// Plans for a program that takes so many bytes of host memory beside the model: a server's
     /// connections and requests.
     #[must_use]
@@ -139,11 +154,11 @@ impl Runner {
         self
     }
 
-    /// Another model on the same footing, with the same observer.
+    /// Another model on the same footing, with the same observer and the same choice of weights.
     pub fn open_another(&self, folder: &Path) -> Result<Self, ModelError> {
         Ok(Self {
             footing: Arc::clone(&self.footing),
-            opened: Opened::new(folder)?,
+            opened: Opened::new(folder)?.with_weights(self.opened.weights()),
             observer: Arc::clone(&self.observer),
             beside: self.beside,
             baseline: Arc::clone(&self.baseline),
@@ -199,6 +214,26 @@ impl Runner {
         let device = self.footing.device()?;
         let format = Format::new(device.burn(), self.footing.precision()?.compute.into());
         Ok(Rate::estimate(plan, &self.opened.binding, &format, device.burn()))
+    }
+
+    /// What `work` would need, and how fast it would be, in each form of the weights, the most exact first. A form
+    /// that changes nothing, because the files have no more bits, is left out.
+    pub fn choices(&self, work: &Work) -> Result<Vec<ChoicePlan>, ModelError> {
+        let device = self.footing.device()?;
+        let compute = self.footing.precision()?.compute.into();
+        let (room, budget) = (self.footing.room()?, self.footing.budget());
+        let format = Format::new(device.burn(), compute);
+        let mut choices: Vec<ChoicePlan> = Vec::new();
+        for choice in WeightChoice::ALL {
+            let opened = self.opened_on(device.burn(), compute).with_weights(choice);
+            let plan = opened.plan_in_room(work, &room, budget);
+            let rate = Rate::estimate(&plan, &opened.binding, &format, device.burn());
+            let next = ChoicePlan::new(choice, &plan, &rate);
+            if choices.last().is_none_or(|last| next.weight_bytes < last.weight_bytes) {
+                choices.push(next);
+            }
+        }
+        Ok(choices)
     }
 
     /// Drops the loaded model, so that its memory is free.

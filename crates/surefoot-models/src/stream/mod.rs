@@ -1,5 +1,6 @@
 //! Running a model in less memory than it needs: the plan, what stays, what streams.
 
+pub mod choices;
 pub mod limits;
 pub mod meter;
 pub mod needs;

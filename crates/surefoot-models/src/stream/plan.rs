@@ -105,9 +105,12 @@ impl Residency {
 
 fn cut(matrix: &Matrix, row: u64, piece: u64) -> Vec<Cut> {
     let rows = matrix.rows();
-    let most = usize::try_from((piece / row.max(1)).max(1)).unwrap_or(usize::MAX).min(rows.max(1));
+    let unit = matrix.row_step();
+    let (units, unit_bytes) = (rows.div_ceil(unit), row * unit as u64);
+    let most = usize::try_from(piece / unit_bytes.max(1)).unwrap_or(usize::MAX);
+    let most = most.max(1).min(units.max(1));
     // Equal cuts: a short rest would cost as much as a whole one.
-    let step = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
+    let step = units.div_ceil(units.div_ceil(most).max(1)).max(1) * unit;
     (0..rows)
         .step_by(step)
         .map(|start| Cut { rows: start..(start + step).min(rows), resident: false })
@@ -354,7 +357,8 @@ fn staging_of_all(matrices: &[Matrix], format: &Format) -> u64 {
 }
 
 fn smallest_piece(matrices: &[Matrix], format: &Format) -> u64 {
-    let row = matrices.iter().map(|matrix| format.row_bytes(matrix)).max().unwrap_or(0);
+    let least = |matrix: &Matrix| format.row_bytes(matrix) * matrix.row_step() as u64;
+    let row = matrices.iter().map(least).max().unwrap_or(0);
     let largest = matrices.iter().map(|matrix| format.bytes(matrix)).max().unwrap_or(0);
     SMALL_PIECE.max(row).min(largest)
 }

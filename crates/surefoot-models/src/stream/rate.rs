@@ -13,6 +13,7 @@ use crate::weights::convert;
 use crate::weights::format::{Format, bytes_of, is_host, numbers_in};
 use crate::weights::half_rows::HalfRows;
 use crate::weights::packed_weight::PackedWeight;
+use crate::weights::quantize;
 use crate::weights::weight::Weight;
 use surefoot_quant::BlockFormat;
 
@@ -42,7 +43,7 @@ impl Rate {
         let all: u64 = binding.matrices.iter().map(|matrix| format.bytes(matrix)).sum();
         let (read, convert) = sample(binding, format);
         let kept =
-            binding.matrices.first().map_or(BlockFormat::F32, |first| format.kept(first.format));
+            binding.matrices.first().map_or(BlockFormat::F32, |first| format.kept(first.target));
         let decode = sample_decode(device, kept);
         let streamed = plan.streamed_file_bytes as f64;
         let reading = streamed / read;
@@ -65,6 +66,16 @@ impl Rate {
     }
 }
 
+impl Rate {
+    /// Tokens a second of one sequence, and what limits them, if `streamed` of `all` bytes were read as they are kept.
+    pub(crate) fn with_streamed(&self, streamed: u64, all: u64) -> (f64, &'static str) {
+        let reading = streamed as f64 / self.read_bytes_per_second;
+        let computing = all as f64 / self.decode_bytes_per_second;
+        let seconds = reading.max(computing).max(f64::MIN_POSITIVE);
+        (1.0 / seconds, if computing >= reading { "compute" } else { "disk" })
+    }
+}
+
 /// Reads and converts the start of the largest matrix.
 fn sample(binding: &Binding, format: &Format) -> (f64, Option<f64>) {
     let Some(matrix) = binding.matrices.iter().max_by_key(|matrix| matrix.file_bytes()) else {
@@ -78,11 +89,16 @@ fn sample(binding: &Binding, format: &Format) -> (f64, Option<f64>) {
         return (f64::INFINITY, None);
     }
     let read = source.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9);
-    let kept = format.kept(matrix.format);
-    let convert = (kept != matrix.format).then(|| {
+    let kept = format.kept(matrix.target);
+    let convert = (kept != matrix.format || matrix.is_rounded()).then(|| {
         let mut target = vec![0_u8; bytes_of(kept, numbers)];
         let begun = Instant::now();
-        convert::convert(matrix.format, &source, kept, &mut target);
+        if matrix.is_rounded() {
+            // Numbers that can't be quantised are found when they are loaded.
+            let _ = quantize::in_order(matrix.format, &source, matrix.target, kept, &mut target);
+        } else {
+            convert::convert(matrix.format, &source, kept, &mut target);
+        }
         source.len() as f64 / begun.elapsed().as_secs_f64().max(1e-9)
     });
     (read, convert)

@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use crate::arch::blueprint::{Blueprint, Head, Layout, NormKind, Projection};
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
+use crate::quantize::TIED_HEAD;
+use crate::weights::choice::WeightChoice;
 use surefoot_quant::BlockFormat;
 
 /// A matrix in its file.
@@ -13,6 +15,8 @@ use surefoot_quant::BlockFormat;
 pub struct Matrix {
     pub(crate) stored: Stored,
     pub(crate) format: BlockFormat,
+    /// What its numbers are rounded to while they are loaded: `format`, unless fewer bits were asked for.
+    pub(crate) target: BlockFormat,
     pub(crate) layout: Layout,
     /// The block it belongs to; none for the head.
     pub block: Option<usize>,
@@ -26,6 +30,21 @@ impl Matrix {
 
     pub(crate) fn cols(&self) -> usize {
         self.stored.shape[1]
+    }
+
+    /// Whether its numbers are quantised while they are loaded.
+    pub(crate) fn is_rounded(&self) -> bool {
+        self.target != self.format
+    }
+
+    /// A piece of it has a multiple of so many rows: blocks that go down the rows are not cut.
+    pub(crate) fn row_step(&self) -> usize {
+        if self.is_rounded() && self.layout == Layout::InOut { self.target.block_len() } else { 1 }
+    }
+
+    /// How its numbers are rounded before they are multiplied with.
+    pub fn target(&self) -> BlockFormat {
+        self.target
     }
 
     /// Its bytes in the file.
@@ -63,6 +82,8 @@ pub(crate) struct BoundBlock {
 #[derive(Clone, Debug)]
 pub struct Binding {
     pub(crate) tokens: Stored,
+    /// What the rows of the token table are rounded to as they are read.
+    pub(crate) tokens_target: BlockFormat,
     pub(crate) positions: Option<Stored>,
     pub(crate) segments: Option<Stored>,
     pub(crate) embedding_norm: Option<BoundNorm>,
@@ -79,6 +100,38 @@ impl Binding {
     /// Finds everything that `blueprint` names in `checkpoint`.
     pub fn new(blueprint: &Blueprint, checkpoint: &Checkpoint) -> Result<Self, ModelError> {
         Finder::new(blueprint, checkpoint)?.bind()
+    }
+
+    /// Has all matrices, and the token table, rounded to the formats in which `other` has them. Whether it is
+    /// built alike, so that there are any.
+    pub(crate) fn round_like(&mut self, other: &Self) -> bool {
+        let outputs_inputs = |matrix: &Matrix| match matrix.layout {
+            Layout::OutIn => [matrix.rows(), matrix.cols()],
+            Layout::InOut => [matrix.cols(), matrix.rows()],
+        };
+        let alike = self.matrices.len() == other.matrices.len()
+            && self.tokens.shape == other.tokens.shape
+            && self
+                .matrices
+                .iter()
+                .zip(&other.matrices)
+                .all(|(ours, theirs)| outputs_inputs(ours) == outputs_inputs(theirs));
+        if alike {
+            for (ours, theirs) in self.matrices.iter_mut().zip(&other.matrices) {
+                ours.target = theirs.target;
+            }
+            self.tokens_target = other.tokens_target;
+        }
+        alike
+    }
+
+    /// Has all matrices loaded in the form of `choice`.
+    pub(crate) fn choose(&mut self, choice: WeightChoice) {
+        for matrix in &mut self.matrices {
+            let shape = [matrix.rows(), matrix.cols()];
+            let is_head = matrix.block.is_none();
+            matrix.target = choice.format(matrix.format, matrix.layout, shape, is_head);
+        }
     }
 }
 
@@ -155,6 +208,7 @@ impl<'a> Finder<'a> {
         let head = self.head(&tokens)?;
         self.refuse_leftovers()?;
         Ok(Binding {
+            tokens_target: tokens.format()?,
             tokens,
             positions,
             segments,
@@ -218,12 +272,17 @@ impl<'a> Finder<'a> {
         block: Option<usize>,
         projection: &Projection,
     ) -> Result<BoundProjection, ModelError> {
-        let shape = match projection.layout {
+        // Matrices in blocks have outputs as rows, whatever the family's own way is.
+        let full = format!("{}{}", self.prefix, projection.weight);
+        let stored = self.left.get(full.as_str());
+        let packed = stored.is_some_and(|it| it.format().is_ok_and(BlockFormat::is_quantized));
+        let layout = if packed { Layout::OutIn } else { projection.layout };
+        let shape = match layout {
             Layout::OutIn => [projection.outputs, projection.inputs],
             Layout::InOut => [projection.inputs, projection.outputs],
         };
         let stored = self.find(&projection.weight, &shape)?;
-        let matrix = self.matrix(stored, projection.layout, block)?;
+        let matrix = self.matrix(stored, layout, block)?;
         let bias = match &projection.bias {
             Some(name) => Some(self.vector(name, projection.outputs)?),
             None => None,
@@ -238,7 +297,7 @@ impl<'a> Finder<'a> {
         block: Option<usize>,
     ) -> Result<usize, ModelError> {
         let format = stored.format()?;
-        self.matrices.push(Matrix { stored, format, layout, block });
+        self.matrices.push(Matrix { stored, format, target: format, layout, block });
         Ok(self.matrices.len() - 1)
     }
 
@@ -246,7 +305,14 @@ impl<'a> Finder<'a> {
         let shape = [self.blueprint.vocab, self.blueprint.hidden];
         match &self.blueprint.head {
             Head::None => Ok(None),
-            Head::Tied => self.matrix(tokens.clone(), Layout::OutIn, None).map(Some),
+            Head::Tied => {
+                // One in blocks stands for the token table, which is then needed for its rows alone.
+                let own = self.left.get(TIED_HEAD);
+                let packed = own.is_some_and(|it| it.format().is_ok_and(BlockFormat::is_quantized));
+                let own = if packed { self.take(TIED_HEAD, &shape)? } else { None };
+                let head = own.unwrap_or_else(|| tokens.clone());
+                self.matrix(head, Layout::OutIn, None).map(Some)
+            }
             Head::Own(name) => match self.take(name, &shape)? {
                 Some(stored) => self.matrix(stored, Layout::OutIn, None).map(Some),
                 // Saved without a head: a base model has hidden states, but no logits.

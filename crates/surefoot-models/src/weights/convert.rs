@@ -5,6 +5,7 @@ use half::{bf16, f16};
 use surefoot_quant::BlockFormat;
 
 use super::format::{bytes_of as size_of, numbers_in};
+use super::quantize;
 use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
 
@@ -69,7 +70,8 @@ fn floats_of(format: BlockFormat, source: &[u8], floats: &mut [f32]) {
     }
 }
 
-fn bytes_of(format: BlockFormat, floats: &[f32], target: &mut [u8]) {
+/// Writes at most 1,024 numbers in a format of floating point.
+pub(super) fn bytes_of(format: BlockFormat, floats: &[f32], target: &mut [u8]) {
     match format {
         BlockFormat::F32 => {
             for (bytes, float) in target.as_chunks_mut::<4>().0.iter_mut().zip(floats) {
@@ -92,17 +94,22 @@ fn bytes_of(format: BlockFormat, floats: &[f32], target: &mut [u8]) {
     }
 }
 
-/// Adds a row of a table to `sum`; a vector is a table of one row.
+/// Adds a row of a table to `sum`, rounded to `target`; a vector is a table of one row.
 pub(crate) fn add_row(
     stored: &Stored,
     format: BlockFormat,
+    target: BlockFormat,
     row: usize,
     sum: &mut [f32],
 ) -> Result<(), ModelError> {
     let mut source = vec![0; size_of(format, sum.len())];
     let mut numbers = vec![0; sum.len() * 4];
     stored.file.read_at((stored.range.start + row * source.len()) as u64, &mut source)?;
-    convert(format, &source, BlockFormat::F32, &mut numbers);
+    match target == format {
+        true => convert(format, &source, BlockFormat::F32, &mut numbers),
+        false => quantize::in_order(format, &source, target, BlockFormat::F32, &mut numbers)
+            .map_err(|error| stored.problem(format!("can't be quantised: {error}")))?,
+    }
     for (sum, number) in sum.iter_mut().zip(numbers.as_chunks::<4>().0) {
         *sum += f32::from_ne_bytes(*number);
     }

@@ -4,8 +4,9 @@
 //! bf16 in place too, turned into f32 a tile at a time by who multiplies. A model in half
 //! precision so needs no more memory than its file, and no tile leaves the core's cache.
 //!
-//! Quantised weights stay in their blocks there, and are multiplied as integers with activations that
-//! are rounded to 8 bits. Other devices get them in the dtype of products.
+//! Quantised weights, of a file or of a [choice](super::choice), stay in their blocks there in every precision, and
+//! are multiplied as integers with activations that are rounded to 8 bits. Other devices get them in the dtype of
+//! products.
 //!
 //! With `fp16` or `bf16`, weights are rounded to it and kept in it, both sides of every product
 //! with them are rounded to it, and sums, norms, attention and softmax stay in fp32. A device that
@@ -45,10 +46,11 @@ impl Format {
         Self { compute, on_host: is_host(device) }
     }
 
-    /// How numbers are kept in memory that a file has in `stored`.
-    pub(crate) fn kept(&self, stored: BlockFormat) -> BlockFormat {
+    /// How numbers are kept in memory that are rounded to `target`.
+    pub(crate) fn kept(&self, target: BlockFormat) -> BlockFormat {
         match self.compute {
-            WeightDtype::F32 if self.on_host => stored,
+            _ if self.on_host && target.is_quantized() => target,
+            WeightDtype::F32 if self.on_host => target,
             WeightDtype::F32 => BlockFormat::F32,
             WeightDtype::F16 => BlockFormat::F16,
             WeightDtype::Bf16 => BlockFormat::BF16,
@@ -68,7 +70,7 @@ impl Format {
 
     /// The bytes of a row in memory.
     pub(crate) fn row_bytes(&self, matrix: &Matrix) -> u64 {
-        bytes_of(self.kept(matrix.format), matrix.cols()) as u64
+        bytes_of(self.kept(matrix.target), matrix.cols()) as u64
     }
 
     /// The bytes of a matrix in memory.

@@ -1,10 +1,12 @@
 //! From tensors in files to tensors on a device.
 
 pub mod binding;
+pub mod choice;
 pub(crate) mod convert;
 pub mod format;
 pub(crate) mod gate;
 pub(crate) mod half_rows;
 pub(crate) mod packed_weight;
 pub(crate) mod piece;
+pub(crate) mod quantize;
 pub(crate) mod weight;

@@ -16,19 +16,31 @@ pub(crate) struct PackedWeight {
     format: BlockFormat,
     rows: usize,
     cols: usize,
+    /// The file had inputs as rows; these rows are outputs all the same.
+    turned: bool,
 }
 
 impl PackedWeight {
     /// `memory` holds `rows` × `cols` numbers.
     pub(crate) fn new(memory: bytes::Bytes, format: BlockFormat, rows: usize, cols: usize) -> Self {
         debug_assert_eq!(memory.len(), bytes_of(format, rows * cols));
-        Self { memory, format, rows, cols }
+        Self { memory, format, rows, cols, turned: false }
+    }
+
+    /// `memory` holds `rows` inputs of a matrix with inputs as rows, turned: `outputs` rows of blocks.
+    pub(crate) fn turned(
+        memory: bytes::Bytes,
+        format: BlockFormat,
+        rows: usize,
+        outputs: usize,
+    ) -> Self {
+        Self { turned: true, ..Self::new(memory, format, outputs, rows) }
     }
 
     /// See [`Weight::times`](super::weight::Weight::times).
     pub(crate) fn times(&self, layout: Layout, x: Tensor<2>) -> Tensor<2> {
         let columns = x.dims()[1];
-        if layout == Layout::OutIn
+        if (layout == Layout::OutIn || self.turned)
             && let Ok(rows) = PackedRows::new(self.format, self.rows, self.cols, &self.memory)
             && let Ok(x) = x.clone().transpose().into_data().as_slice::<f32>()
         {
@@ -41,7 +53,7 @@ impl PackedWeight {
             }
         }
         // Rows that are inputs are added up, which the kernels don't do; no GGUF file has such rows.
-        product(self.unpacked(), layout == Layout::InOut, x)
+        product(self.unpacked(), layout == Layout::InOut && !self.turned, x)
     }
 
     fn unpacked(&self) -> Tensor<2> {

@@ -21,7 +21,9 @@ use super::format::{Format, bytes_of, is_host, numbers_in};
 use super::gate::{Gate, Permit};
 use super::half_rows::HalfRows;
 use super::packed_weight::PackedWeight;
+use super::quantize;
 use super::weight::{StreamedWeight, Weight};
+use crate::arch::blueprint::Layout;
 use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
 use crate::folder::header::WeightDtype;
@@ -40,6 +42,8 @@ pub(crate) struct Piece {
     pub(crate) cols: usize,
     stored: Stored,
     format: BlockFormat,
+    target: BlockFormat,
+    layout: Layout,
 }
 
 /// How long it took to bring a piece in.
@@ -58,12 +62,14 @@ impl Piece {
             cols: matrix.cols(),
             stored: matrix.stored.clone(),
             format: matrix.format,
+            target: matrix.target,
+            layout: matrix.layout,
         }
     }
 
     /// Its bytes in memory.
     pub(crate) fn kept_bytes(&self, format: &Format) -> u64 {
-        bytes_of(format.kept(self.format), self.rows.len() * self.cols) as u64
+        bytes_of(format.kept(self.target), self.rows.len() * self.cols) as u64
     }
 
     pub(crate) fn file_bytes(&self) -> u64 {
@@ -92,11 +98,12 @@ impl Piece {
     ) -> Result<(StreamedWeight, Cost), ModelError> {
         drill.check(Point::Read)?;
         let range = self.file_range();
-        let kept = Format::new(device, compute).kept(self.format);
+        let kept = Format::new(device, compute).kept(self.target);
         let on_host = is_host(device);
         let (with_memory, with_weight) = if on_host { (permit, None) } else { (None, permit) };
         // A page begins at a multiple of four, so the offset alone decides.
         let in_place = kept == self.format
+            && self.target == self.format
             && cfg!(target_endian = "little")
             && (kept != BlockFormat::F32 || range.start.is_multiple_of(align_of::<f32>()));
         let (shared, cost) = if in_place {
@@ -114,14 +121,20 @@ impl Piece {
             let mut memory = memory.map_err(|error| {
                 self.stored.problem(format!("finds no memory for {size} bytes: {error}"))
             })?;
-            let cost = self.convert(range, kept, &mut memory[..size])?;
+            let cost = match self.target == self.format {
+                true => self.convert(range, kept, &mut memory[..size])?,
+                false => self.quantize(range, kept, &mut memory[..size])?,
+            };
             let converted = Converted { memory: Some(memory), size, gate, _permit: with_memory };
             (bytes::Bytes::from_owner(converted), cost)
         };
         drill.check(Point::Allocation)?;
         let (rows, cols) = (self.rows.len(), self.cols);
         let weight = if on_host && kept.is_quantized() {
-            Weight::Packed(PackedWeight::new(shared, kept, rows, cols))
+            Weight::Packed(match self.is_turned(kept) {
+                true => PackedWeight::turned(shared, kept, rows, cols),
+                false => PackedWeight::new(shared, kept, rows, cols),
+            })
         } else if on_host && kept != BlockFormat::F32 {
             Weight::Half(HalfRows::new(shared, kept, rows, cols))
         } else {
@@ -165,6 +178,66 @@ impl Piece {
             cost.reading += read - start;
             cost.converting += read.elapsed();
             at += source.len() as u64;
+        }
+        Ok(cost)
+    }
+}
+
+impl Piece {
+    /// Whether its rows, which are inputs, are columns of blocks in memory.
+    fn is_turned(&self, kept: BlockFormat) -> bool {
+        self.goes_down() && self.target != self.format && kept == self.target
+    }
+
+    /// Whether blocks are made of numbers below each other.
+    fn goes_down(&self) -> bool {
+        self.layout == Layout::InOut && self.target.is_quantized()
+    }
+
+    /// Its blocks, quantised: rows of outputs, also where the file has inputs as rows.
+    pub(crate) fn blocks(&self) -> Result<Vec<u8>, ModelError> {
+        let mut memory = vec![0; bytes_of(self.target, self.rows.len() * self.cols)];
+        self.quantize(self.file_range(), self.target, &mut memory)?;
+        Ok(memory)
+    }
+
+    /// [`Self::convert`] for numbers that are rounded on the way.
+    fn quantize(
+        &self,
+        range: Range<usize>,
+        kept: BlockFormat,
+        memory: &mut [u8],
+    ) -> Result<Cost, ModelError> {
+        let (from, target, cols) = (self.format, self.target, self.cols);
+        // Numbers at a time: whole blocks, which go along the rows or down them.
+        let step = match self.goes_down() {
+            false => STEP / 4,
+            true => (STEP / 4 / cols).max(1).next_multiple_of(target.block_len()) * cols,
+        };
+        let mut source = vec![0; bytes_of(from, step).min(range.len())];
+        let mut cost = Cost::default();
+        let (mut done, all) = (0, numbers_in(from, range.len()));
+        while done < all {
+            let numbers = step.min(all - done);
+            let source = &mut source[..bytes_of(from, numbers)];
+            let start = Instant::now();
+            self.stored.file.read_at((range.start + bytes_of(from, done)) as u64, source)?;
+            let read = Instant::now();
+            let place = bytes_of(kept, done)..bytes_of(kept, done + numbers);
+            match self.goes_down() {
+                false => quantize::in_order(from, source, target, kept, &mut memory[place]),
+                true if self.is_turned(kept) => {
+                    let block = done / cols / target.block_len();
+                    quantize::turned(from, source, cols, target, (memory, block))
+                }
+                true => {
+                    quantize::down_the_rows(from, source, cols, target, kept, &mut memory[place])
+                }
+            }
+            .map_err(|error| self.stored.problem(format!("can't be quantised: {error}")))?;
+            cost.reading += read - start;
+            cost.converting += read.elapsed();
+            done += numbers;
         }
         Ok(cost)
     }

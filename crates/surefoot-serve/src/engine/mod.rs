@@ -31,6 +31,7 @@ use surefoot_models::ModelError;
 use surefoot_models::embed::Pooling;
 use surefoot_models::runner::Runner;
 use surefoot_models::stream::plan::Plan;
+use surefoot_models::weights::choice::WeightChoice;
 
 pub use activity_log::without_single_passes;
 pub use capacity::{EngineCapacity, EngineLimits};
@@ -53,6 +54,8 @@ pub struct EngineSettings {
     pub pooling: Pooling,
     /// Where batches are told.
     pub journal: Journal,
+    /// In which form weights are loaded.
+    pub weights: WeightChoice,
 }
 
 /// A running engine. Dropping it finishes what was accepted.
@@ -78,7 +81,9 @@ impl Engine {
         settings: EngineSettings,
         metrics: Arc<Metrics>,
     ) -> Result<Self, EngineError> {
-        let runner = Runner::open(Arc::clone(&footing), folder)?.beside(capacity::HTTP_BYTES);
+        let runner = Runner::open(Arc::clone(&footing), folder)?
+            .weights(settings.weights)
+            .beside(capacity::HTTP_BYTES);
         let (capacity, plan) = EngineCapacity::fit(&runner, &settings.limits)?;
         let opened = runner.opened();
         let vocab = opened.blueprint.vocab;

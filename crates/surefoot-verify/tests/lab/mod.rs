@@ -416,6 +416,7 @@ pub(crate) fn fingerprint(folder: &Path, set: &ChallengeSet, options: Options) -
         device: "cpu".into(),
         precision: if is_bf16 { "bf16" } else { "fp32" }.into(),
         placement: "resident".into(),
+        weights: None,
     };
     let policy = Policy { bits: 8192, sites: options.choice };
     let identity = Identity::read(&opened).unwrap();

@@ -1,0 +1,17 @@
+//! The option for the form of weights in memory, of every command that runs a model.
+
+use clap::Args;
+use surefoot_models::weights::choice::WeightChoice;
+
+/// In how many bits weights are kept and multiplied with.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct WeightsArgs {
+    /// Bits of the weights: as-stored, q8 or q4; quantised while they are loaded
+    ///
+    /// q8 (Q8_0) takes 8.5 bits a number, q4 (Q4_0, with a head in Q8_0) 4.5. On the CPU they stay packed in memory
+    /// and products are computed with integers; a GPU gets the rounded numbers in its precision, which saves no memory
+    /// there. Weights that are streamed are read as their files have them and quantised in every pass: quantise such a
+    /// model once with `surefoot quantize`.
+    #[arg(long, value_name = "FORM", default_value_t, hide_default_value = true)]
+    pub(crate) weights: WeightChoice,
+}

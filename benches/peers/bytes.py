@@ -5,14 +5,17 @@
 SUREFOOT is the program. A Llama with random weights, of so many MiB in F32, is written in each format;
 a file can be given instead (`--model FILE.gguf`). Every run is a process of its own on the same threads,
 with one sequence; it reports the time for a prompt and for each token behind it, both without loading, and
-its peak memory. Rounds are interleaved; the best of each counts, since others may use the machine. Needs
-gguf, numpy and llama-cpp-python, which should be built on the machine that is measured.
+its peak memory. Rounds are interleaved; the best of each counts, since others may use the machine; processor time is
+shown beside it (llama.cpp's threads also spend it while they wait for each other). Formats that the gguf package can't write
+(Q4_K_S, Q4_K_M, Q6_K) are made by llama.cpp. Needs gguf, numpy and llama-cpp-python, which should be built on the machine
+that is measured.
 """
 
 import argparse
 import json
 import os
 import platform
+import resource
 import subprocess
 import sys
 import tempfile
@@ -30,11 +33,20 @@ model = Llama(path, n_ctx=prompt + new + 8, n_batch=prompt, n_ubatch=prompt, n_t
 model.eval([5] * 4); model.reset()
 start = time.perf_counter(); model.eval([(5 + at) % 250 for at in range(prompt)])
 forward = time.perf_counter() - start
-start = time.perf_counter()
+start, spent = time.perf_counter(), time.process_time()
 for _ in range(new): model.eval([7])
-decode = (time.perf_counter() - start) / new
+decode, spent = (time.perf_counter() - start) / new, (time.process_time() - spent) / new
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-print(json.dumps(dict(forward=forward, decode=decode, peak=peak)))
+print(json.dumps(dict(forward=forward, decode=decode, spent=spent, peak=peak)))
+"""
+
+# Numbers of llama.cpp's file types.
+MADE_BY_LLAMA_CPP = {"Q4_K_S": 14, "Q4_K_M": 15, "Q6_K": 18}
+QUANTIZE = r"""
+import sys, llama_cpp
+params = llama_cpp.llama_model_quantize_default_params()
+params.ftype, params.nthread = int(sys.argv[3]), 2
+sys.exit(llama_cpp.llama_model_quantize(sys.argv[1].encode(), sys.argv[2].encode(), params))
 """
 
 
@@ -103,16 +115,28 @@ def surefoot(arguments, path):
     def run(prompt, count):
         """With `seconds` less those of loading what stays."""
         command = [arguments.surefoot, "generate", path, "!" * prompt, "--max-tokens", str(count), "--json"]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
         if done.returncode:
             sys.exit(done.stderr)
         document = json.loads(done.stdout)
+        document["spent"] = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         document["seconds"] -= document["load_seconds"]
         return document
 
     forward, all_of_them = run(arguments.prompt, 1), run(arguments.prompt, 1 + arguments.new)
-    decode = (all_of_them["seconds"] - forward["seconds"]) / arguments.new
-    return dict(forward=forward["seconds"], decode=decode, peak=all_of_them["peak_bytes"])
+    return dict(forward=forward["seconds"], forward_spent=forward["spent"], all=all_of_them["seconds"],
+                all_spent=all_of_them["spent"], peak=all_of_them["peak_bytes"])
+
+
+def best_of(arguments, rounds):
+    """The least of each figure; what is the difference of two runs is that of their best ones."""
+    best = {key: min(r[key] for r in rounds) for key in rounds[0]}
+    if "all" in best:
+        best["decode"] = (best["all"] - best["forward"]) / arguments.new
+        best["spent"] = (best["all_spent"] - best["forward_spent"]) / arguments.new
+    return best
 
 
 def main():
@@ -123,7 +147,7 @@ def main():
     parser.add_argument("--mib", type=int, default=600)
     parser.add_argument("--formats", default="F32,BF16,Q8_0,Q4_0")
     parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--new", type=int, default=32)
+    parser.add_argument("--new", type=int, default=96)
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
@@ -134,7 +158,15 @@ def main():
     for name in arguments.formats.split(","):
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "model.gguf")
-            make(path, arguments.mib, Type[name])
+            if name in MADE_BY_LLAMA_CPP:
+                make(path + ".f32", arguments.mib, Type.F32)
+                made = subprocess.run([sys.executable, "-c", QUANTIZE, path + ".f32", path, str(MADE_BY_LLAMA_CPP[name])],
+                                      capture_output=True, text=True)
+                if made.returncode:
+                    sys.exit(made.stderr)
+                os.remove(path + ".f32")
+            else:
+                make(path, arguments.mib, Type[name])
             compare(arguments, name, path)
 
 
@@ -144,14 +176,14 @@ def compare(arguments, name, path):
     for _ in range(arguments.rounds):
         for side, run in sides.items():
             results[side].append(run(arguments, path))
-    best = {side: {key: min(r[key] for r in rounds) for key in ("forward", "decode", "peak")}
-            for side, rounds in results.items()}
+    best = {side: best_of(arguments, rounds) for side, rounds in results.items()}
     for side, numbers in best.items():
         print(f"{name:5} {os.path.getsize(path) >> 20} MiB {side:10} prompt {numbers['forward']:.2f} s  "
-              f"decode {numbers['decode'] * 1e3:.1f} ms/token  peak {numbers['peak'] / 2**20:.0f} MiB")
+              f"decode {numbers['decode'] * 1e3:.1f} ms/token ({numbers['spent'] * 1e3:.1f} ms of processors)  "
+              f"peak {numbers['peak'] / 2**20:.0f} MiB", flush=True)
     ratio = lambda key: best["llama.cpp"][key] / best["surefoot"][key]
     print(f"{name:5} surefoot is {ratio('forward'):.2f} x as fast for the prompt, "
-          f"{ratio('decode'):.2f} x in decode, peak {1 / ratio('peak'):.2f} x")
+          f"{ratio('decode'):.2f} x in decode ({ratio('spent'):.2f} x by processor time), peak {1 / ratio('peak'):.2f} x")
 
 
 if __name__ == "__main__":

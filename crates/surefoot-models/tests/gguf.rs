@@ -70,6 +70,8 @@ fn quantised_weights_give_nearly_those_logits_and_the_same_in_every_mode() {
     for (name, fixture, limit) in [
         ("llama-tiny.Q8_0.gguf", "llama-tiny", 0.03),
         ("qwen2-tiny.Q8_0.gguf", "qwen2-tiny", 0.03),
+        ("qwen3.Q8_0.gguf", "qwen3", 0.03),
+        ("mistral-nowindow.Q8_0.gguf", "mistral-nowindow", 0.03),
         ("gpt2-tiny.Q8_0.gguf", "gpt2-tiny", 0.03),
         ("llama-tiny.Q4_0.gguf", "llama-tiny", 0.35),
     ] {

@@ -111,8 +111,13 @@ fn every_fixture_matches_when_all_of_it_is_streamed_and_each_weight_is_read_once
         check(&model, &folder);
         let all: u64 =
             Opened::new(&folder).unwrap().binding.matrices.iter().map(|m| m.file_bytes()).sum();
-        assert_eq!(model.meter().read().file_bytes, all);
+        let read = model.meter().read().file_bytes;
+        // An expert that no token goes through is not read.
+        match model.blueprint().blocks.iter().any(|block| block.experts.is_some()) {
+            true => assert!(read > all / 2 && read <= all, "{read} of {all}"),
+            false => assert_eq!(read, all),
+        }
         check(&model, &folder);
-        assert_eq!(model.meter().read().file_bytes, 2 * all);
+        assert_eq!(model.meter().read().file_bytes, 2 * read);
     }
 }

@@ -19,6 +19,7 @@ LLAMA = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
     "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate",
     "post_attention_layernorm": "ffn_norm", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
 }
 GPT2 = {
     "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
@@ -39,10 +40,22 @@ def neighbours(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, shape[0] // heads // 2, -1).swapaxes(1, 2).reshape(shape)
 
 
+def add_tokenizer(writer: gguf.GGUFWriter, tokenizer: dict) -> None:
+    tokens = [token for token, _ in sorted(tokenizer["vocab"].items(), key=lambda pair: pair[1])]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token == "<|endoftext|>" else 1 for token in tokens])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["merges"]])
+    writer.add_eos_token_id(0)
+    writer.add_chat_template(TEMPLATE)
+
+
 def write(fixture: str, form: Type, target: str) -> None:
     folder = HERE / "fixtures" / fixture
     config = json.loads((folder / "config.json").read_text())
-    family = config["model_type"]
+    # Files of Mistral say llama.
+    family = config["model_type"].replace("mistral", "llama")
     writer = gguf.GGUFWriter(HERE / "gguf" / target, family)
     if family == "gpt2":
         writer.add_embedding_length(config["n_embd"])
@@ -60,16 +73,13 @@ def write(fixture: str, form: Type, target: str) -> None:
         writer.add_head_count_kv(config["num_key_value_heads"])
         writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
         writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
-        writer.add_rope_dimension_count(config["hidden_size"] // config["num_attention_heads"])
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())["model"]
-    tokens = [token for token, _ in sorted(tokenizer["vocab"].items(), key=lambda pair: pair[1])]
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")
-    writer.add_token_list(tokens)
-    writer.add_token_types([3 if token == "<|endoftext|>" else 1 for token in tokens])
-    writer.add_token_merges([" ".join(pair) for pair in tokenizer["merges"]])
-    writer.add_eos_token_id(0)
-    writer.add_chat_template(TEMPLATE)
+        width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+        writer.add_rope_dimension_count(width)
+        if width * config["num_attention_heads"] != config["hidden_size"]:
+            writer.add_key_length(width)
+            writer.add_value_length(width)
+    if (folder / "tokenizer.json").exists():
+        add_tokenizer(writer, json.loads((folder / "tokenizer.json").read_text())["model"])
     for name, weight in sorted(load_file(folder / "model.safetensors").items()):
         weight = weight.astype(np.float32)
         if name.endswith((".attn.bias", ".masked_bias")):
@@ -103,3 +113,5 @@ write("llama-tiny", Type.Q8_0, "llama-tiny.Q8_0.gguf")
 write("llama-tiny", Type.Q4_0, "llama-tiny.Q4_0.gguf")
 write("qwen2-tiny", Type.Q8_0, "qwen2-tiny.Q8_0.gguf")
 write("gpt2-tiny", Type.Q8_0, "gpt2-tiny.Q8_0.gguf")
+write("qwen3", Type.Q8_0, "qwen3.Q8_0.gguf")
+write("mistral-nowindow", Type.Q8_0, "mistral-nowindow.Q8_0.gguf")

@@ -13,9 +13,11 @@ import sys
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    BertConfig, BertForMaskedLM, BertModel, GPT2Config, GPT2LMHeadModel, GPT2Model,
+    BertConfig, BertForMaskedLM, BertModel, GraniteConfig, GraniteForCausalLM, Olmo2Config, Olmo2ForCausalLM,
+    Phi3Config, Phi3ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model,
     GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaModel, MistralConfig,
-    MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
+    MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig,
+    Qwen2MoeForCausalLM, Qwen3Config, Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM,
 )
 
 SMALL = dict(vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
@@ -40,6 +42,42 @@ def qwen2(**more):
 
 def mistral(**more):
     return MistralForCausalLM, MistralConfig(**{**SMALL, "num_key_value_heads": 2, **more}), {}
+
+
+def granite(**more):
+    own = dict(num_key_value_heads=2, embedding_multiplier=6.0, attention_multiplier=0.2, residual_multiplier=0.4,
+               logits_scaling=3.0)
+    return GraniteForCausalLM, GraniteConfig(**{**SMALL, **own, **more}), {}
+
+
+def olmo2(**more):
+    return Olmo2ForCausalLM, Olmo2Config(**{**SMALL, "num_key_value_heads": 2, **more}), {}
+
+
+def phi3(**more):
+    own = dict(num_key_value_heads=2, pad_token_id=0)
+    return Phi3ForCausalLM, Phi3Config(**{**SMALL, **own, **more}), {}
+
+
+def smollm3(**more):
+    own = dict(num_key_value_heads=2, num_hidden_layers=4, pad_token_id=0)
+    return SmolLM3ForCausalLM, SmolLM3Config(**{**SMALL, **own, **more}), {}
+
+
+def mixtral(**more):
+    own = dict(num_key_value_heads=2, num_local_experts=6, num_experts_per_tok=2)
+    return MixtralForCausalLM, MixtralConfig(**{**SMALL, **own, **more}), {}
+
+
+def qwen2_moe(**more):
+    own = dict(num_key_value_heads=2, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32,
+               shared_expert_intermediate_size=64)
+    return Qwen2MoeForCausalLM, Qwen2MoeConfig(**{**SMALL, **own, **more}), {}
+
+
+def qwen3_moe(**more):
+    own = dict(num_key_value_heads=2, head_dim=16, num_experts=8, num_experts_per_tok=3, moe_intermediate_size=32)
+    return Qwen3MoeForCausalLM, Qwen3MoeConfig(**{**SMALL, **own, **more}), {}
 
 
 def neox(**more):
@@ -114,6 +152,17 @@ CASES = {
     "qwen3-bias-tied": qwen3(num_key_value_heads=1, attention_bias=True, tie_word_embeddings=True),
     "qwen3-window": qwen3(num_key_value_heads=4, use_sliding_window=True, sliding_window=4, max_window_layers=1),
     "qwen3-bf16": saved(qwen3(num_key_value_heads=2), dtype=torch.bfloat16),
+    "granite-tiny": granite(tie_word_embeddings=True),
+    "olmo2-tiny": olmo2(),
+    "phi3-tiny": phi3(sliding_window=6),
+    "phi3-partial": phi3(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5)),
+    "smollm3-tiny": smollm3(),
+    "mixtral-tiny": mixtral(),
+    "mixtral-window": mixtral(sliding_window=5, num_local_experts=3, tie_word_embeddings=True),
+    "qwen2-moe-tiny": qwen2_moe(),
+    "qwen2-moe-some": qwen2_moe(num_hidden_layers=3, mlp_only_layers=[1], norm_topk_prob=True),
+    "qwen3-moe-tiny": qwen3_moe(norm_topk_prob=True),
+    "qwen3-moe-some": qwen3_moe(num_hidden_layers=3, decoder_sparse_step=2, num_experts_per_tok=1),
     "neox-serial": neox(use_parallel_residual=False),
     "neox-full-nobias": neox(rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=1.0), attention_bias=False),
     "neox-half-old": saved(neox(rope_parameters=dict(rope_type="default", rope_theta=25000.0, partial_rotary_factor=0.5), hidden_act="gelu_fast"), config=old_neox),

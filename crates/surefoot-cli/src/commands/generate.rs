@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use surefoot::Fault;
+use surefoot::device::memory::Bytes;
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::{FinishReason, Request};
@@ -96,6 +97,9 @@ struct Document {
     planned_peak_bytes: u64,
     peak_bytes: Option<u64>,
     device_peak_bytes: Option<u64>,
+    /// How often an expert that does not always stay was in memory when it was needed, and how often it was loaded.
+    expert_hits: u64,
+    expert_loads: u64,
     completions: Vec<Completion>,
 }
 
@@ -150,6 +154,14 @@ impl Generate {
                 "stopped at {positions} tokens, prompt included: the model takes no more"
             ));
         }
+        let (hits, loads) = (outcome.reading.expert_hits, outcome.reading.expert_loads);
+        if loads > 0 {
+            terminal.note(&format!(
+                "experts: {:.0} % of those that were needed were in memory, within {} of cache; {loads} matrices were loaded",
+                hits as f64 / (hits + loads) as f64 * 100.0,
+                Bytes(outcome.plan.expert_cache_bytes)
+            ));
+        }
         if self.stream {
             terminal.result("\n")?;
         } else if global.json {
@@ -164,6 +176,8 @@ impl Generate {
                 planned_peak_bytes: outcome.plan.peak_bytes,
                 peak_bytes: process::memory().map(|memory| memory.peak),
                 device_peak_bytes: outcome.device_peak_bytes,
+                expert_hits: outcome.reading.expert_hits,
+                expert_loads: outcome.reading.expert_loads,
                 completions,
             })?;
         } else {

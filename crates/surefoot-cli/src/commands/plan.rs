@@ -182,7 +182,16 @@ impl Plan {
         row("cache", plan.needs.kv_cache_bytes, "keys and values");
         row("activations", plan.needs.activation_bytes, "at most");
         row("resident weights", plan.resident_bytes, "");
-        row("streaming", plan.window_bytes, "weights that pass through");
+        let passing = "weights that pass through";
+        match plan.expert_cache_bytes {
+            0 => row("streaming", plan.window_bytes, passing),
+            cache => {
+                let note =
+                    format!("of {} of experts, the ones used last", Bytes(plan.expert_bytes));
+                row("experts", cache, &note);
+                row("streaming", plan.window_bytes - cache, passing);
+            }
+        }
         row(
             "peak",
             plan.peak_bytes,

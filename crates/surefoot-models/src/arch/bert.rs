@@ -3,7 +3,7 @@
 
 use super::activation::Activation;
 use super::blueprint::{
-    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, limits,
+    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, Scales, limits,
     whole_heads,
 };
 use crate::error::ModelError;
@@ -44,7 +44,9 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
                 out: linear(format!("{layer}.attention.output.dense"), hidden, hidden),
                 mlp_norm: format!("{layer}.output.LayerNorm"),
                 up: vec![linear(format!("{layer}.intermediate.dense"), hidden, inner)],
-                down: linear(format!("{layer}.output.dense"), inner, hidden),
+                down: Some(linear(format!("{layer}.output.dense"), inner, hidden)),
+                experts: None,
+                rotary: true,
                 window: None,
                 scale: (head_dim as f64).powf(-0.5),
             }
@@ -71,6 +73,9 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         residual: Residual::PostNorm,
         causal: false,
         split: QkvSplit::Separate,
+        qk_norm_over_all: false,
+        fused_gate: false,
+        scales: Scales::default(),
         activation: Activation::read(settings, "hidden_act", "gelu")?,
         blocks,
         final_norm: None,

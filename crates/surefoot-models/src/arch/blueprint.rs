@@ -77,6 +77,8 @@ pub enum Residual {
     Parallel,
     /// `x = norm(x + attention(x)); x = norm(x + mlp(x))`.
     PostNorm,
+    /// `x += norm(attention(x)); x += norm(mlp(x))`.
+    NormedHalves,
 }
 
 /// How queries, keys and values come out of the projection.
@@ -103,14 +105,62 @@ pub struct Block {
     pub out: Projection,
     /// The norm of the feed-forward half.
     pub mlp_norm: String,
-    /// Into the feed-forward: one projection, or gate and value.
+    /// Into the feed-forward: one projection, or gate and value; none where there are only experts.
     pub up: Vec<Projection>,
     /// Out of the feed-forward.
-    pub down: Projection,
+    pub down: Option<Projection>,
+    /// Experts, whose results are added to the feed-forward's.
+    pub experts: Option<Experts>,
     /// How many positions back, itself included, a position may look.
     pub window: Option<usize>,
+    /// Whether queries and keys are rotated, in a model that has rotary positions.
+    pub rotary: bool,
     /// What queries × keys are multiplied with.
     pub scale: f64,
+}
+
+/// A gated feed-forward that only some tokens go through.
+#[derive(Clone, Debug)]
+pub struct Expert {
+    /// The gate, which goes through the activation.
+    pub gate: Projection,
+    /// The value.
+    pub up: Projection,
+    /// The way out.
+    pub down: Projection,
+}
+
+/// A mixture of experts: a router chooses a few of them for each token.
+#[derive(Clone, Debug)]
+pub struct Experts {
+    /// From the hidden state to a number for each expert; softmax makes weights of them.
+    pub router: Projection,
+    /// The experts.
+    pub experts: Vec<Expert>,
+    /// How many of them a token goes through: those with the largest weights.
+    pub per_token: usize,
+    /// Whether the weights of the chosen ones are scaled so that their sum is 1.
+    pub normalize: bool,
+    /// Where the block has a feed-forward for all tokens as well: to the one number whose sigmoid its result is
+    /// multiplied with.
+    pub shared_gate: Option<Projection>,
+}
+
+/// What some families multiply with.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scales {
+    /// The first hidden state.
+    pub embedding: f64,
+    /// What each half of a block adds to the hidden state.
+    pub residual: f64,
+    /// Logits.
+    pub logits: f64,
+}
+
+impl Default for Scales {
+    fn default() -> Self {
+        Self { embedding: 1.0, residual: 1.0, logits: 1.0 }
+    }
 }
 
 /// What turns tokens into the first hidden state.
@@ -170,6 +220,12 @@ pub struct Blueprint {
     pub causal: bool,
     /// How the projection of queries, keys and values is split.
     pub split: QkvSplit,
+    /// Whether the norms of queries and keys go over all heads together.
+    pub qk_norm_over_all: bool,
+    /// Whether gate and value of the feed-forward come out of one projection, the gate first.
+    pub fused_gate: bool,
+    /// What is multiplied on the way.
+    pub scales: Scales,
     /// The feed-forward's activation.
     pub activation: Activation,
     /// The blocks in order.
@@ -185,9 +241,12 @@ pub struct Blueprint {
 }
 
 impl Blueprint {
-    /// The width of the feed-forward.
+    /// The width of the widest feed-forward.
     pub fn inner(&self) -> usize {
-        self.blocks.first().map_or(0, |block| block.down.inputs)
+        let dense = self.blocks.iter().flat_map(|block| &block.down);
+        let experts = self.blocks.iter().flat_map(|block| &block.experts);
+        let of_experts = experts.flat_map(|experts| experts.experts.first().map(|it| &it.down));
+        dense.chain(of_experts).map(|down| down.inputs).max().unwrap_or(0)
     }
 }
 

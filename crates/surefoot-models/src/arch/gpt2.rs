@@ -2,7 +2,7 @@
 
 use super::activation::Activation;
 use super::blueprint::{
-    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, limits,
+    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, Scales, limits,
     whole_heads,
 };
 use crate::error::ModelError;
@@ -43,7 +43,9 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
                 out: Projection::conv1d(&format!("h.{layer}.attn.c_proj"), hidden, hidden),
                 mlp_norm: format!("h.{layer}.ln_2"),
                 up: vec![Projection::conv1d(&format!("h.{layer}.mlp.c_fc"), hidden, inner)],
-                down: Projection::conv1d(&format!("h.{layer}.mlp.c_proj"), inner, hidden),
+                down: Some(Projection::conv1d(&format!("h.{layer}.mlp.c_proj"), inner, hidden)),
+                experts: None,
+                rotary: true,
                 window: None,
                 scale,
             }
@@ -70,6 +72,9 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         residual: Residual::Serial,
         causal: true,
         split: QkvSplit::Blocks,
+        qk_norm_over_all: false,
+        fused_gate: false,
+        scales: Scales::default(),
         activation: Activation::read(settings, "activation_function", "gelu_new")?,
         blocks,
         final_norm: Some("ln_f".to_owned()),

@@ -3,7 +3,7 @@
 
 use super::activation::Activation;
 use super::blueprint::{
-    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, limits,
+    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, Scales, limits,
     whole_heads,
 };
 use super::rope::{self, Spelling};
@@ -46,7 +46,14 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
                 out: Projection::linear(&format!("{attention}.dense"), hidden, hidden, bias),
                 mlp_norm: format!("layers.{layer}.post_attention_layernorm"),
                 up: vec![Projection::linear(&format!("{mlp}.dense_h_to_4h"), hidden, inner, true)],
-                down: Projection::linear(&format!("{mlp}.dense_4h_to_h"), inner, hidden, true),
+                down: Some(Projection::linear(
+                    &format!("{mlp}.dense_4h_to_h"),
+                    inner,
+                    hidden,
+                    true,
+                )),
+                experts: None,
+                rotary: true,
                 window: None,
                 scale: (head_dim as f64).powf(-0.5),
             }
@@ -77,6 +84,9 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         },
         causal: true,
         split: QkvSplit::PerHead,
+        qk_norm_over_all: false,
+        fused_gate: false,
+        scales: Scales::default(),
         activation: Activation::read(settings, "hidden_act", "gelu")?,
         blocks,
         final_norm: Some("final_layer_norm".to_owned()),

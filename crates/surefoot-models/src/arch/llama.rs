@@ -3,7 +3,8 @@
 
 use super::activation::Activation;
 use super::blueprint::{
-    Block, Blueprint, Embeddings, Head, Heads, NormKind, Projection, QkvSplit, Residual, limits,
+    Block, Blueprint, Embeddings, Head, Heads, NormKind, Projection, QkvSplit, Residual, Scales,
+    limits,
 };
 use super::rope::{self, Spelling};
 use crate::error::ModelError;
@@ -23,6 +24,8 @@ pub(crate) struct Kin {
     pub(crate) mlp_bias: bool,
     /// Norms over each head's queries and keys.
     pub(crate) qk_norm: bool,
+    /// The key of the share of a head that is rotated, and its default; without it a share in the file is refused.
+    pub(crate) rotary_share: Option<(&'static str, f64)>,
     /// The window of each layer.
     pub(crate) windows: Windows,
 }
@@ -44,6 +47,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
             out_bias: attention_bias,
             mlp_bias: settings.flag("mlp_bias")?.unwrap_or(false),
             qk_norm: false,
+            rotary_share: None,
             windows: |_, layers| Ok(vec![None; layers]),
         },
     )
@@ -62,7 +66,7 @@ pub(crate) fn kin(settings: &Settings, kin: &Kin) -> Result<Blueprint, ModelErro
     let rope = rope::read(
         settings,
         head_dim,
-        &Spelling { base: ("rope_theta", 10_000.0), share: None, max_positions },
+        &Spelling { base: ("rope_theta", 10_000.0), share: kin.rotary_share, max_positions },
     )?;
     let windows = (kin.windows)(settings, layers)?;
     let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
@@ -92,7 +96,14 @@ pub(crate) fn kin(settings: &Settings, kin: &Kin) -> Result<Blueprint, ModelErro
                 ),
                 mlp_norm: format!("layers.{layer}.post_attention_layernorm"),
                 up: vec![up("gate_proj"), up("up_proj")],
-                down: Projection::linear(&format!("{mlp}.down_proj"), inner, hidden, kin.mlp_bias),
+                down: Some(Projection::linear(
+                    &format!("{mlp}.down_proj"),
+                    inner,
+                    hidden,
+                    kin.mlp_bias,
+                )),
+                experts: None,
+                rotary: true,
                 window,
                 scale: (head_dim as f64).powf(-0.5),
             }
@@ -119,6 +130,9 @@ pub(crate) fn kin(settings: &Settings, kin: &Kin) -> Result<Blueprint, ModelErro
         residual: Residual::Serial,
         causal: true,
         split: QkvSplit::Separate,
+        qk_norm_over_all: false,
+        fused_gate: false,
+        scales: Scales::default(),
         activation: Activation::read(settings, "hidden_act", "silu")?,
         blocks,
         final_norm: Some("norm".to_owned()),

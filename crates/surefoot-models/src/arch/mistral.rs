@@ -18,6 +18,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
             out_bias: false,
             mlp_bias: false,
             qk_norm: false,
+            rotary_share: None,
             windows,
         },
     )

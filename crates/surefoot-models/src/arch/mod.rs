@@ -6,12 +6,20 @@ pub mod blueprint;
 pub mod rope;
 
 mod bert;
+mod experts;
 mod gpt2;
 mod gpt_neox;
+mod granite;
 mod llama;
 mod mistral;
+mod mixtral;
+mod olmo2;
+mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_moe;
+mod smollm3;
 
 use blueprint::Blueprint;
 
@@ -19,7 +27,22 @@ use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
 /// The architectures that can be run, by their `model_type`.
-pub const FAMILIES: [&str; 7] = ["bert", "gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3"];
+pub const FAMILIES: [&str; 14] = [
+    "bert",
+    "gpt2",
+    "gpt_neox",
+    "granite",
+    "llama",
+    "mistral",
+    "mixtral",
+    "olmo2",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "smollm3",
+];
 
 /// Weights that other programs quantised are refused by the name of the method. Those of `surefoot quantize` are found by their
 /// tensors.
@@ -48,10 +71,17 @@ pub fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         "bert" => bert::describe(settings),
         "gpt2" => gpt2::describe(settings),
         "gpt_neox" => gpt_neox::describe(settings),
+        "granite" => granite::describe(settings),
         "llama" => llama::describe(settings),
         "mistral" => mistral::describe(settings),
+        "mixtral" => mixtral::describe(settings),
+        "olmo2" => olmo2::describe(settings),
+        "phi3" => phi3::describe(settings),
         "qwen2" => qwen2::describe(settings),
+        "qwen2_moe" => qwen2_moe::describe(settings),
         "qwen3" => qwen3::describe(settings),
+        "qwen3_moe" => qwen3_moe::describe(settings),
+        "smollm3" => smollm3::describe(settings),
         other => Err(settings
             .problem("model_type", format!("is '{other}'; supported are {}", FAMILIES.join(", ")))),
     }

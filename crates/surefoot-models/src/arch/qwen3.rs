@@ -19,6 +19,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
             out_bias: attention_bias,
             mlp_bias: false,
             qk_norm: true,
+            rotary_share: None,
             windows: llama::qwen_windows,
         },
     )

@@ -132,8 +132,8 @@ impl GgufModel {
     /// Changes what the settings describe where a GGUF file differs from a folder.
     pub(crate) fn adapt(&self, blueprint: &mut Blueprint) -> Result<(), ModelError> {
         for block in &mut blueprint.blocks {
-            let single = [&mut block.out, &mut block.down];
-            for projection in block.qkv.iter_mut().chain(&mut block.up).chain(single) {
+            let dense = block.up.iter_mut().chain(&mut block.down);
+            for projection in block.qkv.iter_mut().chain([&mut block.out]).chain(dense) {
                 projection.layout = Layout::OutIn;
             }
         }

@@ -3,6 +3,7 @@
 //! The `safetensors` crate writes tensors that are whole in memory; these may be larger than the memory that is
 //! allowed, so the header, which is all there is to the format, is written here.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
@@ -46,16 +47,18 @@ pub(crate) fn packed_name(name: &str, format: BlockFormat) -> String {
 pub(super) fn outputs(opened: &Opened) -> Result<Vec<Output>, ModelError> {
     let checkpoint = Checkpoint::open(&opened.folder)?;
     let matrices = &opened.binding.matrices;
+    let rounded: HashMap<&str, &Matrix> = matrices
+        .iter()
+        .filter(|matrix| matrix.is_rounded() && !is_tied(opened, matrix))
+        .map(|matrix| (matrix.stored.name.as_str(), matrix))
+        .collect();
     let mut outputs: Vec<Output> = Vec::new();
     for (name, stored) in checkpoint.tensors() {
         // A tied head is the token table, which is read a row at a time as it is.
-        let rounded = matrices
-            .iter()
-            .find(|it| it.is_rounded() && it.stored.name == stored.name && !is_tied(opened, it));
-        outputs.push(match rounded {
+        outputs.push(match rounded.get(stored.name.as_str()) {
             Some(matrix) => Output {
                 name: packed_name(name, matrix.target),
-                source: Source::Blocks(matrix.clone()),
+                source: Source::Blocks((*matrix).clone()),
             },
             None => Output { name: stored.name.clone(), source: Source::Copy(stored.clone()) },
         });

@@ -11,6 +11,7 @@ use surefoot::recover::drill::point;
 
 use super::attention::{self, AttentionMask};
 use super::cache::Cache;
+use super::experts::ExpertsRunner;
 use super::norm::{self, Norm};
 use super::rotary::Rotation;
 use crate::arch::blueprint::{Blueprint, NormKind, QkvSplit, Residual};
@@ -20,14 +21,14 @@ use crate::weights::binding::{BoundBlock, BoundProjection};
 
 /// A projection whose bias is on the device.
 #[derive(Debug)]
-struct Linear {
+pub(super) struct Linear {
     matrix: usize,
     /// `[outputs, 1]`.
     bias: Option<Tensor<2>>,
 }
 
 impl Linear {
-    fn load(bound: &BoundProjection, device: &Device) -> Result<Self, ModelError> {
+    pub(super) fn load(bound: &BoundProjection, device: &Device) -> Result<Self, ModelError> {
         let bias = match &bound.bias {
             Some(bias) => Some(norm::vector(bias, device)?.unsqueeze_dim(1)),
             None => None,
@@ -35,7 +36,11 @@ impl Linear {
         Ok(Self { matrix: bound.matrix, bias })
     }
 
-    fn apply(&self, session: &mut Session<'_>, x: Tensor<2>) -> Result<Tensor<2>, ModelError> {
+    pub(super) fn apply(
+        &self,
+        session: &mut Session<'_>,
+        x: Tensor<2>,
+    ) -> Result<Tensor<2>, ModelError> {
         let y = session.apply(self.matrix, x)?;
         Ok(match &self.bias {
             Some(bias) => y + bias.clone(),
@@ -54,7 +59,8 @@ pub(crate) struct BlockRunner {
     out: Linear,
     mlp_norm: Norm,
     up: Vec<Linear>,
-    down: Linear,
+    down: Option<Linear>,
+    experts: Option<ExpertsRunner>,
 }
 
 /// What all blocks of one pass share.
@@ -88,7 +94,14 @@ impl BlockRunner {
             out: Linear::load(&bound.out, device)?,
             mlp_norm: load(blueprint.norm, &bound.mlp_norm)?,
             up: linears(&bound.up)?,
-            down: Linear::load(&bound.down, device)?,
+            down: match &bound.down {
+                Some(down) => Some(Linear::load(down, device)?),
+                None => None,
+            },
+            experts: match &bound.experts {
+                Some(experts) => Some(ExpertsRunner::load(experts, device)?),
+                None => None,
+            },
         })
     }
 
@@ -100,25 +113,34 @@ impl BlockRunner {
         session: &mut Session<'_>,
         cache: Option<&mut Cache>,
     ) -> Result<Tensor<2>, ModelError> {
+        // Most families add what a half gives as it is.
+        let factor = pass.blueprint.scales.residual;
+        let scaled = |y: Tensor<2>| if factor == 1.0 { y } else { y * factor };
         match pass.blueprint.residual {
             Residual::Serial => {
                 let attended =
                     self.attend(self.attention_norm.apply(x.clone()), pass, session, cache)?;
-                let x = x + attended;
+                let x = x + scaled(attended);
                 let fed = self.feed(pass, self.mlp_norm.apply(x.clone()), session)?;
-                Ok(x + fed)
+                Ok(x + scaled(fed))
             }
             Residual::Parallel => {
                 let attended =
                     self.attend(self.attention_norm.apply(x.clone()), pass, session, cache)?;
                 let fed = self.feed(pass, self.mlp_norm.apply(x.clone()), session)?;
-                Ok(x + attended + fed)
+                Ok(x + scaled(attended) + scaled(fed))
             }
             Residual::PostNorm => {
                 let attended = self.attend(x.clone(), pass, session, cache)?;
                 let x = self.attention_norm.apply(x + attended);
                 let fed = self.feed(pass, x.clone(), session)?;
                 Ok(self.mlp_norm.apply(x + fed))
+            }
+            Residual::NormedHalves => {
+                let attended = self.attend(x.clone(), pass, session, cache)?;
+                let x = x + scaled(self.attention_norm.apply(attended));
+                let fed = self.feed(pass, x.clone(), session)?;
+                Ok(x + scaled(self.mlp_norm.apply(fed)))
             }
         }
     }
@@ -133,11 +155,15 @@ impl BlockRunner {
         point(Point::Operation);
         let block = &pass.blueprint.blocks[self.number];
         let (mut q, mut k, v) = self.queries_keys_values(x.transpose(), pass, session)?;
-        if let Some((q_norm, k_norm)) = &self.qk_norm {
+        if let Some((q_norm, k_norm)) = &self.qk_norm
+            && !pass.blueprint.qk_norm_over_all
+        {
             q = q_norm.apply(q);
             k = k_norm.apply(k);
         }
-        if let Some(rotation) = &pass.rotation {
+        if let Some(rotation) = &pass.rotation
+            && block.rotary
+        {
             q = rotation.apply(q);
             k = rotation.apply(k);
         }
@@ -166,6 +192,12 @@ impl BlockRunner {
         let mut projected = Vec::with_capacity(3);
         for linear in &self.qkv {
             projected.push(linear.apply(session, x.clone())?);
+        }
+        if let (Some((q_norm, k_norm)), [q, k, _]) = (&self.qk_norm, &mut projected[..])
+            && blueprint.qk_norm_over_all
+        {
+            *q = q_norm.apply(q.clone().transpose()).transpose();
+            *k = k_norm.apply(k.clone().transpose()).transpose();
         }
         let (heads, kv_heads) = (blueprint.heads, blueprint.kv_heads);
         let mut projected = projected.into_iter();
@@ -204,16 +236,42 @@ impl BlockRunner {
         point(Point::Operation);
         let x = x.transpose();
         let activation = pass.blueprint.activation;
+        let described = pass.blueprint.blocks[self.number].experts.as_ref();
+        let (experts, gate) = match (&self.experts, described) {
+            (Some(experts), Some(described)) => {
+                let (sum, gate) = experts.run(described, activation, &x, session)?;
+                (Some(sum), gate)
+            }
+            _ => (None, None),
+        };
         let mut inner: Option<Tensor<2>> = None;
         for linear in &self.up {
             let y = linear.apply(session, x.clone())?;
+            if pass.blueprint.fused_gate {
+                let [both, columns] = y.dims();
+                let half = both / 2;
+                let gate = activation.apply(y.clone().slice([0..half, 0..columns]));
+                inner = Some(gate * y.slice([half..both, 0..columns]));
+                continue;
+            }
             inner = Some(match inner {
                 // Gate, then value.
                 Some(gate) => gate * y,
                 None => activation.apply(y),
             });
         }
-        let inner = inner.ok_or_else(|| ModelError::request("the block has no feed-forward"))?;
-        Ok(self.down.apply(session, inner)?.transpose())
+        let dense = match (&self.down, inner) {
+            (Some(down), Some(inner)) => Some(down.apply(session, inner)?),
+            _ => None,
+        };
+        let dense = match (dense, gate) {
+            (Some(dense), Some(gate)) => Some(dense * gate),
+            (dense, _) => dense,
+        };
+        match (dense, experts) {
+            (Some(dense), Some(experts)) => Ok((dense + experts).transpose()),
+            (Some(fed), None) | (None, Some(fed)) => Ok(fed.transpose()),
+            (None, None) => Err(ModelError::request("the block has no feed-forward")),
+        }
     }
 }

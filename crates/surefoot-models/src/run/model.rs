@@ -518,6 +518,10 @@ impl Model {
         if let Some(table) = &self.binding.segments {
             add(table, table.format()?, &|_| 0, &mut numbers)?;
         }
+        let factor = self.blueprint.scales.embedding as f32;
+        if factor != 1.0 {
+            numbers.iter_mut().for_each(|number| *number *= factor);
+        }
         let x = Tensor::from_data(TensorData::new(numbers, [ids.len(), hidden]), &self.device);
         Ok(match &self.embedding_norm {
             Some(norm) => norm.apply(x),
@@ -542,6 +546,10 @@ impl Model {
             }
             Ok(())
         })?;
+        let factor = self.blueprint.scales.logits as f32;
+        if factor != 1.0 {
+            numbers.iter_mut().for_each(|number| *number *= factor);
+        }
         Ok(Rows { cols: vocab, numbers })
     }
 

@@ -12,6 +12,7 @@ use surefoot::recover::{Rung, Step};
 use crate::folder::header::WeightDtype;
 use crate::run::cpu_fallback::MovedPart;
 use crate::run::model::Model;
+use crate::stream::meter::Reading;
 use crate::stream::needs::Work;
 use crate::stream::plan::Plan;
 
@@ -148,6 +149,8 @@ pub struct RunOutcome<T> {
     /// The most bytes that a device's memory pool was seen to hold, where there is a budget. A
     /// device that shares the host's memory has them in the process's own figure already.
     pub device_peak_bytes: Option<u64>,
+    /// What the last attempt loaded and ran.
+    pub reading: Reading,
     /// The blocks, and the head, that ran on the CPU because the device could not run them.
     pub on_cpu: Vec<MovedPart>,
 }
@@ -165,6 +168,7 @@ impl<T> RunOutcome<T> {
             plan: self.plan,
             load_time: self.load_time,
             device_peak_bytes: self.device_peak_bytes,
+            reading: self.reading,
             on_cpu: self.on_cpu,
         }
     }

@@ -73,6 +73,7 @@ use crate::stream::needs::Work;
 use crate::stream::plan::Plan;
 use crate::stream::process;
 use crate::stream::rate::Rate;
+use crate::weights::binding::Matrix;
 use crate::weights::choice::WeightChoice;
 use crate::weights::format::Format;
 use attempt::LoadedModel;
@@ -228,7 +229,8 @@ impl Runner {
             let opened = self.opened_on(device.burn(), compute).with_weights(choice);
             let plan = opened.plan_in_room(work, &room, budget);
             let rate = Rate::estimate(&plan, &opened.binding, &format, device.burn());
-            let next = ChoicePlan::new(choice, &plan, &rate);
+            let file_bytes = opened.binding.matrices.iter().map(Matrix::file_bytes).sum();
+            let next = ChoicePlan::new(choice, &plan, &rate, file_bytes);
             if choices.last().is_none_or(|last| next.weight_bytes < last.weight_bytes) {
                 choices.push(next);
             }
@@ -319,6 +321,7 @@ impl Runner {
             plan: Arc::clone(&loaded.plan),
             load_time,
             device_peak_bytes: Some(reading.device_peak_bytes).filter(|bytes| *bytes > 0),
+            reading: reading.since(&start),
             on_cpu: loaded.model.on_cpu(),
         })
     }
@@ -407,6 +410,8 @@ impl Runner {
                 .context("peak_bytes", process::memory().map_or(0, |memory| memory.peak))
                 .context("device_peak_bytes", reading.device_peak_bytes)
                 .context("tokens", reading.tokens)
+                .context("expert_hits", reading.expert_hits)
+                .context("expert_loads", reading.expert_loads)
                 .context("limited_by", reading.limit_since(&Reading::default(), seconds))
         });
     }

@@ -30,12 +30,15 @@ pub struct ChoicePlan {
 }
 
 impl ChoicePlan {
-    /// Of a plan in which weights have the form of `choice`.
-    pub(crate) fn new(choice: WeightChoice, plan: &Plan, rate: &Rate) -> Self {
+    /// Of a plan in which weights have the form of `choice`, and take `file_bytes` in their files.
+    pub(crate) fn new(choice: WeightChoice, plan: &Plan, rate: &Rate, file_bytes: u64) -> Self {
         let weight_bytes: u64 = plan.parts.iter().map(|part| part.bytes).sum();
         let quantize_first = choice != WeightChoice::AsStored && plan.mode != Placement::Resident;
         let (tokens_per_second, limited_by) = match quantize_first {
-            true => rate.with_streamed(weight_bytes - plan.resident_bytes, weight_bytes),
+            true => {
+                let smaller = weight_bytes as f64 / file_bytes.max(1) as f64;
+                rate.with_streamed(plan.streamed_file_bytes as f64 * smaller)
+            }
             false => (rate.tokens_per_second, rate.limited_by),
         };
         Self {

@@ -17,6 +17,8 @@ pub struct Meter {
     blocks: AtomicU64,
     tokens: AtomicU64,
     passes: AtomicU64,
+    expert_hits: AtomicU64,
+    expert_loads: AtomicU64,
     device_peak: AtomicU64,
 }
 
@@ -37,6 +39,10 @@ pub struct Reading {
     pub tokens: u64,
     /// Passes that ended.
     pub passes: u64,
+    /// How often an expert's matrix that does not always stay was needed and still in memory.
+    pub expert_hits: u64,
+    /// How often one had to be loaded.
+    pub expert_loads: u64,
     /// The most bytes that the device's pool was seen to hold; 0 where nobody looked, since there
     /// is no budget or no pool.
     pub device_peak_bytes: u64,
@@ -49,6 +55,12 @@ impl Meter {
         self.file_bytes.fetch_add(piece.file_bytes(), Relaxed);
         self.reading.fetch_add(nanos(cost.reading), Relaxed);
         self.converting.fetch_add(nanos(cost.converting), Relaxed);
+    }
+
+    /// An expert's matrix was needed, and was in the cache or not.
+    pub(crate) fn expert(&self, cached: bool) {
+        let count = if cached { &self.expert_hits } else { &self.expert_loads };
+        count.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn waited(&self, time: Duration) {
@@ -80,6 +92,8 @@ impl Meter {
             blocks: self.blocks.load(Relaxed),
             tokens: self.tokens.load(Relaxed),
             passes: self.passes.load(Relaxed),
+            expert_hits: self.expert_hits.load(Relaxed),
+            expert_loads: self.expert_loads.load(Relaxed),
             device_peak_bytes: self.device_peak.load(Relaxed),
         }
     }
@@ -97,6 +111,8 @@ impl Reading {
             blocks: self.blocks - earlier.blocks,
             tokens: self.tokens - earlier.tokens,
             passes: self.passes - earlier.passes,
+            expert_hits: self.expert_hits - earlier.expert_hits,
+            expert_loads: self.expert_loads - earlier.expert_loads,
             device_peak_bytes: self.device_peak_bytes,
         }
     }

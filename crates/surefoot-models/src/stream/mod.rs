@@ -1,6 +1,7 @@
 //! Running a model in less memory than it needs: the plan, what stays, what streams.
 
 pub mod choices;
+pub(crate) mod expert_cache;
 pub mod limits;
 pub mod meter;
 pub mod needs;

@@ -40,6 +40,8 @@ fn pieces_on_device(format: &Format) -> u64 {
 pub(crate) struct Cut {
     pub(crate) rows: Range<usize>,
     pub(crate) resident: bool,
+    /// An expert's matrix that is loaded when a token needs it.
+    pub(crate) on_demand: bool,
 }
 
 /// Which rows of which matrices stay, and how many bytes of the others may be in memory at once.
@@ -47,6 +49,10 @@ pub(crate) struct Cut {
 pub(crate) struct Residency {
     pub(crate) cuts: Vec<Vec<Cut>>,
     pub(crate) window: u64,
+    /// Bytes of experts' matrices that are kept for as long as there is no need for others.
+    pub(crate) expert_cache: u64,
+    /// Bytes of the expert's matrix that is used, beside those.
+    expert_in_use: u64,
     /// Bytes that the device's pool holds beyond the pieces themselves.
     pool: u64,
     /// Bytes of copies in host memory on the way to the device.
@@ -56,21 +62,26 @@ pub(crate) struct Residency {
 impl Residency {
     /// Everything stays.
     pub(crate) fn all(matrices: &[Matrix], format: &Format) -> Self {
-        let whole = |matrix: &Matrix| vec![Cut { rows: 0..matrix.rows(), resident: true }];
+        let whole = |matrix: &Matrix| {
+            vec![Cut { rows: 0..matrix.rows(), resident: true, on_demand: false }]
+        };
         let (pool, staging) = (unfilled(matrices, format), staging_of_all(matrices, format));
-        Self { cuts: matrices.iter().map(whole).collect(), window: 0, pool, staging }
+        let cuts = matrices.iter().map(whole).collect();
+        Self { cuts, window: 0, expert_cache: 0, expert_in_use: 0, pool, staging }
     }
 
-    /// Cuts all matrices into pieces of about `piece` bytes and lets `room` bytes of them stay.
+    /// Cuts all matrices into pieces of about `piece` bytes and lets `room` bytes of them stay. Experts, of which a
+    /// token needs only some, get what the others leave: as a cache.
     fn within(matrices: &[Matrix], format: &Format, piece: u64, room: u64) -> Self {
         let sizes: Vec<u64> = matrices.iter().map(|matrix| format.row_bytes(matrix)).collect();
         let mut cuts: Vec<Vec<Cut>> =
             matrices.iter().zip(&sizes).map(|(matrix, row)| cut(matrix, *row, piece)).collect();
-        let total = total(matrices, format);
+        let experts: u64 = experts(matrices).map(|matrix| format.bytes(matrix)).sum();
+        let total = total(matrices, format) - experts;
         let (mut seen, mut kept) = (0_u64, 0_u64);
         // First evenly: a piece stays if what stays so far lags behind its share.
         for (cuts, row) in cuts.iter_mut().zip(&sizes) {
-            for cut in cuts {
+            for cut in cuts.iter_mut().filter(|cut| !cut.on_demand) {
                 let size = cut.rows.len() as u64 * row;
                 seen += size;
                 let share = (u128::from(room) * u128::from(seen) / u128::from(total.max(1))) as u64;
@@ -82,7 +93,7 @@ impl Residency {
         }
         // Then whatever still fits.
         for (cuts, row) in cuts.iter_mut().zip(&sizes) {
-            for cut in cuts.iter_mut().filter(|cut| !cut.resident) {
+            for cut in cuts.iter_mut().filter(|cut| !cut.resident && !cut.on_demand) {
                 let size = cut.rows.len() as u64 * row;
                 if kept + size <= room {
                     cut.resident = true;
@@ -94,17 +105,23 @@ impl Residency {
         if format.is_on_host() {
             cuts.iter_mut().for_each(join_residents);
         }
+        let expert_in_use = largest_expert(matrices, format);
         Self {
             cuts,
+            expert_cache: (room - kept).min(experts),
+            expert_in_use,
             window: IN_FLIGHT * piece,
             pool: (pieces_on_device(format) - IN_FLIGHT) * piece,
-            staging: format.copies_on_the_way() * piece,
+            staging: format.copies_on_the_way() * piece.max(expert_in_use),
         }
     }
 }
 
 fn cut(matrix: &Matrix, row: u64, piece: u64) -> Vec<Cut> {
     let rows = matrix.rows();
+    if matrix.is_expert() {
+        return vec![Cut { rows: 0..rows, resident: false, on_demand: true }];
+    }
     let unit = matrix.row_step();
     let (units, unit_bytes) = (rows.div_ceil(unit), row * unit as u64);
     let most = usize::try_from(piece / unit_bytes.max(1)).unwrap_or(usize::MAX);
@@ -113,7 +130,11 @@ fn cut(matrix: &Matrix, row: u64, piece: u64) -> Vec<Cut> {
     let step = units.div_ceil(units.div_ceil(most).max(1)).max(1) * unit;
     (0..rows)
         .step_by(step)
-        .map(|start| Cut { rows: start..(start + step).min(rows), resident: false })
+        .map(|start| Cut {
+            rows: start..(start + step).min(rows),
+            resident: false,
+            on_demand: false,
+        })
         .collect()
 }
 
@@ -179,9 +200,15 @@ pub struct Plan {
     pub needs: Needs,
     /// Bytes of matrices that stay in memory.
     pub resident_bytes: u64,
+    /// Bytes of experts that are kept for as long as there is no need for others; 0 where all experts stay, or there are
+    /// none.
+    pub expert_cache_bytes: u64,
+    /// Bytes of all experts.
+    pub expert_bytes: u64,
     /// Bytes of memory for matrices that pass through.
     pub window_bytes: u64,
-    /// Bytes that are read from the files in every pass.
+    /// Bytes that are read from the files in every pass of one token. Of experts that do not all fit, as many as
+    /// would be if all were chosen alike.
     pub streamed_file_bytes: u64,
     /// The parts in order.
     pub parts: Vec<PartPlan>,
@@ -226,7 +253,7 @@ impl Plan {
             Residency::all(matrices, format)
         } else {
             let piece = piece.clamp(smallest, LARGE_PIECE.max(smallest));
-            let room = spare.saturating_sub(per_piece * piece);
+            let room = spare.saturating_sub(per_piece * piece + largest_expert(matrices, format));
             Residency::within(matrices, format, piece, room)
         };
         Self::of(blueprint, binding, format, needs, limits, residency)
@@ -265,12 +292,17 @@ impl Plan {
         let (all, smallest) = (total(matrices, format), smallest_piece(matrices, format));
         let parts = parts(blueprint, matrices, format, &residency);
         let resident_bytes: u64 = parts.iter().map(|part| part.resident_bytes).sum();
-        let passing = residency.window.min(all - resident_bytes) + residency.pool;
+        let expert_bytes: u64 = experts(matrices).map(|matrix| format.bytes(matrix)).sum();
+        let on_demand = residency.expert_cache + residency.expert_in_use;
+        let streamed = all - resident_bytes - if on_demand > 0 { expert_bytes } else { 0 };
+        let passing = residency.window.min(streamed) + residency.pool + on_demand;
+        let smallest_expert = largest_expert(matrices, format);
         let within = |bytes: u64, limit: Option<u64>| limit.is_none_or(|limit| bytes <= limit);
         let memory = match limits.device {
             DeviceMemory::Shared => {
                 let fixed = needs.total();
-                let least = (fixed + all).min(fixed + IN_FLIGHT * smallest);
+                let pieces = IN_FLIGHT * smallest + smallest_expert;
+                let least = (fixed + all).min(fixed + pieces);
                 let peak = fixed + resident_bytes + passing + residency.staging;
                 Totals {
                     fits: within(least, limits.host),
@@ -284,8 +316,10 @@ impl Plan {
             }
             DeviceMemory::Own { limit } => {
                 let (host_fixed, fixed) = (needs.baseline_bytes, needs.on_device());
-                let least_host = host_fixed + format.copies_on_the_way() * smallest;
-                let least = (fixed + all).min(fixed + pieces_on_device(format) * smallest);
+                let copied = smallest.max(smallest_expert);
+                let least_host = host_fixed + format.copies_on_the_way() * copied;
+                let pieces = pieces_on_device(format) * smallest + smallest_expert;
+                let least = (fixed + all).min(fixed + pieces);
                 let host = host_fixed + residency.staging;
                 let device = fixed + resident_bytes + passing;
                 let fits_host = within(least_host, limits.host);
@@ -312,8 +346,10 @@ impl Plan {
             all_resident_bytes: memory.all_resident,
             needs,
             resident_bytes,
+            expert_cache_bytes: residency.expert_cache,
+            expert_bytes,
             window_bytes: passing + residency.staging,
-            streamed_file_bytes: streamed_file_bytes(matrices, &residency),
+            streamed_file_bytes: streamed_file_bytes(matrices, format, &residency),
             parts,
             residency,
         }
@@ -328,6 +364,15 @@ impl Plan {
             _ => Ok(self),
         }
     }
+}
+
+fn experts(matrices: &[Matrix]) -> impl Iterator<Item = &Matrix> {
+    matrices.iter().filter(|matrix| matrix.is_expert())
+}
+
+/// An expert's matrix is loaded whole.
+fn largest_expert(matrices: &[Matrix], format: &Format) -> u64 {
+    experts(matrices).map(|matrix| format.bytes(matrix)).max().unwrap_or(0)
 }
 
 fn total(matrices: &[Matrix], format: &Format) -> u64 {
@@ -357,9 +402,10 @@ fn staging_of_all(matrices: &[Matrix], format: &Format) -> u64 {
 }
 
 fn smallest_piece(matrices: &[Matrix], format: &Format) -> u64 {
+    let matrices = || matrices.iter().filter(|matrix| !matrix.is_expert());
     let least = |matrix: &Matrix| format.row_bytes(matrix) * matrix.row_step() as u64;
-    let row = matrices.iter().map(least).max().unwrap_or(0);
-    let largest = matrices.iter().map(|matrix| format.bytes(matrix)).max().unwrap_or(0);
+    let row = matrices().map(least).max().unwrap_or(0);
+    let largest = matrices().map(|matrix| format.bytes(matrix)).max().unwrap_or(0);
     SMALL_PIECE.max(row).min(largest)
 }
 
@@ -400,10 +446,16 @@ fn parts(
         .collect()
 }
 
-fn streamed_file_bytes(matrices: &[Matrix], residency: &Residency) -> u64 {
+fn streamed_file_bytes(matrices: &[Matrix], format: &Format, residency: &Residency) -> u64 {
+    let experts: u64 = experts(matrices).map(|matrix| format.bytes(matrix)).sum();
+    let missed = 1.0 - residency.expert_cache as f64 / experts.max(1) as f64;
     let streamed = |(matrix, cuts): (&Matrix, &Vec<Cut>)| -> u64 {
         let rows: usize = cuts.iter().filter(|cut| !cut.resident).map(|cut| cut.rows.len()).sum();
-        bytes_of(matrix.format, rows * matrix.cols()) as u64
+        let bytes = bytes_of(matrix.format, rows * matrix.cols()) as u64;
+        match matrix.is_expert() {
+            true => (bytes as f64 * matrix.used() * missed) as u64,
+            false => bytes,
+        }
     };
     matrices.iter().zip(&residency.cuts).map(streamed).sum()
 }

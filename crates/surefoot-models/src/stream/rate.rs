@@ -8,7 +8,7 @@ use surefoot::recover::Confirm;
 
 use super::plan::Plan;
 use crate::arch::blueprint::Layout;
-use crate::weights::binding::Binding;
+use crate::weights::binding::{Binding, Matrix};
 use crate::weights::convert;
 use crate::weights::format::{Format, bytes_of, is_host, numbers_in};
 use crate::weights::half_rows::HalfRows;
@@ -32,6 +32,9 @@ pub struct Rate {
     pub tokens_per_second: f64,
     /// `disk`, `conversion` or `compute`.
     pub limited_by: &'static str,
+    /// Seconds of computing alone.
+    #[serde(skip)]
+    computing: f64,
 }
 
 /// So much is read and converted to see how fast that goes.
@@ -40,7 +43,9 @@ const SAMPLE: usize = 16 << 20;
 impl Rate {
     /// Measures and estimates.
     pub fn estimate(plan: &Plan, binding: &Binding, format: &Format, device: &Device) -> Self {
-        let all: u64 = binding.matrices.iter().map(|matrix| format.bytes(matrix)).sum();
+        // A token goes through some of the experts.
+        let bytes = |matrix: &Matrix| (format.bytes(matrix) as f64 * matrix.used()) as u64;
+        let all: u64 = binding.matrices.iter().map(bytes).sum();
         let (read, convert) = sample(binding, format);
         let kept =
             binding.matrices.first().map_or(BlockFormat::F32, |first| format.kept(first.target));
@@ -62,15 +67,15 @@ impl Rate {
                 () if reading >= converting => "disk",
                 () => "conversion",
             },
+            computing,
         }
     }
 }
 
 impl Rate {
-    /// Tokens a second of one sequence, and what limits them, if `streamed` of `all` bytes were read as they are kept.
-    pub(crate) fn with_streamed(&self, streamed: u64, all: u64) -> (f64, &'static str) {
-        let reading = streamed as f64 / self.read_bytes_per_second;
-        let computing = all as f64 / self.decode_bytes_per_second;
+    /// Tokens a second of one sequence, and what limits them, if `streamed` bytes were read as they are kept.
+    pub(crate) fn with_streamed(&self, streamed: f64) -> (f64, &'static str) {
+        let (reading, computing) = (streamed / self.read_bytes_per_second, self.computing);
         let seconds = reading.max(computing).max(f64::MIN_POSITIVE);
         (1.0 / seconds, if computing >= reading { "compute" } else { "disk" })
     }

@@ -10,6 +10,7 @@ use burn::tensor::{Device, Tensor};
 use surefoot::recover::Point;
 use surefoot::recover::drill::{Handle, point};
 
+use super::expert_cache::ExpertCache;
 use super::meter::Meter;
 use super::plan::Residency;
 use super::prefetch::{BlockDevice, BlockDevices, Prefetcher};
@@ -26,6 +27,8 @@ use crate::weights::weight::{StreamedWeight, Weight};
 enum Slot {
     Resident(Mutex<Weight>),
     Streamed(usize),
+    /// An expert's, loaded when a token needs it.
+    OnDemand,
 }
 
 struct StoredPiece {
@@ -45,6 +48,7 @@ pub(crate) struct Store {
     /// The pieces that pass through, in the same order.
     passing: Arc<[Piece]>,
     window: u64,
+    experts: ExpertCache,
     devices: BlockDevices,
     pub(crate) compute: WeightDtype,
     pub(crate) meter: Arc<Meter>,
@@ -67,7 +71,9 @@ impl Store {
             let mut parts = Vec::with_capacity(cuts.len());
             for cut in cuts {
                 let piece = Piece::new(number, matrix, cut.rows.clone());
-                let slot = if cut.resident && room.has(&piece) {
+                let slot = if cut.on_demand {
+                    Slot::OnDemand
+                } else if cut.resident && room.has(&piece) {
                     let (loaded, cost) = piece.load(device, compute, None, &drill)?;
                     meter.loaded(&piece, cost);
                     Slot::Resident(Mutex::new(loaded.weight))
@@ -85,6 +91,7 @@ impl Store {
             matrices: kept,
             passing: passing.into(),
             window: residency.window,
+            experts: ExpertCache::new(residency.expert_cache),
             devices: (0..=blocks).map(|_| BlockDevice::new(device)).collect(),
             compute,
             meter,
@@ -234,6 +241,13 @@ impl Session<'_> {
                     }
                     let weight = held.clone();
                     drop(held);
+                    weight.times(kept.layout, x)
+                }
+                Slot::OnDemand => {
+                    let store = self.store;
+                    let bytes = piece.kept_bytes(&format);
+                    let load = || store.fetch(piece, &device);
+                    let weight = store.experts.get(matrix, &device, bytes, &store.meter, load)?;
                     weight.times(kept.layout, x)
                 }
                 // It has passed already, or the thread that reads ahead has failed.

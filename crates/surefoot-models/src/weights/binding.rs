@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::arch::blueprint::{Blueprint, Head, Layout, NormKind, Projection};
+use crate::arch::blueprint::{Blueprint, Experts, Head, Layout, NormKind, Projection};
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
 use crate::quantize::TIED_HEAD;
@@ -20,6 +20,21 @@ pub struct Matrix {
     pub(crate) layout: Layout,
     /// The block it belongs to; none for the head.
     pub block: Option<usize>,
+    pub(crate) role: Role,
+}
+
+/// What a matrix is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Role {
+    /// Every token goes through it.
+    Dense,
+    /// Chooses experts: small, and never rounded, since a small change may choose another.
+    Router,
+    /// An expert's.
+    Expert {
+        /// The share of the tokens that go through it, if all experts are chosen alike.
+        used: f64,
+    },
 }
 
 impl Matrix {
@@ -30,6 +45,19 @@ impl Matrix {
 
     pub(crate) fn cols(&self) -> usize {
         self.stored.shape[1]
+    }
+
+    /// Whether it is an expert's.
+    pub(crate) fn is_expert(&self) -> bool {
+        matches!(self.role, Role::Expert { .. })
+    }
+
+    /// The share of the passes of one token that need it.
+    pub(crate) fn used(&self) -> f64 {
+        match self.role {
+            Role::Expert { used } => used,
+            Role::Dense | Role::Router => 1.0,
+        }
     }
 
     /// Whether its numbers are quantised while they are loaded.
@@ -75,7 +103,17 @@ pub(crate) struct BoundBlock {
     pub(crate) out: BoundProjection,
     pub(crate) mlp_norm: BoundNorm,
     pub(crate) up: Vec<BoundProjection>,
-    pub(crate) down: BoundProjection,
+    pub(crate) down: Option<BoundProjection>,
+    pub(crate) experts: Option<BoundExperts>,
+}
+
+/// Experts and their router, found.
+#[derive(Clone, Debug)]
+pub(crate) struct BoundExperts {
+    pub(crate) router: BoundProjection,
+    /// Gate, value and way out of each.
+    pub(crate) experts: Vec<[BoundProjection; 3]>,
+    pub(crate) shared_gate: Option<BoundProjection>,
 }
 
 /// Everything of a blueprint, found.
@@ -130,6 +168,7 @@ impl Binding {
         for matrix in &mut self.matrices {
             let shape = [matrix.rows(), matrix.cols()];
             let is_head = matrix.block.is_none();
+            let choice = if matrix.role == Role::Router { WeightChoice::AsStored } else { choice };
             matrix.target = choice.format(matrix.format, matrix.layout, shape, is_head);
         }
     }
@@ -165,6 +204,7 @@ impl<'a> Finder<'a> {
     fn bind(mut self) -> Result<Binding, ModelError> {
         let blueprint = self.blueprint;
         let (hidden, head_dim) = (blueprint.hidden, blueprint.head_dim);
+        let over_all = blueprint.qk_norm_over_all;
         let embeddings = &blueprint.embeddings;
         let tokens = self.find(&embeddings.tokens, &[blueprint.vocab, hidden])?;
         let positions = match &embeddings.positions {
@@ -187,18 +227,27 @@ impl<'a> Finder<'a> {
                 qkv: self.projections(at, &block.qkv)?,
                 qk_norm: match &block.qk_norm {
                     Some((q, k)) => {
-                        let mut rms = |name: &str| -> Result<BoundNorm, ModelError> {
-                            let scale = self.vector(&format!("{name}.weight"), head_dim)?;
+                        let mut rms = |name: &str, heads| -> Result<BoundNorm, ModelError> {
+                            let size = if over_all { heads * head_dim } else { head_dim };
+                            let scale = self.vector(&format!("{name}.weight"), size)?;
                             Ok(BoundNorm { scale, shift: None })
                         };
-                        Some((rms(q)?, rms(k)?))
+                        Some((rms(q, blueprint.heads)?, rms(k, blueprint.kv_heads)?))
                     }
                     None => None,
                 },
                 out: self.projection(at, &block.out)?,
                 mlp_norm: self.norm(&block.mlp_norm)?,
+                // Experts come before the feed-forward of all tokens, as in a pass.
+                experts: match &block.experts {
+                    Some(experts) => Some(self.experts(at, experts)?),
+                    None => None,
+                },
                 up: self.projections(at, &block.up)?,
-                down: self.projection(at, &block.down)?,
+                down: match &block.down {
+                    Some(down) => Some(self.projection(at, down)?),
+                    None => None,
+                },
             });
         }
         let final_norm = match &blueprint.final_norm {
@@ -267,10 +316,42 @@ impl<'a> Finder<'a> {
         projections.iter().map(|projection| self.projection(block, projection)).collect()
     }
 
+    fn experts(
+        &mut self,
+        block: Option<usize>,
+        experts: &Experts,
+    ) -> Result<BoundExperts, ModelError> {
+        let router = self.projection_of(block, &experts.router, Role::Router)?;
+        let shared_gate = match &experts.shared_gate {
+            Some(gate) => Some(self.projection_of(block, gate, Role::Router)?),
+            None => None,
+        };
+        let used = experts.per_token as f64 / experts.experts.len().max(1) as f64;
+        let role = Role::Expert { used };
+        let mut bound = Vec::with_capacity(experts.experts.len());
+        for expert in &experts.experts {
+            bound.push([
+                self.projection_of(block, &expert.gate, role)?,
+                self.projection_of(block, &expert.up, role)?,
+                self.projection_of(block, &expert.down, role)?,
+            ]);
+        }
+        Ok(BoundExperts { router, experts: bound, shared_gate })
+    }
+
     fn projection(
         &mut self,
         block: Option<usize>,
         projection: &Projection,
+    ) -> Result<BoundProjection, ModelError> {
+        self.projection_of(block, projection, Role::Dense)
+    }
+
+    fn projection_of(
+        &mut self,
+        block: Option<usize>,
+        projection: &Projection,
+        role: Role,
     ) -> Result<BoundProjection, ModelError> {
         // Matrices in blocks have outputs as rows, whatever the family's own way is.
         let full = format!("{}{}", self.prefix, projection.weight);
@@ -282,7 +363,7 @@ impl<'a> Finder<'a> {
             Layout::InOut => [projection.inputs, projection.outputs],
         };
         let stored = self.find(&projection.weight, &shape)?;
-        let matrix = self.matrix(stored, layout, block)?;
+        let matrix = self.matrix(stored, layout, block, role)?;
         let bias = match &projection.bias {
             Some(name) => Some(self.vector(name, projection.outputs)?),
             None => None,
@@ -295,9 +376,10 @@ impl<'a> Finder<'a> {
         stored: Stored,
         layout: Layout,
         block: Option<usize>,
+        role: Role,
     ) -> Result<usize, ModelError> {
         let format = stored.format()?;
-        self.matrices.push(Matrix { stored, format, target: format, layout, block });
+        self.matrices.push(Matrix { stored, format, target: format, layout, block, role });
         Ok(self.matrices.len() - 1)
     }
 
@@ -311,10 +393,10 @@ impl<'a> Finder<'a> {
                 let packed = own.is_some_and(|it| it.format().is_ok_and(BlockFormat::is_quantized));
                 let own = if packed { self.take(TIED_HEAD, &shape)? } else { None };
                 let head = own.unwrap_or_else(|| tokens.clone());
-                self.matrix(head, Layout::OutIn, None).map(Some)
+                self.matrix(head, Layout::OutIn, None, Role::Dense).map(Some)
             }
             Head::Own(name) => match self.take(name, &shape)? {
-                Some(stored) => self.matrix(stored, Layout::OutIn, None).map(Some),
+                Some(stored) => self.matrix(stored, Layout::OutIn, None, Role::Dense).map(Some),
                 // Saved without a head: a base model has hidden states, but no logits.
                 None if self.prefix.is_empty() => Ok(None),
                 None => Err(ModelError::tensor(&self.checkpoint.listing, name, "is missing")),

@@ -1,0 +1,38 @@
+//! Phi-3: Llama whose queries, keys and values come out of one projection, as do gate and value.
+
+use super::blueprint::{Blueprint, Projection, QkvSplit, limits};
+use super::llama::{self, Kin};
+use crate::error::ModelError;
+use crate::folder::settings::Settings;
+
+/// Describes one.
+pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
+    let mut blueprint = llama::kin(
+        settings,
+        &Kin {
+            family: "phi3",
+            kv_heads: None,
+            head_dim: None,
+            max_positions: 4096,
+            qkv_bias: false,
+            out_bias: false,
+            mlp_bias: false,
+            qk_norm: false,
+            rotary_share: Some(("partial_rotary_factor", 1.0)),
+            windows: |settings, layers| {
+                Ok(vec![settings.count("sliding_window", limits::POSITIONS)?; layers])
+            },
+        },
+    )?;
+    let (hidden, dim) = (blueprint.hidden, blueprint.head_dim);
+    let outputs = (blueprint.heads + 2 * blueprint.kv_heads) * dim;
+    let inner = blueprint.inner();
+    blueprint.split = QkvSplit::Blocks;
+    blueprint.fused_gate = true;
+    for (layer, block) in blueprint.blocks.iter_mut().enumerate() {
+        let name = |part: &str| format!("layers.{layer}.{part}");
+        block.qkv = vec![Projection::linear(&name("self_attn.qkv_proj"), hidden, outputs, false)];
+        block.up = vec![Projection::linear(&name("mlp.gate_up_proj"), hidden, 2 * inner, false)];
+    }
+    Ok(blueprint)
+}

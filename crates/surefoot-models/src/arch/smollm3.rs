@@ -1,0 +1,44 @@
+//! SmolLM3: Llama with layers that rotate nothing.
+
+use super::blueprint::{Blueprint, Head, limits};
+use super::llama::{self, Kin};
+use crate::error::ModelError;
+use crate::folder::settings::Settings;
+
+/// Describes one.
+pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
+    let attention_bias = settings.flag("attention_bias")?.unwrap_or(false);
+    let mut blueprint = llama::kin(
+        settings,
+        &Kin {
+            family: "smollm3",
+            kv_heads: Some(4),
+            head_dim: None,
+            max_positions: 32_768,
+            qkv_bias: attention_bias,
+            out_bias: attention_bias,
+            mlp_bias: settings.flag("mlp_bias")?.unwrap_or(false),
+            qk_norm: false,
+            rotary_share: None,
+            windows: llama::qwen_windows,
+        },
+    )?;
+    let rotated = settings.counts("no_rope_layers")?;
+    let interval = settings.count("no_rope_layer_interval", limits::LAYERS)?.unwrap_or(4);
+    if !rotated.is_empty() && rotated.len() != blueprint.blocks.len() {
+        let problem =
+            format!("has {} entries for {} layers", rotated.len(), blueprint.blocks.len());
+        return Err(settings.problem("no_rope_layers", problem));
+    }
+    for (layer, block) in blueprint.blocks.iter_mut().enumerate() {
+        // The list says 1 for a layer that is rotated, whatever its name.
+        block.rotary = match rotated.get(layer) {
+            Some(rotated) => *rotated != 0,
+            None => !(layer + 1).is_multiple_of(interval),
+        };
+    }
+    if !settings.mentions("tie_word_embeddings") {
+        blueprint.head = Head::Tied;
+    }
+    Ok(blueprint)
+}

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ._errors import PeerFailed as PeerFailed
     from ._errors import SurefootWarning as SurefootWarning
     from ._errors import kind_of as kind_of
+    from ._explain import Explanation as Explanation
+    from ._explain import explain as explain
     from ._footing import Footing as Footing
     from ._guard import guard as guard
     from ._install import install as install
@@ -40,6 +42,7 @@ _HOMES: dict[str, str] = {
     "Batcher": "._batcher",
     "Check": "._probe",
     "Comparison": "._compare",
+    "Explanation": "._explain",
     "Fault": "._errors",
     "Footing": "._footing",
     "Lanes": "._lanes",
@@ -48,6 +51,7 @@ _HOMES: dict[str, str] = {
     "SurefootWarning": "._errors",
     "audit": "._audit",
     "compare": "._compare",
+    "explain": "._explain",
     "guard": "._guard",
     "install": "._install",
     "kind_of": "._errors",

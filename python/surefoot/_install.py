@@ -63,7 +63,7 @@ def uninstall() -> None:
 
 def explanation(error: BaseException) -> str | None:
     """The text behind a traceback; None for an exception that has nothing to do with a device."""
-    kind = _kind(error)
+    kind = kind_of_chain(error)
     if kind == "not_device_related":
         return None
     found = _native.explain(_words(error), kind)
@@ -75,6 +75,7 @@ def explanation(error: BaseException) -> str | None:
     if own is not None:
         name, number, function, source = own
         lines.append(f"  where    {name}:{number} in {function}" + (f": {source}" if source else ""))
+    lines += [f"  sizes    {note}" for note in found["facts"]["notes"]]
     device = getattr(error, "device", None)
     if device:
         lines.append(f"  device   {device}")
@@ -89,10 +90,13 @@ def explanation(error: BaseException) -> str | None:
     if code:
         lines.append(f"  in code ({framework}):")
         lines += [f"      {line}" for line in code]
+    if found["page"]:
+        lines.append(f"  more     {found['page']}")
     return "\n".join(lines)
 
 
-def _kind(error: BaseException) -> str:
+def kind_of_chain(error: BaseException) -> str:
+    """The kind of an exception, or of what caused it, by type and then by words."""
     if not isinstance(error, Exception):
         return "not_device_related"
     if "torch" not in sys.modules:

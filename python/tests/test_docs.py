@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-MODULES = ["_audit", "_batcher", "_compare", "_errors", "_footing", "_guard", "_install", "_lanes", "_loader", "_probe"]
+MODULES = ["_audit", "_batcher", "_compare", "_errors", "_explain", "_footing", "_guard", "_install", "_lanes", "_loader", "_probe"]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -2,8 +2,9 @@
 //! devices, the user's own frame of a traceback, and the guide for the error if there is one.
 
 use serde::Serialize;
+use surefoot_core::fault::FaultKind;
 
-use crate::explain::{Explanation, explain};
+use crate::explain::{Explanation, explain, explain_kind};
 use crate::facts::Facts;
 use crate::frame::Frame;
 use crate::guides::{self, Guide};
@@ -27,7 +28,16 @@ pub struct Answer {
 
 /// Explains a text and reads out of it what helps to act.
 pub fn answer(text: &str) -> Answer {
-    let explanation = explain(text);
+    answer_as(explain(text), text)
+}
+
+/// The same where the kind is known already, from an error's type: the text is asked for the rest.
+pub fn answer_of_kind(text: &str, kind: FaultKind) -> Answer {
+    let found = explain(text);
+    answer_as(if found.kind == kind { found } else { explain_kind(kind) }, text)
+}
+
+fn answer_as(explanation: Explanation, text: &str) -> Answer {
     let found = explanation.recognised().then_some(explanation.kind);
     let guide = found.and_then(|kind| guides::find(kind, text));
     Answer {
@@ -53,6 +63,17 @@ mod tests {
         assert_eq!(frame.code.as_deref(), Some("loss = model(x)"));
         assert_eq!(found.facts.requested_bytes, Some(20 << 30));
         assert_eq!(found.facts.free_bytes, Some(3 << 30));
+    }
+
+    #[test]
+    fn a_kind_that_the_type_decided_is_kept_and_the_text_gives_the_rest() {
+        let text = "worker 3: Tried to allocate 2.00 GiB and failed";
+        let found = answer_of_kind(text, FaultKind::DeviceLost);
+        assert_eq!(found.explanation.kind, FaultKind::DeviceLost);
+        assert_eq!(found.facts.requested_bytes, Some(2 << 30));
+        let text = "torch.OutOfMemoryError: XPU out of memory. Tried to allocate 4.00 GiB.";
+        let found = answer_of_kind(text, FaultKind::OutOfMemory);
+        assert_eq!(found.page.as_deref(), Some("docs/errors/xpu-out-of-memory.md"));
     }
 
     #[test]

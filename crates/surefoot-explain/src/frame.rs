@@ -20,8 +20,19 @@ pub struct Frame {
 }
 
 /// Parts of paths that are libraries, not the user's code.
-const LIBRARIES: &[&str] =
-    &["site-packages", "dist-packages", "/lib/python", "\\lib\\", "<frozen", "<string>", "/torch/"];
+const LIBRARIES: &[&str] = &[
+    "site-packages",
+    "dist-packages",
+    "/lib/python",
+    "\\lib\\",
+    "<frozen",
+    "<string>",
+    "/torch/nn/",
+    "/torch/autograd/",
+    "/torch/optim/",
+    "/torch/utils/",
+    "/torch/_",
+];
 
 impl Frame {
     /// The last frame of the user's own code in a traceback, if there is one.

@@ -20,7 +20,7 @@ pub mod learned;
 mod log;
 mod rules;
 
-pub use answer::{Answer, answer};
+pub use answer::{Answer, answer, answer_of_kind};
 pub use explain::{
     DecidedBy, Explanation, MAX_TEXT, SecondGuess, explain, explain_by_rules, explain_kind,
     kind_of_text,

@@ -1,33 +1,29 @@
-//! What an error means, for `surefoot.install`: the rules of `surefoot explain`.
+//! What an error means, for `surefoot.explain` and `surefoot.install`: the answer of `surefoot explain`.
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use surefoot_core::FaultKind;
-use surefoot_explain::Explanation;
+use surefoot_explain::{answer, answer_of_kind};
 
-/// What a message means, as a dict: kind, confidence, evidence, cause, advice, framework. With a `kind`, which the
-/// error's type has decided already, the words are asked only for what belongs to that kind.
+/// What a message means, as the dict that `surefoot explain --json` prints. With a `kind`, which the error's type has
+/// decided already, the text is asked only for the rest.
 #[pyfunction]
 #[pyo3(signature = (text, kind=None))]
-fn explain<'py>(py: Python<'py>, text: &str, kind: Option<&str>) -> PyResult<Bound<'py, PyDict>> {
-    let mut found: Explanation = surefoot_explain::explain(text);
-    if let Some(kind) = kind {
-        let kind: FaultKind = kind
-            .parse()
-            .map_err(|_| PyValueError::new_err(format!("'{kind}' is no kind of fault")))?;
-        if found.kind != kind {
-            found = surefoot_explain::explain_kind(kind);
+fn explain<'py>(py: Python<'py>, text: &str, kind: Option<&str>) -> PyResult<Bound<'py, PyAny>> {
+    let kind: Option<FaultKind> = match kind.map(str::parse) {
+        Some(Ok(kind)) => Some(kind),
+        Some(Err(_)) => {
+            let named = kind.unwrap_or_default();
+            return Err(PyValueError::new_err(format!("'{named}' is no kind of fault")));
         }
-    }
-    let told = PyDict::new(py);
-    told.set_item("kind", found.kind.as_str())?;
-    told.set_item("confidence", found.confidence)?;
-    told.set_item("evidence", &found.evidence)?;
-    told.set_item("cause", found.cause)?;
-    told.set_item("advice", &found.advice)?;
-    told.set_item("framework", found.framework)?;
-    Ok(told)
+        None => None,
+    };
+    let found = py.detach(|| match kind {
+        Some(kind) => answer_of_kind(text, kind),
+        None => answer(text),
+    });
+    let told = serde_json::to_string(&found).map_err(|e| PyValueError::new_err(e.to_string()))?;
+    py.import("json")?.call_method1("loads", (told,))
 }
 
 /// Adds the function to the module.

@@ -4,12 +4,12 @@ use surefoot_core::fault::FaultKind::OutOfMemory;
 
 use super::{CHECK, Change, Command, Guide, PLAN, change, reference, setting};
 
-const SPLIT: Change = change(
+pub(super) const SPLIT: Change = change(
     "Halve the micro-batch and accumulate: the effective batch, and so the training, stays the same.",
     "loss = model(x, y)\nloss.backward()\noptimizer.step()",
-    "for part_x, part_y in zip(x.chunk(2), y.chunk(2)):\n    loss = model(part_x, part_y) * len(part_x) / len(x)\n    loss.backward()\noptimizer.step()",
+    "for part_x, part_y in zip(x.chunk(2), y.chunk(2)):\n    loss = model(part_x, part_y) * len(part_x) / len(x)\n    loss.backward()\noptimizer.step()\n# or: surefoot.Footing().step(model, optimizer, (x, y), lambda m, x, y: m(x, y)), in as many parts as it takes",
 );
-const GUARD: Command = Command {
+pub(super) const GUARD: Command = Command {
     line: "surefoot run train.py",
     does: "runs the script and explains an error that ends it",
 };
@@ -211,6 +211,6 @@ pub(super) const GUIDES: &[Guide] = &[
             "https://github.com/pytorch/pytorch/issues/18853",
         )],
         commands: &[PLAN, CHECK, GUARD],
-        words: &["cuda", "hip", "rocm", "gpu 0", "cudamalloc"],
+        words: &["cuda", "gpu 0", "cudamalloc"],
     },
 ];

@@ -4,12 +4,16 @@
 //! `docs/errors` is generated from the same data (`page`): `cargo run --release -p surefoot-explain
 //! --example error_pages` writes it, and a test compares.
 
+mod amd_intel;
 mod cuda;
 mod files;
 mod memory;
 mod metal;
 mod page;
 mod placement;
+mod runtimes;
+mod rust_frameworks;
+mod serving;
 
 use serde::Serialize;
 use surefoot_core::fault::FaultKind;
@@ -49,6 +53,8 @@ pub struct Guide {
 pub struct Change {
     /// Why, in one line.
     pub why: &'static str,
+    /// What the lines are written in: `python`, `rust` or `sh`.
+    pub language: &'static str,
     /// As it is.
     pub before: &'static str,
     /// As it should be.
@@ -101,7 +107,16 @@ const PLAN: Command = Command {
 };
 
 const fn change(why: &'static str, before: &'static str, after: &'static str) -> Change {
-    Change { why, before, after }
+    change_in("python", why, before, after)
+}
+
+const fn change_in(
+    language: &'static str,
+    why: &'static str,
+    before: &'static str,
+    after: &'static str,
+) -> Change {
+    Change { why, language, before, after }
 }
 
 const fn setting(name: &'static str, effect: &'static str, cost: &'static str) -> Setting {
@@ -112,11 +127,22 @@ const fn reference(says: &'static str, address: &'static str) -> Reference {
     Reference { says, address }
 }
 
-/// All guides, in the order of the documentation.
+/// All guides, in the order of the documentation. Those of one framework come before those that hold for several,
+/// whose words are in its messages too.
 pub fn all() -> impl Iterator<Item = &'static Guide> {
-    [memory::GUIDES, placement::GUIDES, metal::GUIDES, cuda::GUIDES, files::GUIDES]
-        .into_iter()
-        .flatten()
+    [
+        serving::GUIDES,
+        runtimes::GUIDES,
+        rust_frameworks::GUIDES,
+        amd_intel::GUIDES,
+        memory::GUIDES,
+        placement::GUIDES,
+        metal::GUIDES,
+        cuda::GUIDES,
+        files::GUIDES,
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// The guide for a text of this kind: the first of the kind that has one of its words.

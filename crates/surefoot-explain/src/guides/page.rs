@@ -19,10 +19,11 @@ pub fn page(guide: &Guide) -> String {
     if !guide.changes.is_empty() {
         page.push_str("\n## What to change\n");
         for change in guide.changes {
+            let mark = if change.language == "rust" { "//" } else { "#" };
             let _ = write!(
                 page,
-                "\n{}\n\n```python\n# before\n{}\n\n# after\n{}\n```\n",
-                change.why, change.before, change.after
+                "\n{}\n\n```{}\n{mark} before\n{}\n\n{mark} after\n{}\n```\n",
+                change.why, change.language, change.before, change.after
             );
         }
     }

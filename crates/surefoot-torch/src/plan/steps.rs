@@ -9,7 +9,7 @@ use crate::source::Source;
 
 /// The stages, in order, with the rules that belong to each.
 const STAGES: [(&str, &[&str]); 7] = [
-    ("Choose the device once", &["SF005", "SF006", "SF026", "SF033"]),
+    ("Choose the device once", &["SF005", "SF006", "SF026", "SF033", "SF034"]),
     (
         "Put everything where it belongs",
         &["SF001", "SF002", "SF003", "SF004", "SF010", "SF024", "SF025"],

@@ -2,6 +2,7 @@
 //! it finds, why that matters, what to write instead and when to ignore it.
 
 mod autocast_device;
+mod cpu_fallback;
 mod device_map_on_mps;
 mod dropped_move;
 mod empty_cache;
@@ -87,7 +88,7 @@ fn fix(title: &str, range: TextRange, text: impl Into<String>) -> Option<Fix> {
 }
 
 /// All rules, by code.
-pub static ALL: [&Rule; 33] = [
+pub static ALL: [&Rule; 34] = [
     &uninitialised::RULE,
     &input_device::RULE,
     &mixed_devices::RULE,
@@ -121,6 +122,7 @@ pub static ALL: [&Rule; 33] = [
     &device_map_on_mps::RULE,
     &varying_shapes::RULE,
     &crate::requirements::RULE,
+    &cpu_fallback::RULE,
 ];
 
 /// The rule of this code, in whatever case.

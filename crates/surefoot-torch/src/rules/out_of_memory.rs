@@ -32,7 +32,7 @@ pub(super) static RETRIED: Rule = Rule {
 };
 
 /// The handlers of a file with the function they are in and the body they watch.
-fn handlers<'f, 'a>(
+pub(super) fn handlers<'f, 'a>(
     facts: &'f Facts<'a>,
 ) -> impl Iterator<Item = (&'f Function<'a>, &'a ExceptHandlerExceptHandler, TextRange)> {
     facts.contexts.iter().filter_map(|context| match context.kind {
@@ -43,7 +43,7 @@ fn handlers<'f, 'a>(
     })
 }
 
-fn is_work<'a>(facts: &Facts<'a>, call: &Call<'a>) -> bool {
+pub(super) fn is_work<'a>(facts: &Facts<'a>, call: &Call<'a>) -> bool {
     facts.calls_model(call)
         || call.method() == Some("backward")
         || facts.steps_optimizer(call)
@@ -54,11 +54,15 @@ fn is_work<'a>(facts: &Facts<'a>, call: &Call<'a>) -> bool {
                 .is_some_and(|device| device.is_known() && !device.is(Places::CPU))
 }
 
-fn watches_work<'a>(facts: &Facts<'a>, function: &Function<'a>, tried: TextRange) -> bool {
+pub(super) fn watches_work<'a>(
+    facts: &Facts<'a>,
+    function: &Function<'a>,
+    tried: TextRange,
+) -> bool {
     facts.events_in(function, tried).filter_map(Event::call).any(|call| is_work(facts, call))
 }
 
-fn caught<'a>(facts: &Facts<'a>, handler: &ExceptHandlerExceptHandler) -> &'a str {
+pub(super) fn caught<'a>(facts: &Facts<'a>, handler: &ExceptHandlerExceptHandler) -> &'a str {
     handler.type_.as_ref().map_or("", |kind| facts.text(kind.range()))
 }
 
@@ -151,7 +155,11 @@ fn retried(facts: &Facts<'_>, findings: &mut Findings) {
 }
 
 /// Whether the watched body calls functions of this file, or this function again.
-fn watches_own_calls<'a>(facts: &Facts<'a>, function: &Function<'a>, tried: TextRange) -> bool {
+pub(super) fn watches_own_calls<'a>(
+    facts: &Facts<'a>,
+    function: &Function<'a>,
+    tried: TextRange,
+) -> bool {
     facts.events_in(function, tried).filter_map(Event::call).any(|call| match &call.target {
         Target::Local(index) => facts.functions[*index]
             .events
@@ -163,7 +171,7 @@ fn watches_own_calls<'a>(facts: &Facts<'a>, function: &Function<'a>, tried: Text
 }
 
 /// Whether the call repeats what was tried.
-fn is_retry<'a>(
+pub(super) fn is_retry<'a>(
     facts: &Facts<'a>,
     function: &Function<'a>,
     call: &Call<'a>,

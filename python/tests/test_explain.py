@@ -24,8 +24,8 @@ def test_a_traceback_has_its_sizes_frame_and_guide():
 
 
 def test_a_doubtful_text_has_a_second_guess_and_the_words_that_decided():
-    found = surefoot.explain("ValueError: Data cardinality is ambiguous. Make sure all arrays contain the same number of samples.")
-    assert found.kind == "shape_mismatch" and found.decided_by == "learned" and found.words
+    found = surefoot.explain("ValueError: The ``path`` (/no/such/model.pdparams) to load model not exists.")
+    assert found.kind == "model_loading" and found.decided_by == "learned" and found.words
     assert set(found.second) == {"kind", "probability"} and "or " + found.second["kind"] in str(found)
 
 

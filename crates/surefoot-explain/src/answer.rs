@@ -4,10 +4,11 @@
 use serde::Serialize;
 use surefoot_core::fault::FaultKind;
 
-use crate::explain::{Explanation, explain, explain_kind};
+use crate::explain::{Explanation, SecondGuess, explain, explain_kind};
 use crate::facts::Facts;
 use crate::frame::Frame;
 use crate::guides::{self, Guide};
+use crate::learned::{self, Model};
 
 /// Everything that is known about a text.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -28,7 +29,16 @@ pub struct Answer {
 
 /// Explains a text and reads out of it what helps to act.
 pub fn answer(text: &str) -> Answer {
-    answer_as(explain(text), text)
+    let mut found = explain(text);
+    if found.second.is_none()
+        && found.confidence > learned::RULES_SURE_ABOVE
+        && let Some(model) = Model::embedded()
+    {
+        // Single answers have the time to ask whether the learned stage contradicts the rules.
+        let doubt = learned::doubt(model, text, found.kind);
+        found.second = doubt.map(|(kind, probability)| SecondGuess { kind, probability });
+    }
+    answer_as(found, text)
 }
 
 /// The same where the kind is known already, from an error's type: the text is asked for the rest.

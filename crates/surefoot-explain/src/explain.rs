@@ -138,9 +138,8 @@ fn rules_on(text: &str) -> Explanation {
 /// Asks the learned stage about a text that the rules are not sure about.
 fn with_learned(text: &str, mut found: Explanation) -> Explanation {
     let Some(model) = Model::embedded() else { return found };
-    let Some(decision) = learned::decide(model, text, found.kind, found.confidence) else {
-        return found;
-    };
+    let decided = learned::decide_on(model, text, found.kind, found.confidence);
+    let Some((decision, reading)) = decided else { return found };
     let second = decision.plausible_second();
     found.confidence = decision.confidence;
     found.second = second.map(|(kind, probability)| SecondGuess { kind, probability });
@@ -148,7 +147,8 @@ fn with_learned(text: &str, mut found: Explanation) -> Explanation {
         return found;
     }
     let other = decision.second.map_or(found.kind, |(kind, _)| kind);
-    let Some(spoke) = learned::evidence(model, text, decision.kind, other) else { return found };
+    let spoke = learned::evidence(model, text, &reading, decision.kind, other);
+    let Some(spoke) = spoke else { return found };
     found.kind = decision.kind;
     found.decided_by = DecidedBy::Learned;
     found.evidence = evidence(text, spoke.start, spoke.end);

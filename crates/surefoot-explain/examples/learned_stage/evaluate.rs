@@ -7,7 +7,7 @@ use std::fs;
 
 use surefoot_core::fault::FaultKind;
 use surefoot_explain::explain;
-use surefoot_explain::learned::{KINDS, Model, decide};
+use surefoot_explain::learned::{KINDS, Model, RULES_SURE_ABOVE, decide, doubt};
 
 use crate::data::{self, Message};
 use crate::fit::{calibrated, fold_of, model_of};
@@ -39,7 +39,12 @@ fn predict(model: &Model, message: &Message, rules: (FaultKind, f32)) -> Predict
         rules,
         kind: decision.map_or(rules.0, |decision| decision.kind),
         confidence: decision.map_or(rules.1, |decision| decision.confidence),
-        second: decision.and_then(|it| it.plausible_second()).map(|(kind, _)| kind),
+        second: match decision {
+            Some(decision) => decision.plausible_second(),
+            None if rules.1 > RULES_SURE_ABOVE => doubt(model, &message.message, rules.0),
+            None => None,
+        }
+        .map(|(kind, _)| kind),
         learned,
     }
 }
@@ -103,6 +108,31 @@ pub(crate) fn report() -> Result<(), Box<dyn Error>> {
     println!("### Rounds that the rules were not tuned on and the model was not trained on\n");
     heading();
     new_rounds()
+}
+
+/// The latest rounds, predicted from all earlier ones.
+pub(crate) fn latest() -> Result<(), Box<dyn Error>> {
+    let all = data::all()?;
+    let last = |message: &&Message| ["Q", "R", "S"].contains(&message.round.as_str());
+    let known: Vec<&Message> = all.iter().filter(|message| !last(message)).collect();
+    let model = calibrated(&known, &data::ordinary()?);
+    let found: Vec<Prediction> = all
+        .iter()
+        .filter(last)
+        .filter_map(|message| Some(predict(&model, message, before(message)?)))
+        .collect();
+    heading();
+    line("Q, R and S", &found);
+    let sure: Vec<&Prediction> =
+        found.iter().filter(|one| one.rules.1 > RULES_SURE_ABOVE).collect();
+    let doubted = sure.iter().filter(|one| one.second.is_some()).count();
+    let wrong = sure.iter().filter(|one| !one.right()).count();
+    let caught = sure.iter().filter(|one| one.second == Some(one.truth)).count();
+    println!(
+        "of {} that the rules are sure of, {wrong} are wrong; {doubted} have a second guess, which is right for {caught}",
+        sure.len()
+    );
+    Ok(())
 }
 
 /// Trains on what came before each step, and predicts the step's rounds.

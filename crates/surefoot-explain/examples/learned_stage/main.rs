@@ -1,7 +1,8 @@
 //! Trains and evaluates the learned last stage of `explain`.
 //!
 //! `cargo run --release -p surefoot-explain --example learned_stage -- train` writes
-//! `model/weights.bin`; with `-- evaluate` it prints the report that BENCHMARKS.md shows.
+//! `model/weights.bin`; with `-- evaluate` it prints the report that BENCHMARKS.md shows, and with `-- latest` only the line of
+//! the latest three rounds, for trying settings.
 
 mod data;
 mod evaluate;
@@ -15,7 +16,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     match std::env::args().nth(1).as_deref() {
         Some("train") => write_model(),
         Some("evaluate") => evaluate::report(),
-        _ => Err("say what to do: `train` or `evaluate`".into()),
+        Some("latest") => evaluate::latest(),
+        _ => Err("say what to do: `train`, `evaluate` or `latest`".into()),
     }
 }
 

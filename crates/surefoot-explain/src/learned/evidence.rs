@@ -2,8 +2,8 @@
 
 use surefoot_core::fault::FaultKind;
 
-use super::features::Normalised;
 use super::model::{KINDS, Model};
+use super::reading::Reading;
 
 /// What spoke for one kind against another.
 pub(crate) struct Evidence {
@@ -17,30 +17,31 @@ pub(crate) struct Evidence {
 /// How many single words are named.
 const WORDS: usize = 5;
 
-/// The words of `text` that speak for `kind` against `other`; `None` where none does.
+/// The words of `text`, of which this is the reading, that speak for `kind` against `other`; `None` where none does.
 pub(crate) fn evidence(
     model: &Model,
     text: &str,
+    reading: &Reading,
     kind: FaultKind,
     other: FaultKind,
 ) -> Option<Evidence> {
     let index = |kind: FaultKind| KINDS.iter().position(|&known| known == kind);
     let (kind, other) = (index(kind)?, index(other)?);
-    let read = Normalised::new(text);
+    let read = &reading.text;
     let spans = read.words();
     let mut word_at = vec![usize::MAX; read.bytes.len()];
     for (number, span) in spans.iter().enumerate() {
         word_at[span.clone()].fill(number);
     }
     let mut worth = vec![0_i32; spans.len()];
-    read.features(|_, bucket, span| {
+    for feature in reading.features.iter().filter(|feature| feature.is_first) {
         // A feature's weight goes to the words that it touches, by the bytes it has of each.
-        let weight = model.weight_between(bucket, kind, other) * 16;
-        let length = span.len() as i32;
-        for word in word_at[span].iter().filter(|&&word| word != usize::MAX) {
+        let weight = model.weight_between(feature.slot as usize, kind, other) * 16;
+        let length = feature.span().len() as i32;
+        for word in word_at[feature.span()].iter().filter(|&&word| word != usize::MAX) {
             worth[*word] += weight / length;
         }
-    });
+    }
     let (first, last) = heaviest_run(&worth)?;
     let place = |at: usize| read.from.get(at).map_or(text.len(), |&place| place as usize);
     let mut order: Vec<usize> = (0..spans.len()).filter(|&number| worth[number] > 0).collect();

@@ -2,12 +2,9 @@
 //!
 //! Training and scoring share this code, so a change here needs new weights. Letters become
 //! lower case, every number becomes `0`, white space becomes one space; stack frames are left out,
-//! since they name the user's files and not the fault. Each feature counts once per text.
+//! since they name the user's files and not the fault. Each feature counts once per text (`vocabulary`).
 
 use std::ops::Range;
-
-/// How many rows a model has. A multiply maps a hash onto it, so it need not be a power of two.
-pub(super) const BUCKETS: usize = 60_000;
 
 /// Of a longer text the end is read: it is where the error is.
 const LONGEST: usize = 1200;
@@ -95,23 +92,14 @@ impl Normalised {
         words
     }
 
-    /// Calls `visit` with the family, the bucket and the span of every feature, each bucket once.
-    pub(super) fn features(&self, mut visit: impl FnMut(Family, usize, Range<usize>)) {
-        let mut seen = [0_u64; BUCKETS.div_ceil(64)];
-        let mut once = |family: Family, hash: u64, span: Range<usize>| {
-            let bucket = (((hash >> 32) * BUCKETS as u64) >> 32) as usize;
-            let bit = 1 << (bucket % 64);
-            if seen[bucket / 64] & bit == 0 {
-                seen[bucket / 64] |= bit;
-                visit(family, bucket, span);
-            }
-        };
+    /// Calls `visit` with the family, the hash and the span of every feature, as often as it occurs.
+    pub(super) fn features(&self, mut visit: impl FnMut(Family, u64, Range<usize>)) {
         for start in 0..self.bytes.len() {
             let mut hash = CHARACTERS;
             for (length, &byte) in (1..=5).zip(&self.bytes[start..]) {
                 hash = extend(hash, u64::from(byte));
                 if length >= 3 {
-                    once(Family::Characters, mix(hash), start..start + length);
+                    visit(Family::Characters, mix(hash), start..start + length);
                 }
             }
         }
@@ -124,7 +112,7 @@ impl Normalised {
             let mut hash = WORDS;
             for (word, &next) in words[start..].iter().zip(&hashes[start..]).take(3) {
                 hash = extend(hash, next);
-                once(Family::Words, mix(hash), words[start].start..word.end);
+                visit(Family::Words, mix(hash), words[start].start..word.end);
             }
         }
     }
@@ -139,7 +127,7 @@ fn extend(hash: u64, next: u64) -> u64 {
     (hash ^ next).wrapping_mul(0x0100_0000_01b3)
 }
 
-/// Spreads the low bits, which FNV mixes well, over the high ones, which choose the bucket.
+/// Spreads the low bits, which FNV mixes well, over the high ones, which choose a place in the vocabulary.
 fn mix(hash: u64) -> u64 {
     let hash = (hash ^ (hash >> 32)).wrapping_mul(0xd6e8_feb8_6659_fd93);
     hash ^ (hash >> 32)
@@ -149,35 +137,29 @@ fn mix(hash: u64) -> u64 {
 mod tests {
     use super::*;
 
-    fn buckets(text: &str) -> Vec<usize> {
-        let mut buckets = Vec::new();
-        Normalised::new(text).features(|_, bucket, _| buckets.push(bucket));
-        buckets
+    fn hashes(text: &str) -> Vec<u64> {
+        let mut hashes = Vec::new();
+        Normalised::new(text).features(|_, hash, _| hashes.push(hash));
+        hashes
     }
 
     #[test]
     fn case_numbers_spaces_and_frames_make_no_difference() {
-        let plain = buckets("tried to allocate 20 gib");
-        assert_eq!(plain, buckets("Tried to  allocate 4096\tGiB"));
+        let plain = hashes("tried to allocate 20 gib");
+        assert_eq!(plain, hashes("Tried to  allocate 4096\tGiB"));
         assert_eq!(
             plain,
-            buckets(
+            hashes(
                 "Traceback (most recent call last):\n  File \"a.py\", line 3, in f\n    g(x)\nTried to allocate 1 GiB"
             )
         );
-        assert_ne!(plain, buckets("tried to allocate 20 mib"));
+        assert_ne!(plain, hashes("tried to allocate 20 mib"));
     }
 
     #[test]
-    fn each_feature_counts_once_and_stays_in_the_table() {
-        let once = buckets("out of memory");
-        let mut unique = once.clone();
-        unique.sort_unstable();
-        unique.dedup();
-        assert_eq!(unique.len(), once.len());
-        assert!(once.iter().all(|&bucket| bucket < BUCKETS));
+    fn there_is_a_feature_for_each_n_gram() {
         // 15 bytes with the spaces around: 13 + 12 + 11 n-grams, and 3 + 2 + 1 of words.
-        assert_eq!(once.len(), 13 + 12 + 11 + 6);
+        assert_eq!(hashes("out of memory").len(), 13 + 12 + 11 + 6);
     }
 
     #[test]

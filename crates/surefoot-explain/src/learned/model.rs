@@ -6,7 +6,9 @@ use std::sync::OnceLock;
 use surefoot_core::fault::FaultKind;
 
 use super::calibration::Calibration;
-use super::features::{BUCKETS, Family, Normalised};
+use super::features::Family;
+use super::reading::Reading;
+use super::vocabulary::{SLOTS, Vocabulary};
 
 /// The kinds that the model tells apart: all but [`FaultKind::StateLost`], which no message of
 /// another program means.
@@ -34,8 +36,8 @@ pub type Scores = [f32; KINDS.len()];
 /// Bytes per feature: a weight for each kind, then the feature's rarity.
 pub(super) const ROW: usize = KINDS.len() + 1;
 
-/// "Surefoot linear model, format 1".
-const MAGIC: &[u8; 4] = b"SFL1";
+/// "Surefoot linear model, format 2".
+const MAGIC: &[u8; 4] = b"SFL2";
 /// Magic; scale; a bias for each kind; temperature and two offsets.
 const HEADER: usize = 4 + 4 + 4 * KINDS.len() + 4 * 3;
 
@@ -56,8 +58,9 @@ impl std::error::Error for BadModel {}
 /// A trained model with its calibration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Model {
-    /// [`BUCKETS`] rows of [`ROW`] bytes. A weight is already multiplied by the feature's rarity;
-    /// a rarity of 0 marks a feature that training never saw.
+    /// The features that training saw often enough.
+    pub(super) vocabulary: Vocabulary,
+    /// [`SLOTS`] rows of [`ROW`] bytes. A weight is already multiplied by the feature's rarity.
     pub(super) rows: Cow<'static, [u8]>,
     /// What one step of a weight is worth.
     pub(super) scale: f32,
@@ -78,16 +81,25 @@ impl Model {
 
     /// A model from what [`Model::to_bytes`] wrote.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, BadModel> {
-        Self::read(bytes, Cow::Owned(bytes.get(HEADER..).unwrap_or_default().to_vec()))
+        let rest = bytes.get(HEADER..).unwrap_or_default();
+        let (vocabulary, rows) = rest.split_at_checked(SLOTS).ok_or(BadModel)?;
+        Self::read(bytes, Cow::Owned(vocabulary.to_vec()), Cow::Owned(rows.to_vec()))
     }
 
     fn from_static(bytes: &'static [u8]) -> Result<Self, BadModel> {
-        Self::read(bytes, Cow::Borrowed(bytes.get(HEADER..).unwrap_or_default()))
+        let rest = bytes.get(HEADER..).unwrap_or_default();
+        let (vocabulary, rows) = rest.split_at_checked(SLOTS).ok_or(BadModel)?;
+        Self::read(bytes, Cow::Borrowed(vocabulary), Cow::Borrowed(rows))
     }
 
-    fn read(bytes: &[u8], rows: Cow<'static, [u8]>) -> Result<Self, BadModel> {
+    fn read(
+        bytes: &[u8],
+        vocabulary: Cow<'static, [u8]>,
+        rows: Cow<'static, [u8]>,
+    ) -> Result<Self, BadModel> {
         let header = bytes.strip_prefix(MAGIC).ok_or(BadModel)?;
-        if rows.len() != BUCKETS * ROW {
+        let vocabulary = Vocabulary::from_bytes(vocabulary).ok_or(BadModel)?;
+        if rows.len() != SLOTS * ROW {
             return Err(BadModel);
         }
         let mut numbers = header
@@ -101,7 +113,7 @@ impl Model {
         }
         let calibration =
             Calibration { temperature: next()?, unknown_offset: next()?, hint_offset: next()? };
-        Ok(Self { rows, scale, bias, calibration })
+        Ok(Self { vocabulary, rows, scale, bias, calibration })
     }
 
     /// The model as a file.
@@ -112,26 +124,28 @@ impl Model {
         for number in numbers.chain([temperature, unknown_offset, hint_offset]) {
             bytes.extend(number.to_le_bytes());
         }
+        bytes.extend_from_slice(self.vocabulary.as_bytes());
         bytes.extend_from_slice(&self.rows);
         bytes
     }
 
     /// The scores of a text, or `None` where it has no feature that training saw.
     pub fn scores(&self, text: &str) -> Option<Scores> {
-        self.scores_of(&Normalised::new(text))
+        self.scores_of(&Reading::new(self, text))
     }
 
-    pub(super) fn scores_of(&self, text: &Normalised) -> Option<Scores> {
+    pub(super) fn scores_of(&self, reading: &Reading) -> Option<Scores> {
         let mut sums = [[0_i32; KINDS.len()]; Family::COUNT];
         let mut squares = [0_u32; Family::COUNT];
-        text.features(|family, bucket, _| {
-            let row = &self.rows[bucket * ROW..(bucket + 1) * ROW];
-            for (sum, &weight) in sums[family as usize].iter_mut().zip(row) {
+        for feature in reading.features.iter().filter(|feature| feature.is_first) {
+            let slot = feature.slot as usize;
+            let row = &self.rows[slot * ROW..(slot + 1) * ROW];
+            for (sum, &weight) in sums[feature.family as usize].iter_mut().zip(row) {
                 *sum += i32::from(weight as i8);
             }
             let rarity = u32::from(row[ROW - 1]);
-            squares[family as usize] += rarity * rarity;
-        });
+            squares[feature.family as usize] += rarity * rarity;
+        }
         if squares == [0; Family::COUNT] {
             return None;
         }
@@ -146,8 +160,8 @@ impl Model {
     }
 
     /// What a feature says for one kind against another.
-    pub(super) fn weight_between(&self, bucket: usize, kind: usize, other: usize) -> i32 {
-        let row = &self.rows[bucket * ROW..(bucket + 1) * ROW];
+    pub(super) fn weight_between(&self, slot: usize, kind: usize, other: usize) -> i32 {
+        let row = &self.rows[slot * ROW..(slot + 1) * ROW];
         i32::from(row[kind] as i8) - i32::from(row[other] as i8)
     }
 }

@@ -1,10 +1,13 @@
-//! Training: multinomial logistic regression over tf-idf features by AdaGrad, seeded.
+//! Training: multinomial logistic regression over tf-idf features by stochastic gradient descent, seeded.
+
+use std::collections::HashMap;
 
 use surefoot_core::fault::FaultKind;
 
 use super::calibration::Calibration;
-use super::features::{BUCKETS, Family, Normalised};
+use super::features::{Family, Normalised};
 use super::model::{KINDS, Model, ROW, Scores};
+use super::vocabulary::{SLOTS, Vocabulary};
 
 /// A labelled text.
 #[derive(Clone, Copy, Debug)]
@@ -20,7 +23,7 @@ pub struct Sample<'a> {
 pub struct Settings {
     /// How often every sample is seen.
     pub epochs: usize,
-    /// The first step's size.
+    /// The first step's size; it falls to zero in a straight line.
     pub rate: f32,
     /// How strongly weights are pulled to zero.
     pub decay: f32,
@@ -30,70 +33,61 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { epochs: 20, rate: 0.5, decay: 1e-3, seed: 21 }
+        Self { epochs: 30, rate: 2.0, decay: 1e-5, seed: 21 }
     }
 }
 
 /// Steps of a rarity (inverse document frequency) per unit; the largest is about 9.
 const RARITY_STEPS: f32 = 25.0;
 
-/// One text as features with their values; the squares of each family's values sum to one.
+/// One text as slots with their values; the squares of each family's values sum to one.
 type Row = (Vec<(u32, f32)>, usize);
 
 /// A model of the samples, with the default calibration. The same samples in the same order, with
 /// the same settings, give the same bytes on every platform.
 pub fn train(samples: &[Sample<'_>], settings: &Settings) -> Model {
-    let (rows, rarity) = rows_of(samples);
-    let mut table = vec![Weights::default(); BUCKETS];
-    let mut bias = Weights::default();
+    let vocabulary = vocabulary_of(samples);
+    let (rows, rarity) = rows_of(samples, &vocabulary);
+    let mut table = vec![Lanes::default(); SLOTS];
+    let mut bias = Lanes::default();
     let mut order: Vec<usize> = (0..rows.len()).collect();
     let mut random = fastrand::Rng::with_seed(settings.seed);
+    let steps = (settings.epochs * rows.len()).max(1);
+    let mut step = 0;
     for _ in 0..settings.epochs {
         random.shuffle(&mut order);
         for &index in &order {
+            let rate = settings.rate * (steps - step) as f32 / steps as f32;
+            step += 1;
             let (features, kind) = &rows[index];
-            let mut errors = bias.values;
-            for &(bucket, value) in features {
-                let row = &table[bucket as usize].values;
-                for (score, weight) in errors.iter_mut().zip(row) {
+            let mut errors = bias;
+            for &(slot, value) in features {
+                for (score, weight) in errors.iter_mut().zip(&table[slot as usize]) {
                     *score += weight * value;
                 }
             }
             softmax(&mut errors);
-            if errors[*kind] > KNOWN {
-                continue;
-            }
             errors[*kind] -= 1.0;
-            bias.step(&errors, 1.0, settings.rate, 0.0);
-            for &(bucket, value) in features {
-                table[bucket as usize].step(&errors, value, settings.rate, settings.decay);
+            change(&mut bias, &errors, 0.1 * rate, 1.0);
+            for &(slot, value) in features {
+                change(
+                    &mut table[slot as usize],
+                    &errors,
+                    rate * value,
+                    1.0 - rate * settings.decay,
+                );
             }
         }
     }
-    quantise(&table, &rarity, &bias)
+    quantise(vocabulary, &table, &rarity, &bias)
 }
-
-/// A sample that is this probable under its own kind teaches nothing more.
-const KNOWN: f32 = 0.98;
 
 /// The kinds, and one place that stays unused, so that a row fills whole vector registers.
 type Lanes = [f32; KINDS.len() + 1];
 
-/// The weights of one feature, with the sums of squared gradients that AdaGrad divides by.
-#[derive(Clone, Default)]
-struct Weights {
-    values: Lanes,
-    squares: Lanes,
-}
-
-impl Weights {
-    fn step(&mut self, errors: &Lanes, value: f32, rate: f32, decay: f32) {
-        for ((weight, squares), error) in self.values.iter_mut().zip(&mut self.squares).zip(errors)
-        {
-            let gradient = error * value + decay * *weight;
-            *squares += gradient * gradient;
-            *weight -= rate * gradient / squares.sqrt().max(f32::MIN_POSITIVE);
-        }
+fn change(weights: &mut Lanes, errors: &Lanes, by: f32, keep: f32) {
+    for (weight, error) in weights.iter_mut().zip(errors) {
+        *weight = *weight * keep - by * error;
     }
 }
 
@@ -111,18 +105,51 @@ fn softmax(scores: &mut Lanes) {
     }
 }
 
-/// The samples as tf-idf rows, and the rarity of each bucket in steps.
-fn rows_of(samples: &[Sample<'_>]) -> (Vec<Row>, Vec<u8>) {
+/// The features of one text, each once, in a fixed order.
+fn features_of(text: &str) -> Vec<(u64, Family)> {
+    let mut features = Vec::new();
+    Normalised::new(text).features(|family, hash, _| features.push((hash, family)));
+    features.sort_unstable_by_key(|&(hash, family)| (hash, family as usize));
+    features.dedup();
+    features
+}
+
+/// What occurs in several texts, the most frequent first. What occurs in one or two of thousands says more about those than
+/// about a kind.
+fn vocabulary_of(samples: &[Sample<'_>]) -> Vocabulary {
+    let fewest = (1 + samples.len() / 500).min(3);
+    let mut frequency: HashMap<u64, usize> = HashMap::new();
+    for sample in samples {
+        for (hash, _) in features_of(sample.text) {
+            *frequency.entry(hash).or_insert(0) += 1;
+        }
+    }
+    let mut known: Vec<(usize, u64)> = frequency
+        .into_iter()
+        .filter(|&(_, count)| count >= fewest)
+        .map(|(hash, count)| (count, hash))
+        .collect();
+    known.sort_unstable_by(|a, b| b.cmp(a));
+    Vocabulary::new(known.into_iter().map(|(_, hash)| hash))
+}
+
+/// The samples as tf-idf rows, and the rarity of each slot in steps.
+fn rows_of(samples: &[Sample<'_>], vocabulary: &Vocabulary) -> (Vec<Row>, Vec<u8>) {
     let mut texts = Vec::with_capacity(samples.len());
-    let mut frequency = vec![0_u32; BUCKETS];
+    let mut frequency = vec![0_u32; SLOTS];
     for sample in samples {
         let Some(kind) = KINDS.iter().position(|&kind| kind == sample.kind) else { continue };
-        let mut buckets = Vec::new();
-        Normalised::new(sample.text).features(|family, bucket, _| {
-            frequency[bucket] += 1;
-            buckets.push((family, bucket as u32));
-        });
-        texts.push((buckets, kind));
+        let known = features_of(sample.text)
+            .into_iter()
+            .filter_map(|(hash, family)| Some((vocabulary.find(hash)? as u32, family)));
+        let mut slots: Vec<(u32, Family)> = known.collect();
+        // Two features of a text may be taken for the same one.
+        slots.sort_unstable_by_key(|&(slot, _)| slot);
+        slots.dedup_by_key(|&mut (slot, _)| slot);
+        for &(slot, _) in &slots {
+            frequency[slot as usize] += 1;
+        }
+        texts.push((slots, kind));
     }
     let rarity: Vec<u8> = frequency
         .iter()
@@ -136,16 +163,15 @@ fn rows_of(samples: &[Sample<'_>]) -> (Vec<Row>, Vec<u8>) {
         .collect();
     let rows = texts
         .into_iter()
-        .map(|(buckets, kind)| {
-            let value = |bucket: u32| f32::from(rarity[bucket as usize]);
+        .map(|(slots, kind)| {
+            let value = |slot: u32| f32::from(rarity[slot as usize]);
             let mut squares = [0.0_f32; Family::COUNT];
-            for &(family, bucket) in &buckets {
-                squares[family as usize] += value(bucket) * value(bucket);
+            for &(slot, family) in &slots {
+                squares[family as usize] += value(slot) * value(slot);
             }
             let length = squares.map(|square| square.sqrt().max(1.0));
-            let features = buckets
-                .iter()
-                .map(|&(family, bucket)| (bucket, value(bucket) / length[family as usize]));
+            let features =
+                slots.iter().map(|&(slot, family)| (slot, value(slot) / length[family as usize]));
             (features.collect(), kind)
         })
         .collect();
@@ -154,26 +180,25 @@ fn rows_of(samples: &[Sample<'_>]) -> (Vec<Row>, Vec<u8>) {
 
 /// Weights times rarity in eight bits. The few largest are cut off: they would make all steps
 /// coarse.
-fn quantise(table: &[Weights], rarity: &[u8], bias: &Weights) -> Model {
-    let scaled =
-        |bucket: usize, kind: usize| table[bucket].values[kind] * f32::from(rarity[bucket]);
-    let mut sizes: Vec<f32> = (0..BUCKETS)
-        .filter(|&bucket| rarity[bucket] > 0)
-        .flat_map(|bucket| (0..KINDS.len()).map(move |kind| (bucket, kind)))
-        .map(|(bucket, kind)| scaled(bucket, kind).abs())
+fn quantise(vocabulary: Vocabulary, table: &[Lanes], rarity: &[u8], bias: &Lanes) -> Model {
+    let scaled = |slot: usize, kind: usize| table[slot][kind] * f32::from(rarity[slot]);
+    let mut sizes: Vec<f32> = (0..SLOTS)
+        .filter(|&slot| rarity[slot] > 0)
+        .flat_map(|slot| (0..KINDS.len()).map(move |kind| (slot, kind)))
+        .map(|(slot, kind)| scaled(slot, kind).abs())
         .collect();
     sizes.sort_by(f32::total_cmp);
     let largest = sizes.get(sizes.len() * 9995 / 10_000).copied().unwrap_or(1.0);
     let scale = largest.max(f32::MIN_POSITIVE) / 127.0;
-    let mut rows = vec![0_u8; BUCKETS * ROW];
-    for (bucket, row) in rows.chunks_exact_mut(ROW).enumerate() {
+    let mut rows = vec![0_u8; SLOTS * ROW];
+    for (slot, row) in rows.chunks_exact_mut(ROW).enumerate() {
         for (kind, byte) in row[..KINDS.len()].iter_mut().enumerate() {
-            *byte = (scaled(bucket, kind) / scale).round().clamp(-127.0, 127.0) as i8 as u8;
+            *byte = (scaled(slot, kind) / scale).round().clamp(-127.0, 127.0) as i8 as u8;
         }
-        row[ROW - 1] = rarity[bucket];
+        row[ROW - 1] = rarity[slot];
     }
-    let bias: Scores = std::array::from_fn(|kind| bias.values[kind]);
-    Model { rows: rows.into(), scale, bias, calibration: Calibration::default() }
+    let bias: Scores = std::array::from_fn(|kind| bias[kind]);
+    Model { vocabulary, rows: rows.into(), scale, bias, calibration: Calibration::default() }
 }
 
 #[cfg(test)]

@@ -110,10 +110,16 @@ impl RuleSet {
         for (word, meaning) in meant {
             meanings[word].push(meaning);
         }
+        // A table of all transitions is several times as fast and as large: of the few words of the later stages it stays
+        // within a processor's cache.
+        let kind = match words.texts.len() {
+            ..1000 => AhoCorasickKind::DFA,
+            _ => AhoCorasickKind::ContiguousNFA,
+        };
         let words = AhoCorasick::builder()
             .ascii_case_insensitive(true)
             .match_kind(MatchKind::Standard)
-            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .kind(Some(kind))
             .build(words.texts)
             .expect("a few hundred short words fit an automaton");
         Self {

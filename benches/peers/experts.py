@@ -3,8 +3,9 @@
     python benches/peers/experts.py SUREFOOT [--layers 8] [--experts 16] [--rounds 3]
 
 SUREFOOT is the program. A Mixtral with random weights in bf16 is written and generates text within smaller and smaller
-budgets. Its router chooses nearly at random, so the cache hits about as often as experts fit: the worst case. The page cache is
-warm. Needs numpy; the tokenizer is that of a test fixture.
+budgets. How often the cache has an expert depends on the text: a model with random weights soon repeats itself and then needs the same
+experts. A cache that is smaller than what one token needs never has any. The page cache is warm. Needs numpy; the tokenizer is
+that of a test fixture.
 """
 
 import argparse

@@ -63,6 +63,7 @@ pub(crate) enum Command {
     Journal(commands::journal::Journal),
     Lsp(commands::lsp::Lsp),
     Merge(commands::merge::Merge),
+    MergeAdapter(commands::merge_adapter::MergeAdapter),
     Plan(commands::plan::Plan),
     Predict(commands::predict::Predict),
     Quantize(commands::quantize::Quantize),

@@ -67,7 +67,7 @@ pub(crate) fn precision(asked: Precision) -> Precision {
 }
 
 impl<'a> ModelRun<'a> {
-    /// Opens the model that was named: a folder, or a checkpoint of a GPT. Comes before anything is read from stdin: under `ulimit -v` the
+    /// Opens the model that was named, a folder or a checkpoint, with an adapter if one was named. Comes before anything is read from stdin: under `ulimit -v` the
     /// program starts itself anew here.
     pub(crate) fn open(
         args: &FootingArgs,
@@ -75,18 +75,22 @@ impl<'a> ModelRun<'a> {
         global: &Global,
         terminal: &'a Terminal,
         named: &Path,
+        adapter: Option<&Path>,
     ) -> Result<Self, Failure> {
         with_one_arena()?;
-        let folder = ModelFolder::of(named)?;
+        let folder = ModelFolder::adapted(named, adapter)?;
         // A folder that is no model is told before a device is looked for.
         Opened::new(folder.path())?;
         let journal = global.open_journal()?;
         let footing =
             args.footing(journal.clone())?.precision(precision(args.precision)).build()?;
         let progress = Arc::new(ProgressObserver::new(global.quiet));
-        let runner =
+        let mut runner =
             Runner::open(Arc::new(footing), folder.path())?.observer(Arc::clone(&progress) as _);
-        let runner = runner.weights(weights.weights);
+        if let Some(adapter) = folder.adapter() {
+            runner = runner.adapted(adapter)?;
+        }
+        runner = runner.weights(weights.weights);
         Ok(Self { runner, progress, journal, terminal, folder })
     }
 

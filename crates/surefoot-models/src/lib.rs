@@ -2,7 +2,9 @@
 
 #![deny(unsafe_code)]
 
+pub mod adapter;
 pub mod arch;
+pub mod chat;
 pub mod embed;
 mod error;
 pub mod folder;

@@ -13,6 +13,7 @@
 //! inputs give the same bits.
 
 mod attention;
+mod constant_product;
 mod conv;
 mod cross_entropy;
 mod flat;
@@ -29,6 +30,7 @@ mod testing;
 mod update;
 
 pub use attention::causal_attention;
+pub use constant_product::{ConstantMatrix, constant_product};
 pub use conv::conv2d;
 pub use cross_entropy::cross_entropy;
 pub use gelu::gelu;

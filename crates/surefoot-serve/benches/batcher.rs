@@ -96,6 +96,7 @@ fn engine(
         pooling: Pooling::Mean,
         journal: Journal::off(),
         weights: Default::default(),
+        adapter: None,
     };
     let engine = Engine::start(folder, footing, settings, Arc::clone(metrics)).unwrap();
     engine.warm_up(|_, _| ()).unwrap();

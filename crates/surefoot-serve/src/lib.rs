@@ -10,9 +10,10 @@
 //! - [`chat`]: messages to a prompt, by the template that a model brings.
 //! - [`metrics`]: what is counted, for Prometheus and for the journal.
 
-pub mod chat;
 pub mod engine;
 pub mod http;
 pub mod lanes;
 pub mod metrics;
 pub mod warm_up;
+
+pub use surefoot_models::chat;

@@ -51,6 +51,7 @@ fn decode(drill: &Drill) -> (Vec<Vec<u32>>, Journal) {
         pooling: Pooling::Mean,
         journal: Journal::off(),
         weights: Default::default(),
+        adapter: None,
     };
     let model =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");

@@ -68,6 +68,7 @@ fn engine() -> (Engine, Arc<Panics>, Journal, Arc<Metrics>) {
         pooling: Pooling::Mean,
         journal: listened,
         weights: Default::default(),
+        adapter: None,
     };
     let folder = folder.join("llama-tiny");
     let engine = Engine::start(&folder, Arc::new(footing), settings, Arc::clone(&metrics));

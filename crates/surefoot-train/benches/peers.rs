@@ -34,7 +34,8 @@ fn milliseconds(config: &ModelConfig, form: Form, samples: usize) -> f64 {
     let footing =
         Footing::builder().devices(Selector::only(DeviceName::CPU)).build().expect("the CPU opens");
     let device = footing.device().expect("the CPU opens");
-    let model = Builtin::new(config, form, 1, device.burn());
+    let model =
+        Builtin::new(config, form, 1, device.burn()).unwrap_or_else(|error| panic!("{error}"));
     let shapes = shapes(&model);
     let mut state = State::new(model.valid(), DeviceName::CPU);
     let mut random = SeededRandom::of(&[1]);
@@ -45,7 +46,7 @@ fn milliseconds(config: &ModelConfig, form: Form, samples: usize) -> f64 {
                 values: (0..form.size()).map(|_| random.normal() as f32).collect(),
                 label: Label::Class(random.below(10)),
             },
-            Form::Text { vocabulary, length } => {
+            Form::Text { vocabulary, length } | Form::Sequences { vocabulary, length, .. } => {
                 Sample::Tokens((0..=length).map(|_| random.below(vocabulary) as u32).collect())
             }
         };

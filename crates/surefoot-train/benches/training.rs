@@ -94,7 +94,8 @@ fn settings(micro_batch: usize) -> StepSettings {
 fn loop_against_bare(footing: &Footing, recipe: &Recipe, config: &ModelConfig) {
     let batch = recipe.make(&(0..32).collect::<Vec<_>>(), 0).expect("samples are good");
     let device = footing.device().expect("the CPU opens").burn().clone();
-    let model = Builtin::new(config, recipe.source.form(), 1, &device);
+    let model = Builtin::new(config, recipe.source.form(), 1, &device)
+        .unwrap_or_else(|error| panic!("{error}"));
     let shapes = shapes(&model);
     let mut state = State::new(model.clone().valid(), DeviceName::CPU);
     let mut bare = model.train();
@@ -128,7 +129,8 @@ fn loop_against_bare(footing: &Footing, recipe: &Recipe, config: &ModelConfig) {
 
 fn loader_against_memory(footing: &Footing, recipe: &Recipe, config: &ModelConfig) {
     let device = footing.device().expect("the CPU opens").burn().clone();
-    let model = Builtin::new(config, recipe.source.form(), 1, &device);
+    let model = Builtin::new(config, recipe.source.form(), 1, &device)
+        .unwrap_or_else(|error| panic!("{error}"));
     let shapes = shapes(&model);
     let state = State::new(model.valid(), DeviceName::CPU);
     let one = |batch: &HostBatch| {

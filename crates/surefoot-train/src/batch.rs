@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use surefoot::Fault;
 use surefoot::place::check_ids;
+use surefoot::{Fault, FaultKind};
+use surefoot_models::run::sequences::SequenceBatch;
 
-use crate::data::{Form, Label, Sample, Target};
+use crate::data::{Form, Label, NOT_PREDICTED, PADDING, Sample, Target};
 
 /// Samples side by side in the host's memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +17,8 @@ pub struct HostBatch {
     floats: Vec<f32>,
     tokens: Vec<i32>,
     targets: Vec<i32>,
+    /// The segment of each token of packed sequences.
+    segments: Vec<u32>,
     /// Targets that are numbers: in regression.
     numbers: Vec<f32>,
     /// How much each class counts in the loss; all the same if none.
@@ -30,13 +33,14 @@ impl HostBatch {
     pub fn new(form: Form, samples: usize) -> Self {
         let (floats, tokens) = match form {
             Form::Dense { .. } => (samples * form.size(), 0),
-            Form::Text { .. } => (0, samples * form.size()),
+            Form::Text { .. } | Form::Sequences { .. } => (0, samples * form.size()),
         };
         Self {
             form,
             floats: Vec::with_capacity(floats),
             tokens: Vec::with_capacity(tokens),
             targets: Vec::with_capacity(samples * form.items()),
+            segments: Vec::new(),
             numbers: Vec::new(),
             class_weights: None,
             samples: 0,
@@ -76,6 +80,33 @@ impl HostBatch {
                 self.tokens.extend(ids[..length].iter().map(|id| *id as i32));
                 self.targets.extend(ids[1..].iter().map(|id| *id as i32));
             }
+            (
+                Sample::Sequences { mut tokens, mut segments, mut targets },
+                Form::Sequences { vocabulary, length, classes },
+            ) => {
+                let items = classes.map_or(tokens.len(), |_| 1);
+                let most = self.form.outputs() as i64;
+                let known = |target: &i32| {
+                    (classes.is_none() && *target == NOT_PREDICTED)
+                        || (0..most).contains(&i64::from(*target))
+                };
+                if tokens.len() > length
+                    || tokens.len() != segments.len()
+                    || targets.len() != items
+                    || tokens.iter().any(|id| *id as usize >= vocabulary)
+                    || !targets.iter().all(known)
+                {
+                    return Err(format!("it is no row of {length} of {vocabulary} tokens"));
+                }
+                tokens.resize(length, 0);
+                segments.resize(length, PADDING);
+                if classes.is_none() {
+                    targets.resize(length, NOT_PREDICTED);
+                }
+                self.tokens.extend(tokens.into_iter().map(|id| id as i32));
+                self.segments.extend(segments);
+                self.targets.extend(targets);
+            }
             _ => return Err("it is of another sort than the rest".to_owned()),
         }
         self.samples += 1;
@@ -104,7 +135,12 @@ impl HostBatch {
 
     /// How many predictions are made: a class or number for each sample, or each token.
     pub fn items(&self) -> usize {
-        self.samples * self.form.items()
+        match self.form {
+            Form::Sequences { .. } => {
+                self.targets.iter().filter(|target| **target != NOT_PREDICTED).count()
+            }
+            _ => self.samples * self.form.items(),
+        }
     }
 
     /// What the samples look like.
@@ -119,6 +155,9 @@ impl HostBatch {
 
     /// Some samples, on a device.
     pub fn on_device(&self, range: Range<usize>, device: &Device) -> Result<Batch, Fault> {
+        if let Form::Sequences { vocabulary, length, classes } = self.form {
+            return self.sequences_on_device(range, vocabulary, length, classes, device);
+        }
         let (samples, size, items) = (range.len(), self.form.size(), self.form.items());
         let ints = |values: &[i32], shape: [usize; 2]| {
             Tensor::<2, Int>::from_data(TensorData::new(values.to_vec(), shape), device)
@@ -129,7 +168,9 @@ impl HostBatch {
                 let data = TensorData::new(self.floats[numbers].to_vec(), [samples, size]);
                 Input::Dense(Tensor::from_data(data, device))
             }
-            Form::Text { .. } => Input::Tokens(ints(&self.tokens[numbers], [samples, size])),
+            Form::Text { .. } | Form::Sequences { .. } => {
+                Input::Tokens(ints(&self.tokens[numbers], [samples, size]))
+            }
         };
         let targets = match self.form.is_regression() {
             true => {
@@ -151,6 +192,54 @@ impl HostBatch {
         });
         Ok(Batch { input, targets, weights })
     }
+
+    /// Rows of sequences, no wider than the longest of them.
+    fn sequences_on_device(
+        &self,
+        range: Range<usize>,
+        vocabulary: usize,
+        length: usize,
+        classes: Option<usize>,
+        device: &Device,
+    ) -> Result<Batch, Fault> {
+        let rows = range.start * length..range.end * length;
+        let used = |row: &[u32]| row.iter().take_while(|segment| **segment != PADDING).count();
+        let width = self.segments[rows.clone()].chunks_exact(length).map(used).max();
+        let width = width.unwrap_or(1).max(1);
+        let cut = |row: usize| row * length..row * length + width;
+        let ids = range.clone().flat_map(|row| &self.tokens[cut(row)]).map(|id| *id as u32);
+        let segments = range.clone().flat_map(|row| &self.segments[cut(row)]).copied();
+        let batch = SequenceBatch::new(ids.collect(), segments.collect(), width, vocabulary)
+            .map_err(|error| Fault::new(FaultKind::DataLoading, "load", error.to_string()))?;
+        let (at, targets): (Vec<i64>, Vec<i32>) = match classes {
+            // The first token stands for its row.
+            Some(_) => range
+                .clone()
+                .map(|row| (((row - range.start) * width) as i64, self.targets[row]))
+                .unzip(),
+            None => range
+                .clone()
+                .flat_map(|row| self.targets[cut(row)].iter())
+                .enumerate()
+                .filter(|(_, target)| **target != NOT_PREDICTED)
+                .map(|(at, target)| (at as i64, *target))
+                .unzip(),
+        };
+        let count = targets.len();
+        let ids: Vec<i64> = targets.iter().map(|id| i64::from(*id)).collect();
+        check_ids("targets", &ids, self.form.outputs())?;
+        let weights = self.class_weights.as_ref().map(|weights| {
+            let each: Vec<f32> = targets.iter().map(|class| weights[*class as usize]).collect();
+            Tensor::from_data(TensorData::new(each, [count]), device)
+        });
+        let predicted = Tensor::from_data(TensorData::new(at, [count]), device);
+        let targets = Tensor::from_data(TensorData::new(targets, [count, 1]), device);
+        Ok(Batch {
+            input: Input::Sequences { batch: Arc::new(batch), predicted },
+            targets: Targets::Classes(targets),
+            weights,
+        })
+    }
 }
 
 /// What a model takes in.
@@ -160,6 +249,13 @@ pub enum Input {
     Dense(Tensor<2>),
     /// Tokens: a row for each sample.
     Tokens(Tensor<2, Int>),
+    /// Rows of sequences for a pretrained model.
+    Sequences {
+        /// The tokens, on the host: embeddings are looked up in the model's file.
+        batch: Arc<SequenceBatch>,
+        /// The positions, counted over all rows, that a prediction is made at.
+        predicted: Tensor<1, Int>,
+    },
 }
 
 /// What is right for the samples of a batch.
@@ -187,7 +283,9 @@ impl Batch {
     pub fn dense(&self) -> Tensor<2> {
         match &self.input {
             Input::Dense(numbers) => numbers.clone(),
-            Input::Tokens(_) => panic!("this model takes numbers, but the data is text"),
+            Input::Tokens(_) | Input::Sequences { .. } => {
+                panic!("this model takes numbers, but the data is text")
+            }
         }
     }
 
@@ -204,6 +302,9 @@ impl Batch {
         match &self.input {
             Input::Tokens(tokens) => tokens.clone(),
             Input::Dense(_) => panic!("this model takes text, but the data is numbers"),
+            Input::Sequences { .. } => {
+                panic!("this model takes plain text, but the data is for a pretrained model")
+            }
         }
     }
 }

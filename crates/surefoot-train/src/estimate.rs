@@ -6,6 +6,8 @@
 //! ([`fit`](crate::fit)). The number of parameters is exact; the memory of activations is an
 //! estimate that only decides whether to try.
 
+pub(crate) mod pretrained;
+
 use surefoot::device::memory::Bytes;
 use surefoot::{Fault, FaultKind, Footing};
 
@@ -33,6 +35,8 @@ pub struct Estimate {
     pub sample: u128,
     /// One batch on the host, as it is loaded.
     pub batch: u128,
+    /// Whether a published model is trained, whose size the configuration does not set.
+    pub is_pretrained: bool,
 }
 
 impl Estimate {
@@ -51,7 +55,8 @@ impl Estimate {
             parameters,
             model: parameters * FLOAT * (2 + moments),
             update: parameters * FLOAT * (3 + 2 * moments),
-            sample: activations(&config.model, form) * FLOAT,
+            sample: activations(&config.model, form, config.gradient_checkpointing) * FLOAT,
+            is_pretrained: matches!(config.model, ModelConfig::Pretrained(_)),
             batch: batch * (form.size() as u128 + form.items() as u128) * FLOAT,
         }
     }
@@ -89,6 +94,10 @@ impl Estimate {
         );
         let advice = match self.batch > self.model.saturating_add(self.sample) {
             true => "lower `batch_size`",
+            false if self.sample > self.model && self.is_pretrained => {
+                "set `gradient_checkpointing: true`, or lower `data.length`"
+            }
+            false if self.is_pretrained => "set `model.tune: lora`, or lower `model.rank`",
             false => "make the model smaller: `model.hidden`, `model.width` or `model.layers`",
         };
         let fault = Fault::new(FaultKind::OutOfMemory, "fit", message);
@@ -132,7 +141,7 @@ pub fn parameters(model: &ModelConfig, form: Form) -> u128 {
         ModelConfig::Cnn { width, stages } => {
             let channels = match form {
                 Form::Dense { channels, .. } => channels as u128,
-                Form::Text { .. } => 1,
+                Form::Text { .. } | Form::Sequences { .. } => 1,
             };
             // A convolution without bias, and the scale and shift of its norm.
             let unit =
@@ -158,11 +167,12 @@ pub fn parameters(model: &ModelConfig, form: Form) -> u128 {
                 + 4 * width;
             (outputs + length) * width + *layers as u128 * block + 2 * width + width * outputs
         }
+        ModelConfig::Pretrained(config) => pretrained::parameters(config, form),
     }
 }
 
 /// Numbers that a forward and backward pass keep for one sample.
-fn activations(model: &ModelConfig, form: Form) -> u128 {
+fn activations(model: &ModelConfig, form: Form, checkpointing: bool) -> u128 {
     /// Each activation is kept for the backward pass and has a gradient.
     const COPIES: u128 = 3;
     match model {
@@ -173,7 +183,7 @@ fn activations(model: &ModelConfig, form: Form) -> u128 {
         ModelConfig::Cnn { width, stages } => {
             let (height, row) = match form {
                 Form::Dense { height, width, .. } => (height as u128, width as u128),
-                Form::Text { length, .. } => (1, length as u128),
+                Form::Text { length, .. } | Form::Sequences { length, .. } => (1, length as u128),
             };
             let mut sum = 2 * *width as u128 * height * row;
             for stage in 0..*stages {
@@ -188,6 +198,7 @@ fn activations(model: &ModelConfig, form: Form) -> u128 {
             let token = *layers as u128 * 16 * width + form.outputs() as u128;
             COPIES * length * token
         }
+        ModelConfig::Pretrained(config) => pretrained::activations(config, form, checkpointing),
     }
 }
 
@@ -218,7 +229,7 @@ mod tests {
             ("gpt, layers: 3, heads: 2, width: 8", text),
         ] {
             let config = config(model);
-            let made = Builtin::new(&config.model, form, 1, &Device::flex()).num_params();
+            let made = Builtin::new(&config.model, form, 1, &Device::flex()).unwrap().num_params();
             assert_eq!(parameters(&config.model, form), made as u128, "{model}");
         }
     }

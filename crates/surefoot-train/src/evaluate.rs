@@ -4,7 +4,6 @@ use burn::tensor::{DType, Tensor};
 use serde::Serialize;
 use surefoot::{BoxError, Fault, FaultKind, Footing, StepExt};
 
-use crate::data::{Form, Target};
 use crate::loader::{Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
 use crate::state::State;
@@ -91,10 +90,7 @@ pub fn evaluate<M: Trainable>(
     let plan = plan(recipe.source.len(), batch_size, None, 0);
     let (mut loss, mut correct, mut items, mut skipped) = (0.0, 0.0, 0usize, Vec::new());
     let mut faults: Vec<Fault> = Vec::new();
-    let mut confusion = match recipe.source.form() {
-        Form::Dense { target: Target::Classes(classes), .. } => Some(Confusion::new(classes)),
-        _ => None,
-    };
+    let mut confusion = recipe.source.form().classes().map(Confusion::new);
     for batch in Loader::start(recipe.clone(), 0, plan, loading) {
         let mut batch = batch?;
         skipped.append(&mut batch.skipped);

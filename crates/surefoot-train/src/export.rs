@@ -8,6 +8,7 @@
 mod hf;
 mod onnx;
 mod onnx_proto;
+mod pretrained;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,7 @@ use burn::tensor::Device;
 use crate::checkpoint::{self, CheckpointError, Manifest};
 use crate::config::{Config, ConfigError, ModelConfig};
 use crate::data::DataDescription;
-use crate::model::Builtin;
+use crate::model::{Builtin, BuiltinError};
 use crate::parameters::{self, Shape};
 
 /// What other programs read.
@@ -28,6 +29,8 @@ pub enum ExportFormat {
     HuggingFace,
     /// `model.onnx`.
     Onnx,
+    /// `adapter_config.json` and `adapter_model.safetensors`, as PEFT reads them.
+    Peft,
 }
 
 /// Why there is no export.
@@ -45,6 +48,9 @@ pub enum ExportError {
         /// What is wrong with it.
         source: ConfigError,
     },
+    /// The pretrained model that was trained can't be opened.
+    #[error(transparent)]
+    Model(#[from] BuiltinError),
     /// The format has no form for this model.
     #[error("a model of kind {model} can't be exported {format}")]
     Unsupported {
@@ -81,6 +87,7 @@ pub enum ExportError {
 struct Trained {
     config: Config,
     data: DataDescription,
+    model: Builtin,
     shapes: Vec<Shape>,
     values: Vec<Vec<f32>>,
 }
@@ -91,11 +98,10 @@ impl Trained {
         let config = Config::from_entries(&manifest.config, &[])
             .map_err(|source| ExportError::Config { path: path.to_owned(), source })?;
         let data = manifest.data;
-        let model = Builtin::new(&config.model, data.form, config.seed, &Device::flex());
+        let model = Builtin::new(&config.model, data.form, config.seed, &Device::flex())?;
         let shapes = parameters::shapes(&model);
-        drop(model);
         let (held, _) = checkpoint::read(path, &shapes)?;
-        Ok(Self { config, data, shapes, values: held.values })
+        Ok(Self { config, data, model, shapes, values: held.values })
     }
 
     /// A tensor's dimensions and numbers, by its path in the model.
@@ -116,6 +122,9 @@ pub fn export(
 ) -> Result<Vec<PathBuf>, ExportError> {
     refuse_existing(folder)?;
     let trained = Trained::read(checkpoint)?;
+    if let ModelConfig::Pretrained(config) = &trained.config.model {
+        return pretrained::export(&trained, config, format, folder);
+    }
     let unsupported = |model, format, instead| ExportError::Unsupported { model, format, instead };
     let files = match (format, &trained.config.model) {
         (ExportFormat::HuggingFace, ModelConfig::Gpt { .. }) => hf::files(&trained)?,
@@ -127,6 +136,15 @@ pub fn export(
         }
         (ExportFormat::HuggingFace, ModelConfig::Cnn { .. }) => {
             return Err(unsupported("cnn", "as a Hugging Face folder", ExportFormat::Onnx));
+        }
+        (ExportFormat::Peft, ModelConfig::Mlp { .. } | ModelConfig::Cnn { .. }) => {
+            return Err(unsupported("mlp or cnn", "as an adapter", ExportFormat::Onnx));
+        }
+        (ExportFormat::Peft, ModelConfig::Gpt { .. }) => {
+            return Err(unsupported("gpt", "as an adapter", ExportFormat::HuggingFace));
+        }
+        (_, ModelConfig::Pretrained(_)) => {
+            return Err(unsupported("pretrained", "in this way", ExportFormat::Peft));
         }
         (ExportFormat::Onnx, ModelConfig::Gpt { .. }) => {
             return Err(unsupported("gpt", "to ONNX", ExportFormat::HuggingFace));

@@ -74,6 +74,8 @@ pub struct Trials<'a, M> {
     pub besides: u64,
     /// Sizes above this are not tried.
     pub most: usize,
+    /// Whether activations are recomputed, as the run is asked to.
+    pub checkpointing: bool,
     /// Whether each size is timed, or run once.
     pub timed: bool,
 }
@@ -190,7 +192,7 @@ impl<M: Trainable> Trials<'_, M> {
         batch: &HostBatch,
     ) -> Result<Done<M>, Fault> {
         let settings = StepSettings { micro_batch: batch.samples(), ..self.settings };
-        let order = StepOrder { lr: 1e-6, checkpointing: false, name_bad: false };
+        let order = StepOrder { lr: 1e-6, checkpointing: self.checkpointing, name_bad: false };
         Ok(step(self.footing, &settings, order, state, shapes, batch)?.value)
     }
 }

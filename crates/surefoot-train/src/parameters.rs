@@ -80,6 +80,23 @@ pub fn gradients<M: Module>(module: &M, gradients: &mut Gradients) -> Vec<Option
     taken
 }
 
+/// Gradients of two parts of a batch, added up.
+pub(crate) fn added(
+    sum: Vec<Option<Tensor<1>>>,
+    more: Vec<Option<Tensor<1>>>,
+) -> Vec<Option<Tensor<1>>> {
+    if sum.is_empty() {
+        return more;
+    }
+    let pairs = sum.into_iter().zip(more);
+    pairs
+        .map(|pair| match pair {
+            (Some(sum), Some(more)) => Some(sum + more),
+            (sum, more) => sum.or(more),
+        })
+        .collect()
+}
+
 struct Fill<I>(I);
 
 impl<I: Iterator<Item = Tensor<1>>> ModuleMapper for Fill<I> {

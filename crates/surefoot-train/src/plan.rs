@@ -3,7 +3,7 @@
 //! steps whose results are thrown away.
 
 use serde::Serialize;
-use surefoot::{Fault, Footing};
+use surefoot::{Fault, FaultKind, Footing};
 
 use crate::config::{Config, Length};
 use crate::data::DataSet;
@@ -61,7 +61,10 @@ pub fn try_batches(
 ) -> Result<Fit, Fault> {
     let device = footing.device()?;
     estimate::check_fits(config, data.form(), 1, footing)?;
-    let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
+    let model =
+        Builtin::new(&config.model, data.form(), config.seed, device.burn()).map_err(|error| {
+            Fault::new(FaultKind::ModelLoading, "open the model", error.to_string())
+        })?;
     let estimate = Estimate::of(config, data.form(), data.train.len());
     let most = most.unwrap_or(MOST);
     Trials {
@@ -83,6 +86,7 @@ pub fn try_batches(
         sample: u64::try_from(estimate.sample).unwrap_or(u64::MAX),
         besides: 0,
         most,
+        checkpointing: config.gradient_checkpointing,
         timed: true,
     }
     .run(tell)

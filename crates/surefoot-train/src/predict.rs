@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 use burn::tensor::{DType, Tensor};
 use surefoot::{BoxError, Fault, Footing, StepExt};
+use surefoot_models::generate::text::Texts;
 
 use crate::batch::HostBatch;
 use crate::checkpoint::{self, CheckpointError, Manifest};
 use crate::config::{Config, ConfigError};
 use crate::data::{DataError, Form, Label, Sample, Transform};
-use crate::model::{Builtin, Predictive};
+use crate::model::{Builtin, BuiltinError, Predictive};
 use crate::parameters;
 use crate::state::State;
 use crate::step::bring;
@@ -43,6 +44,15 @@ pub enum PredictError {
     /// An input can't be read.
     #[error(transparent)]
     Data(#[from] DataError),
+    /// The pretrained model that was trained can't be opened.
+    #[error(transparent)]
+    Model(#[from] BuiltinError),
+    /// The model writes text.
+    #[error("{}: it is a model that writes text: use `surefoot generate`", path.display())]
+    Generates {
+        /// The checkpoint.
+        path: PathBuf,
+    },
     /// A device failed, and the policy did not let the work survive it.
     #[error(transparent)]
     Fault(#[from] Fault),
@@ -78,6 +88,8 @@ pub struct Predictor<'f> {
     transform: Transform,
     config: Config,
     manifest: Manifest,
+    /// The tokenizer of a pretrained model.
+    texts: Option<Texts>,
 }
 
 impl<'f> Predictor<'f> {
@@ -88,13 +100,22 @@ impl<'f> Predictor<'f> {
             .map_err(|source| PredictError::Config { path: path.to_owned(), source })?;
         let data = &manifest.data;
         let device = footing.device()?;
-        let model = Builtin::new(&config.model, data.form, config.seed, device.burn());
+        let model = Builtin::new(&config.model, data.form, config.seed, device.burn())?;
         let (held, _) = checkpoint::read(path, &parameters::shapes(&model))?;
         let state = State::from_held(held, model, device.name(), device.burn());
         let (normalisation, target) = (data.normalisation.clone(), data.target.clone());
         let transform =
             Transform::known(data.form, normalisation, target, crate::data::Augment::default());
-        Ok(Self { footing, state, transform, config, manifest })
+        let texts = match (&config.data.model, data.form) {
+            (Some(model), Form::Sequences { vocabulary, length, classes: Some(_) }) => {
+                let mut texts = Texts::open(model, vocabulary).map_err(BuiltinError::from)?;
+                texts.truncate(length).map_err(BuiltinError::from)?;
+                Some(texts)
+            }
+            (Some(_), _) => return Err(PredictError::Generates { path: path.to_owned() }),
+            (None, _) => None,
+        };
+        Ok(Self { footing, state, transform, config, manifest, texts })
     }
 
     /// What the checkpoint tells of its run.
@@ -111,8 +132,10 @@ impl<'f> Predictor<'f> {
     pub fn name(&self, output: usize) -> String {
         let data = &self.manifest.data;
         match &data.vocabulary {
-            Some(vocabulary) => vocabulary.decode(&[output as u32]).unwrap_or_default(),
-            None => data.classes.get(output).cloned().unwrap_or_else(|| output.to_string()),
+            Some(vocabulary) if data.classes.is_empty() => {
+                vocabulary.decode(&[output as u32]).unwrap_or_default()
+            }
+            _ => data.classes.get(output).cloned().unwrap_or_else(|| output.to_string()),
         }
     }
 
@@ -157,9 +180,14 @@ impl<'f> Predictor<'f> {
                 };
                 Sample::Dense { values, label }
             }
-            (inputs::Input::Numbers(values), Form::Text { .. }) => {
+            (inputs::Input::Numbers(values), Form::Text { .. } | Form::Sequences { .. }) => {
                 Sample::Dense { values: values.clone(), label: Label::Class(0) }
             }
+            (inputs::Input::Tokens(tokens), Form::Sequences { .. }) => Sample::Sequences {
+                segments: vec![0; tokens.len()],
+                tokens: tokens.clone(),
+                targets: vec![0],
+            },
             (inputs::Input::Tokens(tokens), _) => {
                 let mut tokens = tokens.clone();
                 tokens.resize(form.size() + 1, 0);
@@ -192,7 +220,10 @@ impl<'f> Predictor<'f> {
                 Prediction::Number(f64::from(target.undo(0, number)))
             }
             (Form::Dense { .. }, None) => Prediction::Classes(softmax(&outputs)),
-            (Form::Text { .. }, _) => Prediction::Tokens(softmax(&outputs)),
+            (Form::Sequences { classes: Some(_), .. }, _) => Prediction::Classes(softmax(&outputs)),
+            (Form::Text { .. } | Form::Sequences { .. }, _) => {
+                Prediction::Tokens(softmax(&outputs))
+            }
         }
     }
 }

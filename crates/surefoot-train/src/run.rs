@@ -189,6 +189,7 @@ impl Run<'_> {
             sample: bytes(estimate.sample),
             besides: bytes(estimate.batch.saturating_mul(loading.batches_in_memory() as u128)),
             most,
+            checkpointing: self.config.gradient_checkpointing,
             timed: false,
         }
     }

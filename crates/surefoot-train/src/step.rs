@@ -118,9 +118,8 @@ fn attempt<M: Trainable>(
             Some(staged) => staged,
             None => batch.on_device(range, step.device())?,
         };
-        let score = model.score(&part, step.autocast());
-        let mut tape = score.loss.clone().mul_scalar(share).backward();
-        gradients = added(gradients, parameters::gradients(&model, &mut tape));
+        let (score, found) = model.learn(&part, step.autocast(), share, step.is_checkpointing())?;
+        gradients = parameters::added(gradients, found);
         let (loss, correct) = (score.loss.inner(), score.correct.inner());
         sums = Some(match sums {
             None => (loss, correct),
@@ -190,19 +189,6 @@ pub(crate) fn bring<M: Trainable>(state: &State<M>, step: &Step<'_>) -> Result<S
             Err(Box::new(Fault::new(FaultKind::StateLost, OPERATION, message)))
         }
     }
-}
-
-fn added(sum: Vec<Option<Tensor<1>>>, more: Vec<Option<Tensor<1>>>) -> Vec<Option<Tensor<1>>> {
-    if sum.is_empty() {
-        return more;
-    }
-    let pairs = sum.into_iter().zip(more);
-    pairs
-        .map(|pair| match pair {
-            (Some(sum), Some(more)) => Some(sum + more),
-            (sum, more) => sum.or(more),
-        })
-        .collect()
 }
 
 /// A number that is finite only if all gradients are: the squared norm if it is needed, else

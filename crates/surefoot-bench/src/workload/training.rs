@@ -103,7 +103,10 @@ impl TrainingStep {
             // A step that had to be recovered would not be the same work.
             .policy(Policy::fail())
             .build()?;
-        let model = Builtin::new(&setup.model, setup.form, setup.seed, device.burn());
+        let model =
+            Builtin::new(&setup.model, setup.form, setup.seed, device.burn()).map_err(|error| {
+                Fault::new(FaultKind::ModelLoading, "open the model", error.to_string())
+            })?;
         let shapes = parameters::shapes(&model);
         let numbers = shapes.iter().map(|shape| shape.dims.iter().product::<usize>()).sum();
         let plain = model.valid();
@@ -126,7 +129,7 @@ impl TrainingStep {
     fn flops(&self) -> f64 {
         let (height, width) = match self.form {
             Form::Dense { height, width, .. } => (height, width),
-            Form::Text { .. } => (1, 1),
+            Form::Text { .. } | Form::Sequences { .. } => (1, 1),
         };
         let of = |shape: &Shape| {
             let numbers = shape.dims.iter().product::<usize>() as f64;
@@ -165,7 +168,7 @@ impl Job for TrainingStep {
     fn amount(&self) -> Amount {
         let (count, unit) = match self.form {
             Form::Dense { .. } => (self.batch.samples(), "samples/s"),
-            Form::Text { .. } => (self.batch.items(), "tokens/s"),
+            Form::Text { .. } | Form::Sequences { .. } => (self.batch.items(), "tokens/s"),
         };
         Amount { count: count as f64, unit, flops: Some(self.flops()), bytes: None }
     }

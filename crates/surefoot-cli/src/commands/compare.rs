@@ -95,6 +95,9 @@ pub(crate) struct Compare {
     sign: SignArgs,
     #[command(flatten)]
     challenges: ChallengeArgs,
+    /// Compare A with B and this adapter merged into it: a folder in PEFT's format
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     #[command(flatten)]
     weights: WeightsArgs,
     #[command(flatten)]
@@ -140,9 +143,8 @@ impl Compare {
                 crate::output::spare(option, file, &sides)?;
             }
         }
-        let folders = sides.map(ModelFolder::of);
-        let [reference_folder, candidate_folder] = folders;
-        let (reference_folder, candidate_folder) = (reference_folder?, candidate_folder?);
+        let reference_folder = ModelFolder::of(sides[0])?.merged()?;
+        let candidate_folder = ModelFolder::adapted(sides[1], self.adapter.as_deref())?.merged()?;
         let reference = Subject::open(&reference_folder.path().to_string_lossy())?;
         let candidate = Subject::open(&candidate_folder.path().to_string_lossy())?;
         if let Some(file) = &self.quality {

@@ -81,7 +81,7 @@ impl Embed {
         if let Some(out) = &self.out {
             crate::output::spare("--out", out, &[&self.model, &self.texts])?;
         }
-        let run = ModelRun::open(&self.footing, self.weights, global, terminal, &self.model)?;
+        let run = ModelRun::open(&self.footing, self.weights, global, terminal, &self.model, None)?;
         let blueprint = run.runner.blueprint();
         let recipe = Recipe::read(run.folder())?;
         let pooling = match self.pooling {

@@ -17,6 +17,8 @@ hf    for a model of text (gpt): config.json, model.safetensors and tokenizer.js
       and `surefoot generate`, `serve`, `compare` and `embed` read them.
 onnx  for mlp and cnn: model.onnx, which normalises its inputs itself and has the names of classes
       and columns in its metadata. Inputs are a table's numbers, or pixels from 0 to 1.
+peft  for a published model that was tuned with lora: adapter_config.json and
+      adapter_model.safetensors, as PEFT and `--adapter` read them.
 
 Prints the files that were written. Nothing that exists is overwritten.
 
@@ -40,6 +42,8 @@ enum Format {
     Hf,
     /// An ONNX file
     Onnx,
+    /// An adapter
+    Peft,
 }
 
 #[derive(Serialize)]
@@ -53,6 +57,7 @@ impl Export {
         let format = match self.to {
             Format::Hf => ExportFormat::HuggingFace,
             Format::Onnx => ExportFormat::Onnx,
+            Format::Peft => ExportFormat::Peft,
         };
         let files = export::export(&self.checkpoint, format, &self.out).map_err(failed)?;
         if global.json {
@@ -69,6 +74,7 @@ impl Export {
 pub(crate) fn failed(error: ExportError) -> Failure {
     let hint = match &error {
         ExportError::Unsupported { instead: ExportFormat::HuggingFace, .. } => Some("--to hf"),
+        ExportError::Unsupported { instead: ExportFormat::Peft, .. } => Some("--to peft"),
         ExportError::Unsupported { .. } => Some("--to onnx"),
         ExportError::Exists { .. } => Some("name a folder that does not exist"),
         _ => None,

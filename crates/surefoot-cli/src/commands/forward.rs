@@ -48,6 +48,9 @@ pub(crate) struct Forward {
     /// Write the hidden state of every block as well
     #[arg(long)]
     hidden: bool,
+    /// Run the model with this adapter: a folder in PEFT's format
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     #[command(flatten)]
     weights: WeightsArgs,
     #[command(flatten)]
@@ -74,7 +77,9 @@ impl Forward {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
         crate::output::spare("--out", &self.out, &[&self.model])?;
-        let run = ModelRun::open(&self.footing, self.weights, global, terminal, &self.model)?;
+        let adapter = self.adapter.as_deref();
+        let run =
+            ModelRun::open(&self.footing, self.weights, global, terminal, &self.model, adapter)?;
         let vocab = run.runner.blueprint().vocab;
         let tokens = match &self.text {
             Some(text) => Texts::open(run.folder(), vocab)?.encode(text)?,

@@ -71,6 +71,9 @@ pub(crate) struct Generate {
     /// Where the tokens that were printed are kept for a process that is started again
     #[arg(long, value_name = "FILE", hide = true, requires = "stream")]
     resume_file: Option<PathBuf>,
+    /// Run the model with this adapter: a folder in PEFT's format
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     #[command(flatten)]
     weights: WeightsArgs,
     #[command(flatten)]
@@ -109,7 +112,9 @@ impl Generate {
             return self.isolated(global, terminal);
         }
         let sampling = self.sampling()?;
-        let run = ModelRun::open(&self.footing, self.weights, global, terminal, &self.model)?;
+        let adapter = self.adapter.as_deref();
+        let run =
+            ModelRun::open(&self.footing, self.weights, global, terminal, &self.model, adapter)?;
         let opened = run.runner.opened();
         if !opened.has_head() || !opened.blueprint.causal {
             let what = format!("{} is an encoder, which can't generate text", self.model.display());

@@ -16,6 +16,7 @@ pub(crate) mod identify;
 pub(crate) mod journal;
 pub(crate) mod lsp;
 pub(crate) mod merge;
+pub(crate) mod merge_adapter;
 pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod quantize;
@@ -46,6 +47,7 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Journal(command) => command.run(global, terminal),
         Command::Lsp(command) => command.run(),
         Command::Merge(command) => command.run(global, terminal),
+        Command::MergeAdapter(command) => command.run(global, terminal),
         Command::Plan(command) => command.run(global, terminal),
         Command::Predict(command) => command.run(global, terminal),
         Command::Quantize(command) => command.run(global, terminal),

@@ -87,7 +87,7 @@ impl Plan {
             return Err(Failure::usage("--set is for the configuration of a training run")
                 .because(format!("{} is none", self.model.display())));
         }
-        let run = ModelRun::open(&self.footing, self.weights, global, terminal, &self.model)?;
+        let run = ModelRun::open(&self.footing, self.weights, global, terminal, &self.model, None)?;
         let footing = run.runner.footing();
         let (device, precision) = (footing.device()?, footing.precision()?);
         let opened = run.runner.opened();

@@ -27,7 +27,7 @@ use crate::args::Global;
 use crate::child::supervise_by;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
-use crate::model_folder::ModelFolder;
+use crate::model_folder::{self, ModelFolder};
 use crate::model_run;
 use crate::terminal::Terminal;
 use crate::trouble;
@@ -106,6 +106,9 @@ pub(crate) struct Serve {
     no_warm_up: bool,
     #[command(flatten)]
     limits: Limits,
+    /// Run the model with this adapter: a folder in PEFT's format
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
     #[command(flatten)]
     weights: WeightsArgs,
     #[command(flatten)]
@@ -205,7 +208,7 @@ impl Serve {
             return self.supervise(address, global, terminal);
         }
         model_run::with_one_arena()?;
-        let folder = ModelFolder::of(&self.model)?;
+        let folder = ModelFolder::adapted(&self.model, self.adapter.as_deref())?;
         // Taken before the model is loaded: a port that is in use is found out at once.
         let listener = listener::listen(address)?;
         let live = watch::start(self.watch, format!("Serving {}", self.name()?), terminal)?;
@@ -254,6 +257,7 @@ impl Serve {
             },
             journal: journal.clone(),
             weights: self.weights.weights,
+            adapter: folder.adapter().map(Path::to_owned),
         };
         let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))?;
         if !self.no_warm_up {
@@ -270,6 +274,7 @@ impl Serve {
         let name = settings.name.clone();
         let app = Arc::new(App::new(engine, texts, template, settings, Arc::clone(&metrics)));
         let address = listener.local_addr();
+        model_folder::ends_in_order();
         let served = lifetime::serve(listener, Arc::clone(&app), || {
             self.announce(address, app.engine(), &name, global, terminal)
         });

@@ -1,5 +1,6 @@
 //! `surefoot train`: trains what a configuration describes, and keeps at it when things fail.
 
+mod adapter;
 mod command;
 mod eval;
 pub(crate) mod failure;
@@ -38,7 +39,9 @@ use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 use crate::watch;
 use command::ResumeCommand;
-use failure::{bad_checkpoint, bad_config, bad_data, bad_resume, bad_run, contradiction};
+use failure::{
+    bad_checkpoint, bad_config, bad_data, bad_model, bad_resume, bad_run, contradiction,
+};
 use options::Options;
 use page::Page;
 use record::Record;
@@ -360,7 +363,8 @@ impl Train {
         let device = footing.device().map_err(Failure::from)?;
         estimate::check_fits(&config, data.form(), data.train.len(), footing)
             .map_err(Failure::from)?;
-        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
+        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn())
+            .map_err(bad_model)?;
         let folder = checkpoints.folder().to_owned();
         listen_for_ctrl_c()?;
         let mut show = Show::new(terminal, global, footing, data.form().is_regression(), &STOP);
@@ -400,6 +404,7 @@ impl Train {
                 }
             };
         show.report(&report, &config, page.as_deref())?;
+        adapter::write(&config, &report, &folder, terminal);
         if report.interrupted {
             terminal.note(&format!("go on with: {}", command.from(&report.checkpoint)));
             return Ok(Exit::Interrupted);

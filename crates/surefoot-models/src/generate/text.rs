@@ -1,5 +1,6 @@
 //! Text to tokens and back, by the folder's `tokenizer.json` or the metadata of a GGUF file.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -104,6 +105,18 @@ impl Texts {
     /// The tokens of a text that spells its special tokens out, as chat templates do.
     pub fn encode_as_written(&self, text: &str) -> Result<Vec<u32>, ModelError> {
         self.encoded(text, false)
+    }
+
+    /// The tokens of `text` with the bytes of it that each stands for; `special` adds what the tokenizer adds, which stands for
+    /// no bytes.
+    pub fn encode_with_places(
+        &self,
+        text: &str,
+        special: bool,
+    ) -> Result<(Vec<u32>, Vec<Range<usize>>), ModelError> {
+        let encoding = self.encoding(text, special)?;
+        let places = encoding.get_offsets().iter().map(|(start, end)| *start..*end);
+        Ok((encoding.get_ids().to_vec(), places.collect()))
     }
 
     /// The tokens of `text`, and how many were cut off by [`Self::truncate`].

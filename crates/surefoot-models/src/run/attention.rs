@@ -21,6 +21,8 @@ pub(crate) struct AttentionMask<'a> {
     /// Positions at the start of each sequence that are padding.
     pub(crate) pads: &'a [usize],
     pub(crate) causal: bool,
+    /// The segment of each position of a pass without a cache: none sees another segment.
+    pub(crate) segments: Option<&'a [u32]>,
     /// The mask that was made last: blocks mostly need the same one.
     pub(crate) last: LastMask,
 }
@@ -63,6 +65,11 @@ impl AttentionMask<'_> {
         window: Option<usize>,
         device: &Device,
     ) -> Option<Tensor<4>> {
+        if let Some(segments) = self.segments {
+            let mask = self.of_segments(segments, from..from + count, keys, window);
+            let rows = mask.len() / (count * keys);
+            return Some(Tensor::from_data(TensorData::new(mask, [rows, 1, count, keys]), device));
+        }
         let padded = self.pads.iter().any(|&pad| pad > 0);
         let pads = if padded { self.pads } else { &self.pads[..1] };
         let mut any = false;
@@ -84,6 +91,32 @@ impl AttentionMask<'_> {
             }
         }
         any.then(|| Tensor::from_data(TensorData::new(mask, [pads.len(), 1, count, keys]), device))
+    }
+
+    /// The mask of `queries` and the first `keys` positions of rows in segments; one for all rows if they
+    /// are divided in the same way.
+    fn of_segments(
+        &self,
+        segments: &[u32],
+        queries: std::ops::Range<usize>,
+        keys: usize,
+        window: Option<usize>,
+    ) -> Vec<f32> {
+        let width = segments.len() / self.pads.len().max(1);
+        let mut rows = segments.chunks_exact(width.max(1));
+        let first = rows.next().unwrap_or_default();
+        let all = if rows.all(|row| row == first) { first } else { segments };
+        let mut mask = Vec::with_capacity(all.len() / width.max(1) * queries.len() * keys);
+        for row in all.chunks_exact(width.max(1)) {
+            for query in queries.clone() {
+                mask.extend((0..keys).map(|key| {
+                    let far = window.is_some_and(|window| key + window <= query);
+                    let seen = row[key] == row[query] && !(self.causal && key > query) && !far;
+                    if seen { 0.0 } else { MASKED }
+                }));
+            }
+        }
+        mask
     }
 }
 

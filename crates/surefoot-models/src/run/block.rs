@@ -14,6 +14,7 @@ use super::cache::Cache;
 use super::experts::ExpertsRunner;
 use super::norm::{self, Norm};
 use super::rotary::Rotation;
+use super::tuning::Tuning;
 use crate::arch::blueprint::{Blueprint, NormKind, QkvSplit, Residual};
 use crate::error::ModelError;
 use crate::stream::store::Session;
@@ -23,14 +24,14 @@ use crate::weights::binding::{BoundBlock, BoundProjection};
 #[derive(Debug)]
 pub(super) struct Linear {
     matrix: usize,
-    /// `[outputs, 1]`.
-    bias: Option<Tensor<2>>,
+    /// Its name in the file, and `[outputs, 1]`.
+    bias: Option<(String, Tensor<2>)>,
 }
 
 impl Linear {
     pub(super) fn load(bound: &BoundProjection, device: &Device) -> Result<Self, ModelError> {
         let bias = match &bound.bias {
-            Some(bias) => Some(norm::vector(bias, device)?.unsqueeze_dim(1)),
+            Some(bias) => Some((bias.name.clone(), norm::vector(bias, device)?.unsqueeze_dim(1))),
             None => None,
         };
         Ok(Self { matrix: bound.matrix, bias })
@@ -39,11 +40,15 @@ impl Linear {
     pub(super) fn apply(
         &self,
         session: &mut Session<'_>,
+        tuning: Option<&Tuning>,
         x: Tensor<2>,
     ) -> Result<Tensor<2>, ModelError> {
-        let y = session.apply(self.matrix, x)?;
+        let y = session.apply_tuned(self.matrix, tuning, x)?;
         Ok(match &self.bias {
-            Some(bias) => y + bias.clone(),
+            Some((name, own)) => {
+                let tuned = tuning.and_then(|tuning| tuning.vector(name));
+                y + tuned.map_or_else(|| own.clone(), |bias| bias.clone().unsqueeze_dim(1))
+            }
             None => y,
         })
     }
@@ -70,6 +75,7 @@ pub(crate) struct Pass<'a> {
     pub(crate) mask: AttentionMask<'a>,
     pub(crate) batch: usize,
     pub(crate) width: usize,
+    pub(crate) tuning: Option<&'a Tuning>,
 }
 
 impl BlockRunner {
@@ -113,34 +119,34 @@ impl BlockRunner {
         session: &mut Session<'_>,
         cache: Option<&mut Cache>,
     ) -> Result<Tensor<2>, ModelError> {
+        let attention_norm = |x: Tensor<2>| self.attention_norm.apply(x, pass.tuning);
+        let mlp_norm = |x: Tensor<2>| self.mlp_norm.apply(x, pass.tuning);
         // Most families add what a half gives as it is.
         let factor = pass.blueprint.scales.residual;
         let scaled = |y: Tensor<2>| if factor == 1.0 { y } else { y * factor };
         match pass.blueprint.residual {
             Residual::Serial => {
-                let attended =
-                    self.attend(self.attention_norm.apply(x.clone()), pass, session, cache)?;
+                let attended = self.attend(attention_norm(x.clone()), pass, session, cache)?;
                 let x = x + scaled(attended);
-                let fed = self.feed(pass, self.mlp_norm.apply(x.clone()), session)?;
+                let fed = self.feed(pass, mlp_norm(x.clone()), session)?;
                 Ok(x + scaled(fed))
             }
             Residual::Parallel => {
-                let attended =
-                    self.attend(self.attention_norm.apply(x.clone()), pass, session, cache)?;
-                let fed = self.feed(pass, self.mlp_norm.apply(x.clone()), session)?;
+                let attended = self.attend(attention_norm(x.clone()), pass, session, cache)?;
+                let fed = self.feed(pass, mlp_norm(x.clone()), session)?;
                 Ok(x + scaled(attended) + scaled(fed))
             }
             Residual::PostNorm => {
                 let attended = self.attend(x.clone(), pass, session, cache)?;
-                let x = self.attention_norm.apply(x + attended);
+                let x = attention_norm(x + attended);
                 let fed = self.feed(pass, x.clone(), session)?;
-                Ok(self.mlp_norm.apply(x + fed))
+                Ok(mlp_norm(x + fed))
             }
             Residual::NormedHalves => {
                 let attended = self.attend(x.clone(), pass, session, cache)?;
-                let x = x + scaled(self.attention_norm.apply(attended));
+                let x = x + scaled(attention_norm(attended));
                 let fed = self.feed(pass, x.clone(), session)?;
-                Ok(x + scaled(self.mlp_norm.apply(fed)))
+                Ok(x + scaled(mlp_norm(fed)))
             }
         }
     }
@@ -158,8 +164,8 @@ impl BlockRunner {
         if let Some((q_norm, k_norm)) = &self.qk_norm
             && !pass.blueprint.qk_norm_over_all
         {
-            q = q_norm.apply(q);
-            k = k_norm.apply(k);
+            q = q_norm.apply(q, pass.tuning);
+            k = k_norm.apply(k, pass.tuning);
         }
         if let Some(rotation) = &pass.rotation
             && block.rotary
@@ -175,7 +181,7 @@ impl BlockRunner {
         let seen = attention::attend(q, &k, &v, block.scale, block.window, &pass.mask);
         let [batch, heads, width, dim] = seen.dims();
         let seen = seen.permute([1, 3, 0, 2]).reshape([heads * dim, batch * width]);
-        Ok(self.out.apply(session, seen)?.transpose())
+        Ok(self.out.apply(session, pass.tuning, seen)?.transpose())
     }
 
     fn queries_keys_values(
@@ -191,13 +197,13 @@ impl BlockRunner {
         };
         let mut projected = Vec::with_capacity(3);
         for linear in &self.qkv {
-            projected.push(linear.apply(session, x.clone())?);
+            projected.push(linear.apply(session, pass.tuning, x.clone())?);
         }
         if let (Some((q_norm, k_norm)), [q, k, _]) = (&self.qk_norm, &mut projected[..])
             && blueprint.qk_norm_over_all
         {
-            *q = q_norm.apply(q.clone().transpose()).transpose();
-            *k = k_norm.apply(k.clone().transpose()).transpose();
+            *q = q_norm.apply(q.clone().transpose(), pass.tuning).transpose();
+            *k = k_norm.apply(k.clone().transpose(), pass.tuning).transpose();
         }
         let (heads, kv_heads) = (blueprint.heads, blueprint.kv_heads);
         let mut projected = projected.into_iter();
@@ -246,7 +252,7 @@ impl BlockRunner {
         };
         let mut inner: Option<Tensor<2>> = None;
         for linear in &self.up {
-            let y = linear.apply(session, x.clone())?;
+            let y = linear.apply(session, pass.tuning, x.clone())?;
             if pass.blueprint.fused_gate {
                 let [both, columns] = y.dims();
                 let half = both / 2;
@@ -261,7 +267,7 @@ impl BlockRunner {
             });
         }
         let dense = match (&self.down, inner) {
-            (Some(down), Some(inner)) => Some(down.apply(session, inner)?),
+            (Some(down), Some(inner)) => Some(down.apply(session, pass.tuning, inner)?),
             _ => None,
         };
         let dense = match (dense, gate) {

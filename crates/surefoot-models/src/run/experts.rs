@@ -53,9 +53,9 @@ impl ExpertsRunner {
         x: &Tensor<2>,
         session: &mut Session<'_>,
     ) -> Result<(Tensor<2>, Option<Tensor<2>>), ModelError> {
-        let logits = self.router.apply(session, x.clone())?;
+        let logits = self.router.apply(session, None, x.clone())?;
         let gate = match &self.shared_gate {
-            Some(gate) => Some(activation::sigmoid(gate.apply(session, x.clone())?)),
+            Some(gate) => Some(activation::sigmoid(gate.apply(session, None, x.clone())?)),
             None => None,
         };
         let [hidden, columns] = x.dims();
@@ -78,8 +78,9 @@ impl ExpertsRunner {
                 true => x.clone(),
                 false => x.clone().select(1, at.clone()),
             };
-            let inner = activation.apply(gate.apply(session, x.clone())?) * up.apply(session, x)?;
-            let y = down.apply(session, inner)? * weights;
+            let inner = activation.apply(gate.apply(session, None, x.clone())?)
+                * up.apply(session, None, x)?;
+            let y = down.apply(session, None, inner)? * weights;
             sum = match some.len() == columns {
                 true => sum + y,
                 false => sum.select_assign(1, at, y, IndexingUpdateOp::Add),

@@ -11,3 +11,6 @@ pub mod model;
 pub(crate) mod norm;
 pub mod observe;
 pub(crate) mod rotary;
+pub mod sequences;
+pub mod training;
+pub mod tuning;

@@ -20,6 +20,8 @@ use super::cpu_fallback::{CpuFallback, MovedPart};
 use super::norm::Norm;
 use super::observe::{Boundary, Observer};
 use super::rotary::Rotation;
+use super::tuning::Tuning;
+use crate::adapter::Adapter;
 use crate::arch;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
@@ -125,6 +127,7 @@ pub struct Opened {
     format: Format,
     weights: WeightChoice,
     baseline: Option<u64>,
+    tuning: Option<Tuning>,
 }
 
 impl Opened {
@@ -154,6 +157,7 @@ impl Opened {
             format,
             weights: WeightChoice::AsStored,
             baseline: None,
+            tuning: None,
         })
     }
 
@@ -189,6 +193,20 @@ impl Opened {
     pub fn above(mut self, baseline: u64) -> Self {
         self.baseline = Some(baseline);
         self
+    }
+
+    /// Runs the model with `tuning` from now on: its tensors go to the device that the model is loaded on.
+    #[must_use]
+    pub fn tuned(mut self, tuning: Tuning) -> Self {
+        self.tuning = Some(tuning);
+        self
+    }
+
+    /// Runs the model with an adapter from now on, which must have been read for it.
+    #[must_use]
+    pub fn adapted(mut self, adapter: &Adapter) -> Self {
+        self.binding.vector_bytes += adapter.bytes();
+        self.tuned(adapter.tuning(&Device::flex()))
     }
 
     /// The form in which weights will be in memory.
@@ -276,6 +294,7 @@ impl Opened {
             blocks,
             device: device.clone(),
             cpu_fallback: None,
+            tuning: self.tuning.as_ref().map(|tuning| tuning.on(device)),
             budgeted: plan.budget_bytes.is_some(),
             format: Format::new(device, format.compute),
             blueprint,
@@ -287,15 +306,16 @@ impl Opened {
 /// A model that is ready to run.
 pub struct Model {
     pub(crate) blueprint: Blueprint,
-    binding: Binding,
+    pub(crate) binding: Binding,
     pub(crate) store: Store,
     embedding_norm: Option<Norm>,
     pub(crate) blocks: Vec<BlockRunner>,
-    final_norm: Option<Norm>,
+    pub(crate) final_norm: Option<Norm>,
     pub(crate) device: Device,
-    format: Format,
+    pub(crate) format: Format,
     cpu_fallback: Option<CpuFallback>,
     budgeted: bool,
+    tuning: Option<Tuning>,
 }
 
 impl Model {
@@ -415,14 +435,16 @@ impl Model {
                 past,
                 pads: &batch.pads,
                 causal: self.blueprint.causal,
+                segments: None,
                 last: LastMask::default(),
             },
             batch: batch.len(),
             width: batch.width,
+            tuning: self.tuning.as_ref(),
         };
         let pass = on(&self.device);
         let mut output = Output::default();
-        let mut x = self.first_state(&batch.ids, &positions)?;
+        let mut x = self.first_state(&batch.ids, &positions, self.tuning.as_ref())?;
         x = self.show(x, Boundary::Embeddings, &mut observer)?;
         for (number, block) in self.blocks.iter().enumerate() {
             if want.hidden {
@@ -450,7 +472,7 @@ impl Model {
             x = x.select(0, last);
         }
         if let Some(norm) = &self.final_norm {
-            x = norm.apply(x);
+            x = norm.apply(x, self.tuning.as_ref());
             x = self.show(x, Boundary::Norm, &mut observer)?;
         }
         if want.hidden || want.last_hidden {
@@ -500,9 +522,30 @@ impl Model {
     }
 
     /// The first hidden state: rows of the tables, read from the files as they are needed.
-    fn first_state(&self, ids: &[u32], positions: &[usize]) -> Result<Tensor<2>, ModelError> {
+    pub(crate) fn first_state(
+        &self,
+        ids: &[u32],
+        positions: &[usize],
+        tuning: Option<&Tuning>,
+    ) -> Result<Tensor<2>, ModelError> {
         let hidden = self.blueprint.hidden;
         let mut numbers = vec![0.0_f32; ids.len() * hidden];
+        // Tables that are trained are looked up as tensors, so that gradients reach them.
+        let mut trained: Option<Tensor<2>> = None;
+        let mut look_up = |table: &Stored, row_of: &dyn Fn(usize) -> usize| {
+            let Some(tensor) = tuning.and_then(|tuning| tuning.matrix(&table.name)) else {
+                return false;
+            };
+            let rows: Vec<i64> = (0..ids.len()).map(|at| row_of(at) as i64).collect();
+            let rows: Tensor<1, Int> =
+                Tensor::from_data(TensorData::new(rows, [ids.len()]), &self.device);
+            let found = tensor.clone().select(0, rows);
+            trained = Some(match trained.take() {
+                Some(sum) => sum + found,
+                None => found,
+            });
+            true
+        };
         let add = |table: &Stored, target, row_of: &dyn Fn(usize) -> usize, numbers: &mut [f32]| {
             let format = table.format()?;
             for (at, sum) in numbers.chunks_exact_mut(hidden).enumerate() {
@@ -510,21 +553,32 @@ impl Model {
             }
             Ok::<_, ModelError>(())
         };
-        let target = self.binding.tokens_target;
-        add(&self.binding.tokens, target, &|at| ids[at] as usize, &mut numbers)?;
-        if let Some(table) = &self.binding.positions {
-            add(table, table.format()?, &|at| positions[at], &mut numbers)?;
-        }
-        if let Some(table) = &self.binding.segments {
-            add(table, table.format()?, &|_| 0, &mut numbers)?;
+        type RowOf<'r> = &'r dyn Fn(usize) -> usize;
+        let tables: [(Option<&Stored>, RowOf<'_>); 3] = [
+            (Some(&self.binding.tokens), &|at| ids[at] as usize),
+            (self.binding.positions.as_ref(), &|at| positions[at]),
+            (self.binding.segments.as_ref(), &|_| 0),
+        ];
+        for (number, (table, row_of)) in tables.into_iter().enumerate() {
+            if let Some(table) = table
+                && !look_up(table, row_of)
+            {
+                let target =
+                    if number == 0 { self.binding.tokens_target } else { table.format()? };
+                add(table, target, row_of, &mut numbers)?;
+            }
         }
         let factor = self.blueprint.scales.embedding as f32;
         if factor != 1.0 {
             numbers.iter_mut().for_each(|number| *number *= factor);
         }
         let x = Tensor::from_data(TensorData::new(numbers, [ids.len(), hidden]), &self.device);
+        let x = match trained {
+            Some(trained) => trained * f64::from(factor) + x,
+            None => x,
+        };
         Ok(match &self.embedding_norm {
-            Some(norm) => norm.apply(x),
+            Some(norm) => norm.apply(x, tuning),
             None => x,
         })
     }
@@ -537,6 +591,11 @@ impl Model {
         let [rows, _] = x.dims();
         let vocab = self.blueprint.vocab;
         let mut numbers = vec![0.0_f32; rows * vocab];
+        if let Some(tuning) = self.tuning.as_ref().filter(|tuning| !tuning.is_empty()) {
+            let y = session.apply_tuned(head, Some(tuning), x.transpose())?;
+            let y = y.transpose() * self.blueprint.scales.logits;
+            return self.read(y, || "the head".to_owned());
+        }
         session.apply_parts(head, x.transpose(), |_, part, y| {
             let y = self.read(y, || "the head".to_owned())?;
             for (token, of_rows) in part.clone().zip(y.numbers.chunks_exact(rows)) {

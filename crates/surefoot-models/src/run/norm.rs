@@ -2,6 +2,7 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 
+use super::tuning::Tuning;
 use crate::arch::blueprint::NormKind;
 use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
@@ -12,8 +13,8 @@ use crate::weights::convert;
 #[derive(Debug)]
 pub(crate) struct Norm {
     kind: NormKind,
-    scale: Tensor<1>,
-    shift: Option<Tensor<1>>,
+    scale: (String, Tensor<1>),
+    shift: Option<(String, Tensor<1>)>,
     eps: f64,
 }
 
@@ -26,17 +27,20 @@ impl Norm {
     ) -> Result<Self, ModelError> {
         Ok(Self {
             kind,
-            scale: vector(&bound.scale, device)?,
+            scale: (bound.scale.name.clone(), vector(&bound.scale, device)?),
             shift: match &bound.shift {
-                Some(shift) => Some(vector(shift, device)?),
+                Some(shift) => Some((shift.name.clone(), vector(shift, device)?)),
                 None => None,
             },
             eps,
         })
     }
 
-    pub(crate) fn apply<const D: usize>(&self, x: Tensor<D>) -> Tensor<D> {
+    pub(crate) fn apply<const D: usize>(&self, x: Tensor<D>, tuning: Option<&Tuning>) -> Tensor<D> {
         let last = D - 1;
+        let tuned = |(name, own): &(String, Tensor<1>)| {
+            tuning.and_then(|tuning| tuning.vector(name)).unwrap_or(own).clone()
+        };
         let normal = match self.kind {
             NormKind::Rms => {
                 let mean = (x.clone() * x.clone()).mean_dim(last);
@@ -48,9 +52,9 @@ impl Norm {
                 centred / (variance + self.eps).sqrt()
             }
         };
-        let scaled = normal * self.scale.clone().unsqueeze();
+        let scaled = normal * tuned(&self.scale).unsqueeze();
         match &self.shift {
-            Some(shift) => scaled + shift.clone().unsqueeze(),
+            Some(shift) => scaled + tuned(shift).unsqueeze(),
             None => scaled,
         }
     }

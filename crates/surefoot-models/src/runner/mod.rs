@@ -63,6 +63,7 @@ pub use generate::{Completion, NewToken};
 pub use observer::{AttemptEnd, AttemptStart, RunObserver, Silent};
 pub use request::RunRequest;
 
+use crate::adapter::Adapter;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 use crate::folder::header::WeightDtype;
@@ -125,6 +126,13 @@ impl Runner {
             baseline: Arc::default(),
             state: Mutex::default(),
         })
+    }
+
+    /// Runs the model with the adapter in `folder`.
+    pub fn adapted(mut self, folder: &Path) -> Result<Self, ModelError> {
+        let adapter = Adapter::read(folder, &self.opened)?;
+        self.opened = self.opened.adapted(&adapter);
+        Ok(self)
     }
 
     /// Reports the progress of every attempt to `observer`.

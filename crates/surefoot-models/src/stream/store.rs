@@ -17,8 +17,10 @@ use super::prefetch::{BlockDevice, BlockDevices, Prefetcher};
 use crate::arch::blueprint::Layout;
 use crate::error::ModelError;
 use crate::folder::header::WeightDtype;
+use crate::run::tuning::Tuning;
 use crate::weights::binding::Matrix;
-use crate::weights::format::Format;
+use crate::weights::constant_piece::ConstantPiece;
+use crate::weights::format::{Format, is_host};
 use crate::weights::piece::Piece;
 use crate::weights::weight::{StreamedWeight, Weight};
 
@@ -113,6 +115,12 @@ impl Store {
         Session { store: self, prefetcher, turn: 0 }
     }
 
+    /// Opens the matrices for passes that use them in any order, forwards and backwards: what streams is
+    /// brought in when it is needed, and let go after each product.
+    pub(crate) fn open_on_demand(&self) -> Session<'_> {
+        Session { store: self, prefetcher: None, turn: 0 }
+    }
+
     /// Brings in all that passes through, `passes` times, and lets it go.
     pub(crate) fn read_through(&self, passes: usize) -> Result<(), ModelError> {
         let mut session = self.open(passes);
@@ -188,6 +196,26 @@ impl Session<'_> {
         self.turn = 0;
     }
 
+    /// [`Self::apply`] with what `tuning` adds or puts in the matrix's place.
+    pub(crate) fn apply_tuned(
+        &mut self,
+        matrix: usize,
+        tuning: Option<&Tuning>,
+        x: Tensor<2>,
+    ) -> Result<Tensor<2>, ModelError> {
+        let Some(tuning) = tuning else { return self.apply(matrix, x) };
+        let StoredMatrix { name, layout, .. } = &self.store.matrices[matrix];
+        if let Some(y) = tuning.projection(name, *layout, &x) {
+            return Ok(y);
+        }
+        let addition = tuning.addition(name, &x);
+        let y = self.apply(matrix, x)?;
+        Ok(match addition {
+            Some(addition) => y + addition,
+            None => y,
+        })
+    }
+
     /// `[inputs, columns]` → `[outputs, columns]`.
     pub(crate) fn apply(&mut self, matrix: usize, x: Tensor<2>) -> Result<Tensor<2>, ModelError> {
         let mut outputs = Vec::new();
@@ -224,7 +252,9 @@ impl Session<'_> {
         mut each: impl FnMut(Layout, &Range<usize>, Tensor<2>) -> Result<(), ModelError>,
     ) -> Result<(), ModelError> {
         let kept = &self.store.matrices[matrix];
-        let device = x.device();
+        let device = x.device().without_autodiff();
+        // Products whose gradients are wanted keep what they need for them themselves.
+        let constant = x.is_autodiff() && is_host(&device);
         let format = Format::new(&device, self.store.compute);
         let x = format.operand(x);
         for StoredPiece { piece, slot } in &kept.parts {
@@ -241,7 +271,14 @@ impl Session<'_> {
                     }
                     let weight = held.clone();
                     drop(held);
-                    weight.times(kept.layout, x)
+                    match constant {
+                        true => ConstantPiece::resident(weight, kept.layout).product(x),
+                        false => weight.times(kept.layout, x),
+                    }
+                }
+                Slot::Streamed(_) if constant => {
+                    let compute = self.store.compute;
+                    ConstantPiece::streamed(piece.clone(), compute, kept.layout).product(x)
                 }
                 Slot::OnDemand => {
                     let store = self.store;

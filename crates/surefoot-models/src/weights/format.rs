@@ -115,5 +115,5 @@ pub(crate) fn numbers_in(format: BlockFormat, bytes: usize) -> usize {
 
 /// Whether tensors of `device` are plain memory of this process.
 pub(crate) fn is_host(device: &Device) -> bool {
-    *device == Device::flex() && cfg!(target_endian = "little")
+    device.clone().without_autodiff() == Device::flex() && cfg!(target_endian = "little")
 }

@@ -2,6 +2,7 @@
 
 pub mod binding;
 pub mod choice;
+pub(crate) mod constant_piece;
 pub(crate) mod convert;
 pub mod format;
 pub(crate) mod gate;

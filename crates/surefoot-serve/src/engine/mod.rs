@@ -19,7 +19,7 @@ mod pass_size;
 mod sequence;
 mod submit;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -56,6 +56,8 @@ pub struct EngineSettings {
     pub journal: Journal,
     /// In which form weights are loaded.
     pub weights: WeightChoice,
+    /// The adapter that the model runs with.
+    pub adapter: Option<PathBuf>,
 }
 
 /// A running engine. Dropping it finishes what was accepted.
@@ -81,9 +83,12 @@ impl Engine {
         settings: EngineSettings,
         metrics: Arc<Metrics>,
     ) -> Result<Self, EngineError> {
-        let runner = Runner::open(Arc::clone(&footing), folder)?
+        let mut runner = Runner::open(Arc::clone(&footing), folder)?
             .weights(settings.weights)
             .beside(capacity::HTTP_BYTES);
+        if let Some(adapter) = &settings.adapter {
+            runner = runner.adapted(adapter)?;
+        }
         let (capacity, plan) = EngineCapacity::fit(&runner, &settings.limits)?;
         let opened = runner.opened();
         let vocab = opened.blueprint.vocab;

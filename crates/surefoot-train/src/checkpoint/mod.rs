@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Entries;
-use crate::data::{DataDescription, Form, Target};
+use crate::data::{DataDescription, Form};
 use crate::report::{EpochReport, FaultReport};
 use crate::scale::LossScale;
 
@@ -146,7 +146,7 @@ impl Best {
         if !other.test_loss.is_finite() {
             return best;
         }
-        let by_accuracy = matches!(form, Form::Dense { target: Target::Classes(_), .. });
+        let by_accuracy = form.classes().is_some();
         let rank = |one: &Self| (if by_accuracy { one.test_accuracy } else { 0.0 }, -one.test_loss);
         match best {
             Some(best) if rank(&best) >= rank(&other) => Some(best),

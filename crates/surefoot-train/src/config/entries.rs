@@ -30,6 +30,10 @@ impl Config {
         put("seed", self.seed.to_string());
         put("batch_size", self.batch_size.to_string());
         put("accumulate", self.accumulate.to_string());
+        // Later keys are there only where they are not the default: earlier checkpoints have none of them.
+        if self.gradient_checkpointing {
+            put("gradient_checkpointing", "true".to_owned());
+        }
         match self.length {
             Length::Epochs(epochs) => put("epochs", epochs.to_string()),
             Length::Steps(steps) => put("steps", steps.to_string()),
@@ -91,6 +95,15 @@ impl Config {
             put("data.tokenizer", path(tokenizer));
         }
         put("data.length", data.length.to_string());
+        if !data.pack {
+            put("data.pack", "false".to_owned());
+        }
+        if let Some(template) = &data.template {
+            put("data.template", quoted(template));
+        }
+        if let Some(text) = &data.text {
+            put("data.text", quoted(text));
+        }
         match &self.model {
             ModelConfig::Mlp { hidden } => {
                 put("model.kind", "mlp".to_owned());
@@ -106,6 +119,22 @@ impl Config {
                 put("model.layers", layers.to_string());
                 put("model.heads", heads.to_string());
                 put("model.width", width.to_string());
+            }
+            ModelConfig::Pretrained(model) => {
+                put("model.kind", "pretrained".to_owned());
+                put("model.path", path(&model.path));
+                put("model.tune", model.tune.as_str().to_owned());
+                put("model.rank", model.rank.to_string());
+                put("model.alpha", model.alpha.to_string());
+                if !model.targets.is_empty() {
+                    put(
+                        "model.targets",
+                        serde_json::Value::from(model.targets.clone()).to_string(),
+                    );
+                }
+                if let Some(adapter) = &model.adapter {
+                    put("model.adapter", path(adapter));
+                }
             }
         }
         let optimizer = &self.optimizer;
@@ -171,6 +200,8 @@ mod tests {
              optimizer: {kind: sgd, momentum: 0.1, lr: 1.0e-7}, checkpoint: {folder: here, every: 3}}",
             "{data: {kind: text, path: t, tokenizer: x.json, length: 9}, precision: bf16, \
              device: 'gpu:1,cpu', model: {kind: gpt, heads: 2, width: 6}, epochs: 1, seed: 7}",
+            "{data: {kind: jsonl, path: c.jsonl, pack: no, template: chatml, length: 64}, epochs: 1, gradient_checkpointing: yes, \
+             model: {kind: pretrained, path: m, tune: lora, rank: 4, alpha: 7.5, targets: [q_proj, v_proj], adapter: a}}",
             "{data: {kind: folder, path: f, augment: {flip: yes, crop: 3}, on_bad_sample: skip}, \
              model: {kind: cnn, width: 8}, epochs: 2}",
         ];

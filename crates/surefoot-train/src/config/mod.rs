@@ -50,6 +50,8 @@ pub struct Config {
     pub optimizer: OptimizerConfig,
     /// Gradients together are never longer than this.
     pub clip_norm: Option<f64>,
+    /// Whether activations are computed again in the backward pass instead of being kept.
+    pub gradient_checkpointing: bool,
     /// Batches whose gradients are added up for one step.
     pub accumulate: usize,
     /// What is kept.
@@ -109,8 +111,16 @@ pub struct DataConfig {
     pub class_weights: ClassWeights,
     /// A `tokenizer.json` for a text; character by character if none.
     pub tokenizer: Option<PathBuf>,
-    /// Tokens of a piece of text.
+    /// Tokens of a piece of text, or of a row of chats.
     pub length: usize,
+    /// Whether several chats share a row.
+    pub pack: bool,
+    /// The chat template to use instead of the model's own: `chatml`, `plain` or a file.
+    pub template: Option<String>,
+    /// A table's column with the text to classify.
+    pub text: Option<String>,
+    /// The pretrained model whose tokenizer and template are used: `model.path`, not a key of its own.
+    pub model: Option<PathBuf>,
 }
 
 /// Sorts of data.
@@ -128,16 +138,19 @@ pub enum DataKind {
     Csv,
     /// A text, character by character or by a tokenizer.
     Text,
+    /// A file with a chat, a prompt with its completion or a text in each line, as JSON.
+    Jsonl,
 }
 
 impl DataKind {
-    const WORDS: [(&'static str, Self); 6] = [
+    const WORDS: [(&'static str, Self); 7] = [
         ("digits", Self::Digits),
         ("mnist", Self::Mnist),
         ("cifar10", Self::Cifar10),
         ("folder", Self::Folder),
         ("csv", Self::Csv),
         ("text", Self::Text),
+        ("jsonl", Self::Jsonl),
     ];
 
     /// Its name in a configuration.
@@ -190,7 +203,7 @@ pub enum OnBadSample {
 }
 
 /// The model and its size.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum ModelConfig {
     /// Layers of neurons.
     Mlp {
@@ -213,6 +226,50 @@ pub enum ModelConfig {
         /// Numbers for each token.
         width: usize,
     },
+    /// A published model that is fine-tuned.
+    Pretrained(PretrainedConfig),
+}
+
+/// A published model, and what of it is trained.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct PretrainedConfig {
+    /// The model folder.
+    pub path: PathBuf,
+    /// What is trained.
+    pub tune: Tune,
+    /// The rank of low-rank pairs.
+    pub rank: usize,
+    /// The product of a pair is multiplied with `alpha / rank`.
+    pub alpha: f64,
+    /// The projections that get a pair, by the ends of their names; all of the blocks if none is named.
+    pub targets: Vec<String>,
+    /// An adapter to begin with.
+    pub adapter: Option<PathBuf>,
+    /// The budget in bytes that weights which are not trained must leave room in: `memory`, not a key of its own.
+    pub budget: Option<u64>,
+}
+
+/// What of a published model is trained.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tune {
+    /// Low-rank pairs beside its projections.
+    #[default]
+    Lora,
+    /// All of its tensors.
+    Full,
+    /// What gives its outputs: the classes, or the matrix of its logits.
+    Head,
+}
+
+impl Tune {
+    const WORDS: [(&'static str, Self); 3] =
+        [("lora", Self::Lora), ("full", Self::Full), ("head", Self::Head)];
+
+    /// Its name in a configuration.
+    pub fn as_str(self) -> &'static str {
+        Self::WORDS.iter().find(|(_, tune)| *tune == self).map_or("", |(word, _)| word)
+    }
 }
 
 /// How weights are changed.

@@ -5,7 +5,8 @@ use surefoot::device::memory::Bytes;
 use super::section::Section;
 use super::{
     CheckpointConfig, ClassWeights, Config, ConfigError, DataConfig, DataKind, Length,
-    LoadingConfig, ModelConfig, OnBadSample, OnFault, OptimizerConfig, Task, yaml,
+    LoadingConfig, ModelConfig, OnBadSample, OnFault, OptimizerConfig, PretrainedConfig, Task,
+    Tune, yaml,
 };
 use crate::data::Augment;
 use crate::optimizer::{Rule, Schedule};
@@ -30,7 +31,7 @@ impl Config {
     pub(super) fn from_root(root: yaml::Node) -> Result<Self, ConfigError> {
         let mut root = Section::new("", root)?;
         let positive = |number: usize| number > 0;
-        let config = Self {
+        let mut config = Self {
             device: root.parsed("device")?.unwrap_or_default(),
             precision: root.parsed("precision")?.unwrap_or_default(),
             memory: root.parsed::<Bytes>("memory")?.map(|bytes| bytes.0),
@@ -48,6 +49,7 @@ impl Config {
             )?,
             optimizer: optimizer(root.section("optimizer")?)?,
             clip_norm: root.number("clip_norm", |norm: f64| norm > 0.0, "a number above 0")?,
+            gradient_checkpointing: root.flag("gradient_checkpointing")?.unwrap_or(false),
             accumulate: root.number("accumulate", positive, "a whole number above 0")?.unwrap_or(1),
             checkpoint: checkpoint(root.section("checkpoint")?)?,
             on_fault: root
@@ -63,12 +65,27 @@ impl Config {
             loading: loading(&mut root)?,
         };
         root.finish()?;
+        if let ModelConfig::Pretrained(model) = &mut config.model {
+            model.budget = config.memory;
+            config.data.model = Some(model.path.clone());
+        }
         config.check()?;
         Ok(config)
     }
 
     /// What is wrong only together.
     fn check(&self) -> Result<(), ConfigError> {
+        if let ModelConfig::Pretrained(model) = &self.model {
+            return self.check_pretrained(model);
+        }
+        if self.data.kind == DataKind::Jsonl {
+            return Err(ConfigError::at(
+                0,
+                "jsonl needs a pretrained model, whose tokenizer reads it",
+            )
+            .hint("set model.kind to pretrained and model.path to a model folder"));
+        }
+        self.check_samples()?;
         let text = self.data.kind == DataKind::Text;
         let gpt = matches!(self.model, ModelConfig::Gpt { .. });
         if text != gpt {
@@ -79,6 +96,31 @@ impl Config {
             return Err(ConfigError::at(0, "a table has no pixels for the model cnn")
                 .hint("set model.kind to mlp"));
         }
+        Ok(())
+    }
+
+    fn check_pretrained(&self, model: &PretrainedConfig) -> Result<(), ConfigError> {
+        self.check_samples()?;
+        match self.data.kind {
+            DataKind::Jsonl | DataKind::Text | DataKind::Csv => {}
+            other => {
+                let why = format!("a pretrained model takes text, and {} is none", other.as_str());
+                return Err(ConfigError::at(0, why)
+                    .hint("set data.kind to jsonl or text, or to csv to classify texts"));
+            }
+        }
+        if self.data.tokenizer.is_some() {
+            return Err(ConfigError::at(0, "a pretrained model brings its own tokenizer")
+                .hint("leave data.tokenizer out"));
+        }
+        if model.tune != Tune::Lora && (model.adapter.is_some() || !model.targets.is_empty()) {
+            return Err(ConfigError::at(0, "model.adapter and model.targets are for tune: lora")
+                .hint("leave them out, or set model.tune to lora"));
+        }
+        Ok(())
+    }
+
+    fn check_samples(&self) -> Result<(), ConfigError> {
         let samples = self.batch_size.checked_mul(self.accumulate);
         if samples.is_none_or(|samples| samples > MOST_SAMPLES) {
             let (batch, times) = (self.batch_size, self.accumulate);
@@ -159,6 +201,10 @@ fn data(mut section: Section) -> Result<DataConfig, ConfigError> {
         length: section
             .number("length", |n: usize| (2..=65_536).contains(&n), "from 2 to 65536")?
             .unwrap_or(128),
+        pack: section.flag("pack")?.unwrap_or(true),
+        template: section.parsed("template")?,
+        text: section.parsed("text")?,
+        model: None,
     };
     augment.finish()?;
     section.finish()?;
@@ -178,10 +224,16 @@ enum ModelKind {
     Mlp,
     Cnn,
     Gpt,
+    Pretrained,
 }
 
 fn model(mut section: Section) -> Result<ModelConfig, ConfigError> {
-    let kinds = [("mlp", ModelKind::Mlp), ("cnn", ModelKind::Cnn), ("gpt", ModelKind::Gpt)];
+    let kinds = [
+        ("mlp", ModelKind::Mlp),
+        ("cnn", ModelKind::Cnn),
+        ("gpt", ModelKind::Gpt),
+        ("pretrained", ModelKind::Pretrained),
+    ];
     let kind = section.choice("kind", &kinds)?.ok_or_else(|| section.missing("kind", "cnn"))?;
     let above_0 = "a whole number above 0";
     let positive = |number: usize| number > 0;
@@ -211,9 +263,29 @@ fn model(mut section: Section) -> Result<ModelConfig, ConfigError> {
                     .unwrap_or(heads * 32),
             }
         }
+        ModelKind::Pretrained => ModelConfig::Pretrained(pretrained(&mut section)?),
     };
     section.finish()?;
     Ok(config)
+}
+
+fn pretrained(section: &mut Section) -> Result<PretrainedConfig, ConfigError> {
+    let rank = section
+        .number("rank", |rank: usize| (1..=4096).contains(&rank), "from 1 to 4096")?
+        .unwrap_or(16);
+    Ok(PretrainedConfig {
+        path: section
+            .parsed("path")?
+            .ok_or_else(|| section.missing("path", "models/qwen2-0.5b"))?,
+        tune: section.choice("tune", &Tune::WORDS)?.unwrap_or_default(),
+        rank,
+        alpha: section
+            .number("alpha", |n: f64| n > 0.0 && n.is_finite(), "a number above 0")?
+            .unwrap_or(2.0 * rank as f64),
+        targets: section.texts("targets")?.unwrap_or_default(),
+        adapter: section.parsed("adapter")?,
+        budget: None,
+    })
 }
 
 #[derive(Clone, Copy)]

@@ -45,7 +45,7 @@ impl Transform {
         let form = source.form();
         let channels = match form {
             Form::Dense { channels, .. } => channels,
-            Form::Text { .. } => 0,
+            Form::Text { .. } | Form::Sequences { .. } => 0,
         };
         let mut inputs = vec![Moments::default(); channels];
         let mut targets = Moments::default();

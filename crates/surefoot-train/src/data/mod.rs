@@ -12,11 +12,15 @@ mod folder;
 mod gzip;
 mod idx;
 mod image;
+mod jsonl;
 mod open;
 mod pixels;
+mod pretrained_text;
+mod sequences;
 mod subset;
 mod table;
 mod text;
+mod text_table;
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,6 +36,7 @@ pub(crate) use folder::{image_files, read_image as read_image_file};
 pub(crate) use image::decode_to as decode_image;
 pub use open::{DataSet, open, open_as};
 pub use pixels::Pixels;
+pub use sequences::{Example, Sequences};
 pub use subset::{Subset, split};
 pub use table::{Table, TableOptions};
 pub use text::{Text, Vocabulary};
@@ -57,6 +62,15 @@ pub enum Form {
         vocabulary: usize,
         /// Tokens in a sample.
         length: usize,
+    },
+    /// Rows of tokens for a pretrained model, in which several sequences may be packed.
+    Sequences {
+        /// How many different tokens there are.
+        vocabulary: usize,
+        /// Tokens in a row at most.
+        length: usize,
+        /// The classes of which one is predicted for each row; none if tokens are predicted.
+        classes: Option<usize>,
     },
 }
 
@@ -85,15 +99,17 @@ impl Form {
     pub fn size(&self) -> usize {
         match *self {
             Self::Dense { channels, height, width, .. } => channels * height * width,
-            Self::Text { length, .. } => length,
+            Self::Text { length, .. } | Self::Sequences { length, .. } => length,
         }
     }
 
-    /// Predictions for one sample: one class or number, or each token.
+    /// Predictions for one sample: one class or number, or each token. Of packed sequences the most that
+    /// there can be.
     pub fn items(&self) -> usize {
         match *self {
             Self::Dense { .. } => 1,
-            Self::Text { length, .. } => length,
+            Self::Sequences { classes: Some(_), .. } => 1,
+            Self::Text { length, .. } | Self::Sequences { length, .. } => length,
         }
     }
 
@@ -101,7 +117,17 @@ impl Form {
     pub fn outputs(&self) -> usize {
         match *self {
             Self::Dense { target, .. } => target.outputs(),
-            Self::Text { vocabulary, .. } => vocabulary,
+            Self::Sequences { classes: Some(classes), .. } => classes,
+            Self::Text { vocabulary, .. } | Self::Sequences { vocabulary, .. } => vocabulary,
+        }
+    }
+
+    /// The classes of which one is predicted for each sample; none if tokens or numbers are.
+    pub fn classes(&self) -> Option<usize> {
+        match *self {
+            Self::Dense { target: Target::Classes(classes), .. } => Some(classes),
+            Self::Sequences { classes, .. } => classes,
+            Self::Dense { .. } | Self::Text { .. } => None,
         }
     }
 
@@ -122,6 +148,12 @@ impl fmt::Display for Form {
             }
             Self::Text { vocabulary, length } => {
                 write!(f, "pieces of {length} tokens out of {vocabulary}")
+            }
+            Self::Sequences { vocabulary, length, classes: None } => {
+                write!(f, "rows of up to {length} tokens out of {vocabulary}")
+            }
+            Self::Sequences { length, classes: Some(classes), .. } => {
+                write!(f, "texts of up to {length} tokens for {classes} classes")
             }
         }
     }
@@ -158,7 +190,21 @@ pub enum Sample {
     /// One token more than the form's length: each but the last is read, each but the first
     /// predicted.
     Tokens(Vec<u32>),
+    /// A row of sequences.
+    Sequences {
+        /// The tokens, at most as many as the form's length.
+        tokens: Vec<u32>,
+        /// The segment of each token: a position sees only its own segment.
+        segments: Vec<u32>,
+        /// The token to predict at each position, [`NOT_PREDICTED`] where none is; or one class for the row.
+        targets: Vec<i32>,
+    },
 }
+
+/// The target of a position whose next token is not predicted.
+pub const NOT_PREDICTED: i32 = -1;
+/// The segment of padding.
+pub const PADDING: u32 = u32::MAX;
 
 /// Samples, by number.
 pub trait Source: Send + Sync {

@@ -8,7 +8,7 @@ use super::digits::digits;
 use super::idx::mnist;
 use super::{
     DataDescription, DataError, Folder, Form, Source, Table, TableOptions, Target, Text, Transform,
-    class_weights, split,
+    class_weights, pretrained_text, split,
 };
 use crate::config::{DataConfig, DataKind};
 
@@ -105,6 +105,21 @@ fn read(
     };
     let known_classes = known.map(|known| known.classes.as_slice());
     let (train, test): (Arc<dyn Source>, Arc<dyn Source>) = match config.kind {
+        DataKind::Jsonl | DataKind::Text | DataKind::Csv if config.model.is_some() => {
+            let model = config.model.as_deref().unwrap_or(Path::new(""));
+            let text = pretrained_text::read(config, path()?, model, seed, known_classes)?;
+            classes = text.classes;
+            if let Some((heading, labels)) = text.columns {
+                columns = vec![heading];
+                label = Some(labels);
+            }
+            vocabulary = Some(text.vocabulary);
+            notes.extend(text.notes);
+            (text.train, text.test)
+        }
+        DataKind::Jsonl => {
+            return Err(DataError::new(path()?, "jsonl needs a pretrained model: set model.path"));
+        }
         DataKind::Digits => held_out(Arc::new(digits()?)),
         DataKind::Mnist => {
             let at_least = known_classes.map_or(2, <[String]>::len);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use surefoot_models::folder::checkpoint::Checkpoint;
 use tokenizers::Tokenizer;
 
 use super::{DataError, Form, Sample, Source, gzip};
@@ -25,6 +26,12 @@ pub enum Vocabulary {
     Characters(String),
     /// The whole text of a `tokenizer.json`.
     Tokenizer(String),
+    /// That of a pretrained model, which stays in its folder.
+    OfModel {
+        /// A digest of its tokenizer, configuration and the forms of its tensors, so that another model is not
+        /// taken for it.
+        digest: String,
+    },
 }
 
 impl Vocabulary {
@@ -33,11 +40,29 @@ impl Vocabulary {
         Self::Characters(text.chars().collect::<BTreeSet<_>>().into_iter().collect())
     }
 
+    /// That of the pretrained model in `folder`.
+    pub fn of_model(folder: &Path) -> Result<Self, DataError> {
+        let wrong = |error: &dyn std::fmt::Display| DataError::new(folder, error.to_string());
+        let mut hasher = blake3::Hasher::new();
+        for name in ["config.json", "tokenizer.json"] {
+            let file = folder.join(name);
+            if file.is_file() {
+                hasher.update(&super::read_file(&file)?);
+            }
+        }
+        let checkpoint = Checkpoint::open(folder).map_err(|error| wrong(&error))?;
+        for (name, stored) in checkpoint.tensors() {
+            hasher.update(name.as_bytes()).update(stored.form().as_bytes());
+        }
+        Ok(Self::OfModel { digest: hasher.finalize().to_hex().to_string() })
+    }
+
     /// How many different tokens there are. `file` is what the vocabulary is called in errors.
     pub fn size(&self, file: &Path) -> Result<usize, DataError> {
         match self {
             Self::Characters(known) => Ok(known.chars().count()),
             Self::Tokenizer(json) => Ok(tokenizer(json, file)?.get_vocab_size(true)),
+            Self::OfModel { .. } => Err(elsewhere()),
         }
     }
 
@@ -67,6 +92,7 @@ impl Vocabulary {
                 let encoding = tokenizer(json, file)?.encode_fast(text, false).map_err(wrong)?;
                 Ok(encoding.get_ids().to_vec())
             }
+            Self::OfModel { .. } => Err(elsewhere()),
         }
     }
 
@@ -82,8 +108,16 @@ impl Vocabulary {
                 let wrong = |error: tokenizers::Error| DataError::new(file, error.to_string());
                 tokenizer(json, file)?.decode(tokens, false).map_err(wrong)
             }
+            Self::OfModel { .. } => Err(elsewhere()),
         }
     }
+}
+
+fn elsewhere() -> DataError {
+    DataError::new(
+        Path::new("the checkpoint"),
+        "its tokenizer is in the folder of the pretrained model",
+    )
 }
 
 fn tokenizer(json: &str, file: &Path) -> Result<Tokenizer, DataError> {

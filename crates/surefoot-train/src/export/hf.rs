@@ -21,7 +21,7 @@ pub(super) fn files(trained: &Trained) -> Result<Vec<(&'static str, Vec<u8>)>, E
         Some(Vocabulary::Tokenizer(json)) => {
             files.push(("tokenizer.json", json.clone().into_bytes()));
         }
-        None => return Ok(files),
+        Some(Vocabulary::OfModel { .. }) | None => return Ok(files),
     }
     let settings = json!({
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -39,11 +39,13 @@ fn pretty(value: &Value) -> Vec<u8> {
 fn config(trained: &Trained) -> Value {
     let (vocabulary, length) = match trained.data.form {
         Form::Text { vocabulary, length } => (vocabulary, length),
-        Form::Dense { .. } => (trained.data.form.outputs(), trained.data.form.size()),
+        Form::Dense { .. } | Form::Sequences { .. } => {
+            (trained.data.form.outputs(), trained.data.form.size())
+        }
     };
     let (layers, heads, width) = match trained.config.model {
         ModelConfig::Gpt { layers, heads, width } => (layers, heads, width),
-        ModelConfig::Mlp { .. } | ModelConfig::Cnn { .. } => (0, 0, 0),
+        ModelConfig::Mlp { .. } | ModelConfig::Cnn { .. } | ModelConfig::Pretrained(_) => (0, 0, 0),
     };
     json!({
         "architectures": ["GPT2LMHeadModel"],
@@ -92,7 +94,7 @@ fn weights(trained: &Trained) -> Result<Vec<u8>, ExportError> {
     .into();
     let layers = match trained.config.model {
         ModelConfig::Gpt { layers, .. } => layers,
-        ModelConfig::Mlp { .. } | ModelConfig::Cnn { .. } => 0,
+        ModelConfig::Mlp { .. } | ModelConfig::Cnn { .. } | ModelConfig::Pretrained(_) => 0,
     };
     for layer in 0..layers {
         names.extend(IN_A_BLOCK.map(|(ours, theirs)| {

@@ -72,7 +72,7 @@ fn input_in_words(form: Form) -> String {
         Form::Dense { channels, height, width, .. } => format!(
             "{channels}x{height}x{width} pixels, channels first, from 0 to 1, not normalised"
         ),
-        Form::Text { .. } => "tokens".to_owned(),
+        Form::Text { .. } | Form::Sequences { .. } => "tokens".to_owned(),
     }
 }
 
@@ -80,7 +80,9 @@ impl Writer<'_> {
     fn write(&mut self) -> Result<(), ExportError> {
         let extent = match self.trained.data.form {
             Form::Dense { channels, height, width, .. } => Extent { channels, height, width },
-            Form::Text { length, .. } => Extent { channels: 1, height: 1, width: length },
+            Form::Text { length, .. } | Form::Sequences { length, .. } => {
+                Extent { channels: 1, height: 1, width: length }
+            }
         };
         let is_image = extent.height * extent.width > 1;
         let sizes: Vec<usize> = match is_image {
@@ -96,7 +98,7 @@ impl Writer<'_> {
                 let flat = self.flattened(x);
                 self.mlp(flat, hidden.len() + 1)?
             }
-            ModelConfig::Gpt { .. } => x,
+            ModelConfig::Gpt { .. } | ModelConfig::Pretrained(_) => x,
         };
         self.name_outputs(outputs);
         Ok(())

@@ -2,15 +2,16 @@
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use surefoot::BoxError;
 use surefoot::place::Autocast;
 
 use super::gpt::Sizes;
-use super::{Cnn, Gpt, Mlp, Predictive};
+use super::{Cnn, Gpt, Learned, Mlp, Predictive, Pretrained, PretrainedError, Score, Trainable};
 use crate::batch::Batch;
 use crate::config::ModelConfig;
 use crate::data::Form;
 
-/// One of the models that are built in.
+/// One of the models that a configuration can name.
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)]
 pub enum Builtin {
@@ -20,13 +21,23 @@ pub enum Builtin {
     Cnn(Cnn),
     /// A decoder for text.
     Gpt(Gpt),
+    /// A published model that is fine-tuned.
+    Pretrained(Pretrained),
 }
+
+/// Why there is no model: only a pretrained one can be missing or unsuited.
+pub type BuiltinError = PretrainedError;
 
 impl Builtin {
     /// The model of a configuration, for samples of this form.
-    pub fn new(config: &ModelConfig, form: Form, seed: u64, device: &Device) -> Self {
+    pub fn new(
+        config: &ModelConfig,
+        form: Form,
+        seed: u64,
+        device: &Device,
+    ) -> Result<Self, BuiltinError> {
         let (outputs, length) = (form.outputs(), form.size());
-        match config {
+        Ok(match config {
             ModelConfig::Mlp { hidden } => {
                 Self::Mlp(Mlp::new(form.size(), hidden, outputs, seed, device))
             }
@@ -38,6 +49,35 @@ impl Builtin {
                 let sizes = Sizes { vocabulary: outputs, length, layers, heads, width };
                 Self::Gpt(Gpt::new(sizes, seed, device))
             }
+            ModelConfig::Pretrained(config) => {
+                Self::Pretrained(Pretrained::open(config, form, seed, device)?)
+            }
+        })
+    }
+}
+
+impl Trainable for Builtin {
+    fn score(&self, batch: &Batch, cast: Autocast) -> Score {
+        match self {
+            Self::Mlp(model) => model.score(batch, cast),
+            Self::Cnn(model) => model.score(batch, cast),
+            Self::Gpt(model) => model.score(batch, cast),
+            Self::Pretrained(model) => model.score(batch, cast),
+        }
+    }
+
+    fn learn(
+        &self,
+        batch: &Batch,
+        cast: Autocast,
+        share: f64,
+        checkpointing: bool,
+    ) -> Result<Learned, BoxError> {
+        match self {
+            Self::Mlp(model) => model.learn(batch, cast, share, checkpointing),
+            Self::Cnn(model) => model.learn(batch, cast, share, checkpointing),
+            Self::Gpt(model) => model.learn(batch, cast, share, checkpointing),
+            Self::Pretrained(model) => model.learn(batch, cast, share, checkpointing),
         }
     }
 }
@@ -48,6 +88,7 @@ impl Predictive for Builtin {
             Self::Mlp(model) => model.outputs(batch, cast),
             Self::Cnn(model) => model.outputs(batch, cast),
             Self::Gpt(model) => model.outputs(batch, cast),
+            Self::Pretrained(model) => model.outputs(batch, cast),
         }
     }
 }

@@ -51,7 +51,9 @@ impl Cnn {
             Form::Dense { channels, height, width, target } => {
                 ([channels, height, width], target.outputs())
             }
-            Form::Text { vocabulary, length } => ([1, 1, length], vocabulary),
+            Form::Text { length, .. } | Form::Sequences { length, .. } => {
+                ([1, 1, length], form.outputs())
+            }
         };
         let mut blocks = Vec::new();
         let mut inputs = width;

@@ -5,21 +5,25 @@ mod cnn;
 mod gpt;
 mod init;
 mod mlp;
+mod pretrained;
 
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{DType, Int, Tensor};
+use surefoot::BoxError;
 use surefoot::place::Autocast;
 use surefoot_ops::{cross_entropy, linear};
 
 use crate::batch::{Batch, Targets};
+use crate::parameters;
 
-pub use builtin::Builtin;
+pub use builtin::{Builtin, BuiltinError};
 pub use cnn::Cnn;
 pub use gpt::{Gpt, Sizes};
 pub use init::redraw;
 pub use mlp::Mlp;
+pub use pretrained::{Frozen, Pretrained, PretrainedError};
 
 /// How well a model did on a batch: sums, so that parts of a batch add up to the whole.
 #[derive(Clone, Debug)]
@@ -47,19 +51,46 @@ pub trait Trainable: Module {
     /// Scores a batch. Heavy operations should go through `cast`, which makes them run in the
     /// run's precision.
     fn score(&self, batch: &Batch, cast: Autocast) -> Score;
+
+    /// Scores a batch and gives the gradients of `share` times its loss, in the order of the parameters. A model
+    /// that saves memory in a way of its own when `checkpointing` is asked for does so here.
+    fn learn(
+        &self,
+        batch: &Batch,
+        cast: Autocast,
+        share: f64,
+        checkpointing: bool,
+    ) -> Result<Learned, BoxError> {
+        // The operations themselves recompute what the strategy of the parameters says.
+        let _ = checkpointing;
+        let score = self.score(batch, cast);
+        let mut tape = score.loss.clone().mul_scalar(share).backward();
+        let gradients = parameters::gradients(self, &mut tape);
+        Ok((score, gradients))
+    }
 }
 
+/// A score, and the gradient of each parameter that has one.
+pub type Learned = (Score, Vec<Option<Tensor<1>>>);
+
 /// A model whose outputs can be read: a row for each prediction. It is scored by them.
-pub trait Predictive: Module {
+pub trait Predictive: Trainable {
     /// The outputs for a batch: logits of classes or tokens, or numbers.
     fn outputs(&self, batch: &Batch, cast: Autocast) -> Tensor<2>;
 }
 
-impl<M: Predictive> Trainable for M {
-    fn score(&self, batch: &Batch, cast: Autocast) -> Score {
-        Score::of(self.outputs(batch, cast), batch)
-    }
+/// Scores a model by its outputs.
+macro_rules! scored_by_outputs {
+    ($($model:ty),*) => {$(
+        impl Trainable for $model {
+            fn score(&self, batch: &Batch, cast: Autocast) -> Score {
+                Score::of(self.outputs(batch, cast), batch)
+            }
+        }
+    )*};
 }
+
+scored_by_outputs!(Mlp, Cnn, Gpt);
 
 impl Score {
     /// Scores a model's outputs (a row for each prediction) by what is right: cross entropy for

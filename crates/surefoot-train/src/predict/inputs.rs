@@ -40,7 +40,7 @@ impl Predictor<'_> {
     /// What this model takes in.
     pub fn input_kind(&self) -> InputKind {
         match self.manifest().data.form {
-            Form::Text { .. } => InputKind::Texts,
+            Form::Text { .. } | Form::Sequences { .. } => InputKind::Texts,
             _ if !self.manifest().data.columns.is_empty() => InputKind::Tables,
             Form::Dense { .. } => InputKind::Images,
         }
@@ -95,7 +95,12 @@ impl Predictor<'_> {
         let vocabulary = data.vocabulary.as_ref().ok_or_else(|| {
             DataError::new(Path::new(name), "the model takes no text: it was trained on numbers")
         })?;
-        let tokens = vocabulary.encode(text, Path::new(name))?;
+        let tokens = match &self.texts {
+            Some(texts) => texts
+                .encode(text)
+                .map_err(|error| DataError::new(Path::new(name), error.to_string()))?,
+            None => vocabulary.encode(text, Path::new(name))?,
+        };
         if tokens.is_empty() {
             return Err(DataError::new(Path::new(name), "it is empty"));
         }
@@ -132,7 +137,9 @@ impl Predictor<'_> {
             let name = table.name(at);
             let values = match table.read(at) {
                 Ok(Sample::Dense { values, .. }) => Ok(values),
-                Ok(Sample::Tokens(_)) => Err("it is no line of numbers".to_owned()),
+                Ok(Sample::Tokens(_) | Sample::Sequences { .. }) => {
+                    Err("it is no line of numbers".to_owned())
+                }
                 Err(why) => Err(why),
             };
             item(Path::new(&name), values)

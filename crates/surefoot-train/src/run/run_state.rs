@@ -144,7 +144,7 @@ impl Run<'_> {
             unreadable: BTreeSet::new(),
             confusion: None,
             bad_in_a_row: 0,
-            checkpointing: false,
+            checkpointing: self.config.gradient_checkpointing,
             held: None,
             rewound: (0, 0),
             micro_batch: self.config.batch_size,

@@ -76,7 +76,7 @@ impl<'a> Trial<'a> {
             .build()
             .unwrap();
         let device = footing.device().unwrap();
-        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
+        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn()).unwrap();
         let stop = AtomicBool::new(false);
         let run = Run {
             footing: &footing,

@@ -13,7 +13,7 @@ fn model_shapes() -> Vec<Shape> {
     let device = burn::tensor::Device::flex();
     let config = surefoot_train::Config::parse(crate::harness::SHORT, &[]).unwrap();
     let data = surefoot_train::data::open(&config.data, config.seed).unwrap();
-    shapes(&Builtin::new(&config.model, data.form(), config.seed, &device))
+    shapes(&Builtin::new(&config.model, data.form(), config.seed, &device).unwrap())
 }
 
 fn weights(path: &Path) -> Vec<Vec<u32>> {

@@ -18,7 +18,7 @@ use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
 use super::Train;
-use super::failure::{bad_checkpoint, bad_config, bad_data};
+use super::failure::{bad_checkpoint, bad_config, bad_data, bad_model};
 use super::show::{metric_name, metric_text};
 
 #[derive(Serialize)]
@@ -88,7 +88,8 @@ fn test(
     footing: &Footing,
 ) -> Result<(Evaluation, Manifest), Failure> {
     let device = footing.device().map_err(Failure::from)?;
-    let model = Builtin::new(&config.model, data.form(), config.seed, device.burn());
+    let model =
+        Builtin::new(&config.model, data.form(), config.seed, device.burn()).map_err(bad_model)?;
     let shapes = parameters::shapes(&model);
     let (held, manifest) = checkpoint::read(path, &shapes).map_err(bad_checkpoint)?;
     let state = State::from_held(held, model, device.name(), device.burn());

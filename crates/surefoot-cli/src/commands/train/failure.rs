@@ -4,6 +4,7 @@ use surefoot::FaultKind;
 use surefoot_train::checkpoint::CheckpointError;
 use surefoot_train::config::{Config, ResumeError};
 use surefoot_train::data::DataError;
+use surefoot_train::model::BuiltinError;
 use surefoot_train::{ConfigError, TrainError};
 
 use crate::exit::Failure;
@@ -24,7 +25,11 @@ pub(crate) fn bad_data(error: DataError) -> Failure {
     Failure::usage("the data can't be used").because(error.to_string()).hint(hint)
 }
 
-pub(super) fn bad_checkpoint(error: CheckpointError) -> Failure {
+pub(super) fn bad_model(error: BuiltinError) -> Failure {
+    Failure::usage("the model can't be trained").because(error.to_string())
+}
+
+pub(crate) fn bad_checkpoint(error: CheckpointError) -> Failure {
     match error {
         CheckpointError::InUse { .. } => Failure::usage("the folder can't be used")
             .because(error.to_string())

@@ -18,7 +18,8 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde_json::{Map, Value};
-use surefoot_models::folder::gguf;
+
+use crate::folder::gguf;
 
 /// Larger than any published template or tokenizer configuration.
 const MAX_FILE: u64 = 8 << 20;
@@ -116,12 +117,21 @@ impl Template {
 
     /// The prompt for `messages`, up to where the assistant begins to speak.
     pub fn prompt(&self, messages: &[Value]) -> Result<String, ChatError> {
+        self.render(messages, true)
+    }
+
+    /// The text of `messages` that are all there, as a model is trained on it.
+    pub fn text(&self, messages: &[Value]) -> Result<String, ChatError> {
+        self.render(messages, false)
+    }
+
+    fn render(&self, messages: &[Value], add_prompt: bool) -> Result<String, ChatError> {
         let refused = |error: Error| ChatError::Messages(told(&error));
         let template = self.environment.get_template(NAME).map_err(refused)?;
         let specials = minijinja::Value::from(Serde(&self.specials));
         let rendered = template.render(context! {
             messages => Serde(messages),
-            add_generation_prompt => true,
+            add_generation_prompt => add_prompt,
             tools => (),
             documents => (),
             ..specials
@@ -268,8 +278,7 @@ mod tests {
 
     #[test]
     fn a_gguf_file_gives_its_template_and_special_tokens() {
-        let file = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../surefoot-models/tests/gguf/llama-tiny.Q8_0.gguf");
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/gguf/llama-tiny.Q8_0.gguf");
         let messages = [json!({"role": "user", "content": "hi"})];
         let template = Template::of_folder(&file).unwrap().unwrap();
         assert_eq!(template.prompt(&messages).unwrap(), "<user>hi");

@@ -48,13 +48,15 @@ class Explanation:
             code = f": {self.frame['code']}" if self.frame["code"] else ""
             lines.append(f"your line: {self.frame['file']}:{self.frame['line']}{code}")
         lines += [f"sizes: {note}" for note in self.facts["notes"]]
-        guide = self.guide or {"causes": [], "changes": []}
+        guide = self.guide or {"causes": [], "changes": [], "settings": [], "references": []}
         lines += [f"  {number}. {cause}" for number, cause in enumerate(guide["causes"], 1)]
         lines += [f"  - {advice}" for advice in self.advice]
         for change in guide["changes"]:
             lines.append(f"  {change['why']}")
             lines += [f"    - {line}" for line in change["before"].splitlines()]
             lines += [f"    + {line}" for line in change["after"].splitlines()]
+        lines += [f"  {setting['name']}: {setting['effect']}; cost: {setting['cost']}" for setting in guide["settings"]]
+        lines += [f"  {reference['says']}: {reference['address']}" for reference in guide["references"]]
         if self.page is not None:
             lines.append(f"more: {self.page}")
         return "\n".join(lines)

@@ -1,6 +1,7 @@
 """One rank of the tests in test_peers.py: trains a small model with DistributedDataParallel on gloo.
 
-Called with a JSON object: `runs` (each with a drill and the rank it strikes), `die_at` and `checkpoint`. Prints a JSON line
+Called with a JSON object: `runs` (each with a drill and the rank it strikes), `die_at`, `checkpoint` and `save` (rank 0 saves after each
+step, and the rank that dies waits for it: torchrun ends the others as soon as one died, on a busy machine before they have saved). Prints a JSON line
 per run: the hash of the weights, the number of faults, the seconds.
 """
 
@@ -52,6 +53,14 @@ def digest(model):
     return hashlib.sha256(content).hexdigest()
 
 
+
+
+def saved_steps():
+    """How many steps the checkpoint holds; None while there is none."""
+    path = settings["checkpoint"]
+    return torch.load(path, weights_only=True)["steps"] if os.path.exists(path) else None
+
+
 for run in settings["runs"]:
     torch.manual_seed(3)
     model = torch.nn.parallel.DistributedDataParallel(Net(), find_unused_parameters=True)
@@ -65,6 +74,8 @@ for run in settings["runs"]:
     try:
         for step in range(first, 6):
             if settings.get("die_at") == [rank, step] and not first:
+                while settings.get("save") and saved_steps() != step:
+                    time.sleep(0.05)
                 os.kill(os.getpid(), signal.SIGKILL)
             if run.get("bare"):
                 optimizer.zero_grad()
@@ -73,6 +84,8 @@ for run in settings["runs"]:
             else:
                 loss = foot.step(model, optimizer, batch(step), loss_fn, accumulate=run.get("accumulate", 1)).item()
                 faults += foot.last.faults
+                if settings.get("save") and rank == 0:
+                    foot.save(model, optimizer)
         error = None
     except surefoot.Fault as fault:
         error = f"{type(fault).__name__}: {fault}"

@@ -21,6 +21,7 @@ def test_a_traceback_has_its_sizes_frame_and_guide():
     assert found.page == "docs/errors/cuda-out-of-memory.md"
     assert found.guide["causes"] and found.guide["changes"][0]["before"]
     assert str(found).startswith("out_of_memory (0.95)") and "train.py:97: loss = model(x)" in str(found)
+    assert "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True" in str(found) and "https://github.com/pytorch/pytorch/issues/18853" in str(found)
 
 
 def test_a_doubtful_text_has_a_second_guess_and_the_words_that_decided():

@@ -109,7 +109,7 @@ def test_a_rank_that_dies_ends_the_others_with_a_checkpoint(tmp_path):
 
 
 def test_torchrun_starts_again_and_resumes(tmp_path):
-    settings = {"runs": [{}], "die_at": [1, 3], "checkpoint": str(tmp_path / "run.pt")}
+    settings = {"runs": [{}], "die_at": [1, 3], "checkpoint": str(tmp_path / "run.pt"), "save": True}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1", WORKER]
     # With the store that torchrun shares, ranks that are started again may find the addresses of those that died, already in
     # init_process_group (PyTorch 2.15); with this setting every start has a store of its own.

@@ -93,7 +93,9 @@ def test_a_limit_of_the_address_space_means_that_allocations_can_fail():
 
     before = resource.getrlimit(resource.RLIMIT_AS)
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 46, before[1]))
+        # Far above what any process maps, and no higher than this one may set.
+        most = 1 << 46 if before[1] == resource.RLIM_INFINITY else before[1]
+        resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
         assert _uninterrupted._allocations_fail()
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)

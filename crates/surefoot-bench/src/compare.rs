@@ -4,7 +4,7 @@ use serde::Serialize;
 use surefoot::device::DeviceName;
 use surefoot::place::Dtype;
 
-use crate::report::{Measured, Ratio, Report};
+use crate::report::{BenchReport, Measured, Ratio};
 use crate::statistics::{self, Pairing};
 
 /// A smaller change is not reported: two runs of the same program on one machine differ as much.
@@ -68,7 +68,7 @@ impl Comparison {
 }
 
 /// Compares two reports.
-pub fn compare(new: &Report, old: &Report) -> Comparison {
+pub fn compare(new: &BenchReport, old: &BenchReport) -> Comparison {
     let mut lines = Vec::new();
     let mut only_in_one = 0;
     for result in &new.results {
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use crate::report::tests::{measured, report};
 
-    fn run(times: &[(&str, f64)]) -> Report {
+    fn run(times: &[(&str, f64)]) -> BenchReport {
         let jitter = [1.0, 1.01, 0.99, 1.02, 0.98, 1.0, 1.015];
         let result = |(name, time): &(&str, f64)| {
             measured(name, DeviceName::CPU, Dtype::F32, &jitter.map(|j| j * time))

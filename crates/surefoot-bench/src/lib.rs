@@ -4,7 +4,7 @@
 //! A [`Workload`](workload::Workload) is one kind of work; a variant of it runs on one device in
 //! one precision. Variants are measured in turns ([`measure`]), so that other load on the machine
 //! affects all of them alike. On every device a sample ends when a value that depends on the work
-//! was read, because GPUs work asynchronously. A [`Report`] keeps the median of the samples with a
+//! was read, because GPUs work asynchronously. A [`BenchReport`] keeps the median of the samples with a
 //! confidence interval; a difference within the noise is reported as too noisy ([`statistics`],
 //! [`verdict`], [`compare`]).
 //!
@@ -33,4 +33,6 @@ pub mod verdict;
 pub mod workload;
 
 pub use measure::{Progress, Settings, run};
-pub use report::{Interval, Measured, Peak, Ratio, Report, Status, Throughput, Verdict, WarmUp};
+pub use report::{
+    BenchReport, Interval, Measured, Peak, Ratio, Status, Throughput, Verdict, WarmUp,
+};

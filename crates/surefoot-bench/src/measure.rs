@@ -13,7 +13,9 @@ use surefoot::fault::{catch, from_panic};
 use surefoot::place::{Dtype, DtypeSupport, probe_dtype};
 
 use crate::machine::Machine;
-use crate::report::{Interval, Measured, Peak, Ratio, Report, Status, Throughput, VERSION, WarmUp};
+use crate::report::{
+    BenchReport, Interval, Measured, Peak, Ratio, Status, Throughput, VERSION, WarmUp,
+};
 use crate::statistics::{self, CONFIDENCE, Pairing};
 use crate::workload::{Amount, Job, Workload};
 use crate::{peak, verdict};
@@ -121,7 +123,7 @@ struct Variant {
 }
 
 /// Measures everything and gives the report with its verdicts.
-pub fn run(settings: &Settings, tell: &mut dyn FnMut(&Progress<'_>)) -> Report {
+pub fn run(settings: &Settings, tell: &mut dyn FnMut(&Progress<'_>)) -> BenchReport {
     let started = Instant::now();
     let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let mut peaks = measure_peaks(settings, tell);
@@ -140,7 +142,7 @@ pub fn run(settings: &Settings, tell: &mut dyn FnMut(&Progress<'_>)) -> Report {
     for (result, amount) in results.iter_mut().zip(&amounts) {
         result.share_of_peak = share_of_peak(result, amount, &peaks);
     }
-    let mut report = Report {
+    let mut report = BenchReport {
         surefoot_bench: VERSION,
         program: format!("surefoot {}", env!("CARGO_PKG_VERSION")),
         time,
@@ -435,7 +437,7 @@ mod tests {
         assert_eq!(copy.status, Status::Skipped);
         assert!(copy.why.as_deref().is_some_and(|why| why.contains("nothing is copied")));
         let text = serde_json::to_string(&report).expect("a report is JSON");
-        let again: Report = serde_json::from_str(&text).expect("and reads back");
+        let again: BenchReport = serde_json::from_str(&text).expect("and reads back");
         assert_eq!(again.results.len(), 2);
     }
 }

@@ -11,7 +11,7 @@ pub(crate) const VERSION: u32 = 1;
 
 /// The result of one run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Report {
+pub struct BenchReport {
     /// The version of this format.
     pub surefoot_bench: u32,
     /// The program and version that measured.
@@ -169,7 +169,7 @@ impl Measured {
     }
 }
 
-impl Report {
+impl BenchReport {
     /// The results of one workload, in order.
     pub fn of<'a>(&'a self, workload: &'a str) -> impl Iterator<Item = &'a Measured> {
         self.results.iter().filter(move |result| result.workload == workload)
@@ -218,7 +218,7 @@ pub(crate) mod tests {
     }
 
     /// A report on a machine with a CPU and a GPU.
-    pub(crate) fn report(mut results: Vec<Measured>) -> Report {
+    pub(crate) fn report(mut results: Vec<Measured>) -> BenchReport {
         let cpu =
             |result: &&Measured| (result.device, result.precision) == (DeviceName::CPU, Dtype::F32);
         let reference = results.iter().find(cpu).map(|result| result.times_ns.clone());
@@ -232,7 +232,7 @@ pub(crate) mod tests {
         let gpu = DeviceName { backend: surefoot::device::Backend::Gpu, index: 0 };
         let devices =
             vec![device(gpu, DeviceKind::DiscreteGpu), device(DeviceName::CPU, DeviceKind::Cpu)];
-        Report {
+        BenchReport {
             surefoot_bench: VERSION,
             program: "surefoot".into(),
             time: 0,

@@ -4,7 +4,7 @@
 use surefoot::device::{DeviceKind, DeviceName};
 use surefoot::place::Dtype;
 
-use crate::report::{Measured, Ratio, Report, Verdict};
+use crate::report::{BenchReport, Measured, Ratio, Verdict};
 use crate::statistics::{self, Pairing};
 
 /// Ratios closer to 1 than this count as the same speed.
@@ -37,7 +37,7 @@ pub fn judge(ratio: &Ratio) -> SpeedDifference {
 }
 
 /// Every workload's verdict, in order.
-pub fn all(report: &Report) -> Vec<Verdict> {
+pub fn all(report: &BenchReport) -> Vec<Verdict> {
     let mut names: Vec<&str> = Vec::new();
     for result in &report.results {
         if !names.contains(&result.workload.as_str()) {
@@ -47,7 +47,7 @@ pub fn all(report: &Report) -> Vec<Verdict> {
     names.into_iter().map(|name| of_workload(report, name)).collect()
 }
 
-fn of_workload(report: &Report, workload: &str) -> Verdict {
+fn of_workload(report: &BenchReport, workload: &str) -> Verdict {
     let measured: Vec<&Measured> =
         report.of(workload).filter(|result| result.is_measured()).collect();
     let mut sentences = Vec::new();
@@ -121,7 +121,7 @@ fn against_cpu(full: &Measured, ratio: &Ratio) -> String {
     }
 }
 
-fn less_precision(report: &Report, full: &Measured, half: &Measured) -> String {
+fn less_precision(report: &BenchReport, full: &Measured, half: &Measured) -> String {
     let (value, low, high) = statistics::ratio(&full.times_ns, &half.times_ns, Pairing::Rounds);
     let ratio = Ratio { value, low, high };
     let (device, precision) = (half.device, half.precision);
@@ -140,7 +140,7 @@ fn less_precision(report: &Report, full: &Measured, half: &Measured) -> String {
     }
 }
 
-fn why_not_worth_it(report: &Report, full: &Measured, half: &Measured) -> String {
+fn why_not_worth_it(report: &BenchReport, full: &Measured, half: &Measured) -> String {
     let kind = report.machine.devices.iter().find(|d| d.name == half.device).map(|d| d.kind);
     if let Some(DeviceKind::Cpu | DeviceKind::SoftwareGpu) = kind {
         return format!("the CPU converts {} to fp32 and back", half.precision);
@@ -170,7 +170,7 @@ fn best<'a>(measured: &[&'a Measured]) -> Option<&'a Measured> {
 }
 
 /// A summary of the whole report in one or two sentences.
-pub fn summary(report: &Report) -> String {
+pub fn summary(report: &BenchReport) -> String {
     let compared: Vec<&Verdict> = report
         .verdicts
         .iter()

@@ -12,7 +12,7 @@ use surefoot_models::ModelError;
 use surefoot_models::runner::Runner;
 use surefoot_models::weights::choice::WeightChoice;
 use surefoot_verify::challenge_source::{ChallengeKey, ChallengeOptions, ChallengeSource};
-use surefoot_verify::fingerprint::Policy;
+use surefoot_verify::fingerprint::SketchPolicy;
 use surefoot_verify::seal::SecretKey;
 use surefoot_verify::shard::Shard;
 use surefoot_verify::site::SiteSelection;
@@ -103,7 +103,7 @@ impl ChallengeArgs {
                 tokens: self.tokens,
             },
         };
-        Ok(ChallengeOptions { source, policy: Policy { bits: self.bits, sites } })
+        Ok(ChallengeOptions { source, policy: SketchPolicy { bits: self.bits, sites } })
     }
 
     /// Whether every machine with the same options makes the same challenges, though the usual key is

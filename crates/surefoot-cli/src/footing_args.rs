@@ -46,8 +46,9 @@ pub(crate) struct FootingArgs {
     /// nth and point (for at=during: at the n-th operation, allocation or read), probability and
     /// seed.
     ///
-    /// Operations: `train step` and evaluate in train; forward, generate and embed in the commands of
-    /// the same name; decode and embed in serve; `block 0`, `block 1`, … for single blocks of a model.
+    /// Operations: `train step` and evaluate in train; forward, generate, embed and predict in the
+    /// commands of the same name; decode and embed in serve; fingerprint in fingerprint, compare,
+    /// identify and verify; `block 0`, `block 1`, … and head for single parts of a model.
     ///
     /// Kinds: out_of_memory, device_mismatch, dtype_mismatch, unsupported_dtype, unsupported_op,
     /// placeholder_storage, device_lost, driver_or_init, kernel_compile, command_buffer,

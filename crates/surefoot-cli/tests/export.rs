@@ -3,38 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod trained;
+
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
-
-fn surefoot(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_surefoot"))
-        .current_dir(folder)
-        .args(arguments)
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn good(folder: &Path, arguments: &[&str]) -> String {
-    let output = surefoot(folder, arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", text(&output.stderr));
-    text(&output.stdout)
-}
-
-/// Trains what a configuration says and gives the last checkpoint.
-fn trained(folder: &Path, config: &str) -> String {
-    fs::write(folder.join("run.yaml"), config).unwrap();
-    let told = good(folder, &["train", "run.yaml", "--json"]);
-    let end: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
-    end["checkpoint"].as_str().unwrap().to_owned()
-}
+use trained::{good, surefoot, text, trained};
 
 /// A model of a text that repeats itself.
 fn gpt() -> (TempDir, String) {

@@ -2,35 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod trained;
+
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
-
-fn surefoot(folder: &Path, arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_surefoot"))
-        .current_dir(folder)
-        .args(arguments)
-        .output()
-        .unwrap()
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Trains what a configuration says and gives the last checkpoint.
-fn trained(folder: &Path, config: &str) -> String {
-    fs::write(folder.join("run.yaml"), config).unwrap();
-    let output = surefoot(folder, &["train", "run.yaml", "--json"]);
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let end: Value = serde_json::from_str(text(&output.stdout).lines().last().unwrap()).unwrap();
-    end["checkpoint"].as_str().unwrap().to_owned()
-}
+use trained::{surefoot, text, trained};
 
 fn table(header: &str, lines: impl Iterator<Item = String>) -> String {
     lines.fold(format!("{header}\n"), |text, line| text + &line + "\n")

@@ -8,9 +8,9 @@
 //! - when the request at the head of a bucket has waited as long as it may, which is never longer
 //!   than the last batch took, or has so near a deadline that it must not wait.
 //!
-//! So a second batch flies beside another when it is full, or when that one takes longer than the one
-//! before it did; else its requests go with those that the first one's callers ask next. Two halves
-//! take longer than the whole.
+//! So a second batch runs beside another when it is full, or when that one takes longer than the one
+//! before it did; else its requests wait for those that the first one's callers send next, since one
+//! large batch takes less time than two small ones.
 //!
 //! Callers that ask again as soon as they are answered come back one by one when a batch ends. The
 //! first of them would go alone and the others wait for it, so a moment after a batch, an eighth of

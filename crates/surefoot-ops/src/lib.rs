@@ -2,9 +2,9 @@
 //!
 //! Each file is one operation, in the same form: a function over [`Tensor`](burn::tensor::Tensor)s,
 //! a trait that Burn routes by the tensor's backend, Burn's own operations composed as that
-//! trait's default, and for the processor kernels of our own for f32. Other dtypes, other devices
-//! and processors without the vector instructions that the kernels are written for run what is
-//! composed, so the operations work and mean the same everywhere.
+//! trait's default, and kernels of our own for f32 on the CPU. Other dtypes, other devices and CPUs
+//! without the vector instructions that the kernels are written for run the composed form, so the
+//! operations work and mean the same everywhere.
 //!
 //! Each operation, forward and backward, is a point at which a drill can strike
 //! ([`surefoot_core::recover::drill`]).

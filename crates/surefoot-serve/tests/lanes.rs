@@ -1,5 +1,5 @@
 //! How lanes are leased, compiled for, given back and counted, on the CPU, where callers take turns;
-//! `SUREFOOT_TEST_DEVICE` names another device, where hands do.
+//! `SUREFOOT_TEST_DEVICE` names another device, where worker threads do.
 #![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
 
 use std::convert::Infallible;

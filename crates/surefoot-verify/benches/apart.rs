@@ -13,7 +13,7 @@ use surefoot_verify::noise::NoiseClass;
 mod lab;
 
 fn main() {
-    let shelf = lab::Shelf::new();
+    let shelf = lab::TestModels::new();
     let set = ChallengeSet::keyed([5; 32], "table", lab::VOCAB, 32, 32).expect("challenges");
     let reference = lab::fingerprint(&shelf.reference, &set, lab::Options::new());
     let rule = DecisionRule::default();

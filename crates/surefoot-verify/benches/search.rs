@@ -28,9 +28,9 @@ fn main() {
 }
 
 fn popcount(vectors: usize) {
-    let mut chance = lab::Chance::new(1);
-    let library: Vec<u64> = (0..vectors * WORDS).map(|_| chance.next()).collect();
-    let query: Vec<u64> = (0..WORDS).map(|_| chance.next()).collect();
+    let mut random = lab::SeededRandom::new(1);
+    let library: Vec<u64> = (0..vectors * WORDS).map(|_| random.next()).collect();
+    let query: Vec<u64> = (0..WORDS).map(|_| random.next()).collect();
     let bytes = (library.len() * 8) as f64;
     let (mut reading, mut counting) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
@@ -56,7 +56,7 @@ fn popcount(vectors: usize) {
 
 /// Small fingerprints that differ in their run id, as a folder with its index.
 fn folder(files: usize) {
-    let shelf = lab::Shelf::new();
+    let shelf = lab::TestModels::new();
     let set = ChallengeSet::keyed(public_key(), "search", lab::VOCAB, 1, 4).expect("challenges");
     let options = lab::Options::candidate();
     let fingerprint = lab::fingerprint(&shelf.reference, &set, options);

@@ -7,7 +7,7 @@ use surefoot_models::generate::text::Texts;
 
 use crate::challenge::{self, ChallengeSet};
 use crate::error::VerifyError;
-use crate::fingerprint::Policy;
+use crate::fingerprint::SketchPolicy;
 use crate::hex;
 
 /// The key that challenges are made from.
@@ -63,7 +63,7 @@ pub struct ChallengeOptions {
     /// Where challenges come from.
     pub source: ChallengeSource,
     /// What is kept.
-    pub policy: Policy,
+    pub policy: SketchPolicy,
 }
 
 impl ChallengeOptions {

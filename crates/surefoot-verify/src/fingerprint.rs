@@ -1,4 +1,4 @@
-//! A fingerprint: what a model made of its challenges, in a file of its own.
+//! A fingerprint: how a model behaves on a set of challenges, in a file of its own.
 //!
 //! It holds the challenges, a sketch for each of them at each site, the noise of the model, and
 //! what identifies model and run. It commits to itself: the root of a Merkle tree over all sketches, and
@@ -27,7 +27,7 @@ pub const VERSION: u32 = 1;
 /// How a fingerprint is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Policy {
+pub struct SketchPolicy {
     /// Bits of a sketch.
     pub bits: usize,
     /// Which sites are kept.
@@ -72,7 +72,7 @@ pub struct Fingerprint {
     /// Which model it is of.
     pub model: Identity,
     /// How it was made.
-    pub policy: Policy,
+    pub policy: SketchPolicy,
     /// How the model was run.
     pub run: RunInfo,
     /// The digest of the challenges.
@@ -99,7 +99,7 @@ impl Fingerprint {
     /// Puts a fingerprint together.
     pub fn new(
         model: Identity,
-        policy: Policy,
+        policy: SketchPolicy,
         run: RunInfo,
         challenges: ChallengeSet,
         captures: Captures,

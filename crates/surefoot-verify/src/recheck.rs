@@ -4,7 +4,7 @@ use crate::challenge::{ChallengeSet, fresh_key};
 use crate::compare::{self, Comparison};
 use crate::decision::DecisionRule;
 use crate::error::VerifyError;
-use crate::fingerprint::{Fingerprint, Policy};
+use crate::fingerprint::{Fingerprint, SketchPolicy};
 use crate::site::SiteSelection;
 use crate::sketch::Sketch;
 use surefoot_stats::keyed_stream::KeyedStream;
@@ -30,8 +30,8 @@ pub fn subset(set: &ChallengeSet, chosen: &[usize]) -> Result<ChallengeSet, Veri
 }
 
 /// The same policy, with every site kept: a run can't know which were chosen.
-pub fn all_sites(policy: Policy) -> Policy {
-    Policy { sites: SiteSelection::All, ..policy }
+pub fn all_sites(policy: SketchPolicy) -> SketchPolicy {
+    SketchPolicy { sites: SiteSelection::All, ..policy }
 }
 
 /// Compares what a fingerprint says of the `chosen` challenges with a run of them, by the noise of

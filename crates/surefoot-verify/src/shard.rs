@@ -18,7 +18,7 @@ use crate::challenge::{ChallengeSet, Origin};
 use crate::challenge_source::ChallengeOptions;
 use crate::decision::DecisionRule;
 use crate::error::VerifyError;
-use crate::fingerprint::{Fingerprint, Policy, RunInfo, next_tokens};
+use crate::fingerprint::{Fingerprint, RunInfo, SketchPolicy, next_tokens};
 use crate::identity::Identity;
 use crate::noise::Noise;
 use crate::recheck;
@@ -95,7 +95,7 @@ pub struct FingerprintShard {
     version: u32,
     shard: Shard,
     model: Identity,
-    policy: Policy,
+    policy: SketchPolicy,
     run: RunInfo,
     /// Where the whole set comes from, how many challenges it has, and its digest.
     origin: Origin,
@@ -143,7 +143,7 @@ pub enum Merged {
 impl FingerprintShard {
     pub(crate) fn new(
         shard: Shard,
-        policy: Policy,
+        policy: SketchPolicy,
         set: &ChallengeSet,
         (model, run, captures, noise): (Identity, RunInfo, Captures, Noise),
     ) -> Result<Self, VerifyError> {

@@ -24,7 +24,7 @@ use crate::challenge::ChallengeSet;
 use crate::challenge_source::ChallengeOptions;
 use crate::compare;
 use crate::error::VerifyError;
-use crate::fingerprint::{Fingerprint, Policy, RunInfo};
+use crate::fingerprint::{Fingerprint, RunInfo, SketchPolicy};
 use crate::identity::{self, Identity};
 use crate::noise::{Deviations, Noise, NoiseClass, RunVariant};
 use crate::shard::{FingerprintShard, Shard};
@@ -165,7 +165,7 @@ impl<'a> Verifier<'a> {
         &self,
         folder: &Path,
         set: &ChallengeSet,
-        policy: Policy,
+        policy: SketchPolicy,
     ) -> Result<Fingerprint, VerifyError> {
         let some = 0..set.sequences.len();
         let (identity, run, captures, noise) = self.run_plain(folder, set, policy, some)?;
@@ -177,7 +177,7 @@ impl<'a> Verifier<'a> {
         &self,
         folder: &Path,
         set: &ChallengeSet,
-        policy: Policy,
+        policy: SketchPolicy,
         shard: Shard,
     ) -> Result<FingerprintShard, VerifyError> {
         let some = shard.range(set.sequences.len())?;
@@ -191,7 +191,7 @@ impl<'a> Verifier<'a> {
         &self,
         folder: &Path,
         set: &ChallengeSet,
-        policy: Policy,
+        policy: SketchPolicy,
         calibrate_on: Option<DeviceName>,
     ) -> Result<Fingerprint, VerifyError> {
         let some = 0..set.sequences.len();
@@ -205,7 +205,7 @@ impl<'a> Verifier<'a> {
         &self,
         folder: &Path,
         set: &ChallengeSet,
-        policy: Policy,
+        policy: SketchPolicy,
         calibrate_on: Option<DeviceName>,
         shard: Shard,
     ) -> Result<FingerprintShard, VerifyError> {
@@ -220,7 +220,7 @@ impl<'a> Verifier<'a> {
         &self,
         folder: &Path,
         set: &ChallengeSet,
-        policy: Policy,
+        policy: SketchPolicy,
         some: Range<usize>,
     ) -> Result<Made, VerifyError> {
         let runner = self.runner(folder)?;
@@ -235,7 +235,7 @@ impl<'a> Verifier<'a> {
         &self,
         folder: &Path,
         set: &ChallengeSet,
-        policy: Policy,
+        policy: SketchPolicy,
         calibrate_on: Option<DeviceName>,
         some: Range<usize>,
     ) -> Result<Made, VerifyError> {
@@ -350,7 +350,7 @@ fn run_pass(
     runner: &Runner,
     set: &ChallengeSet,
     some: Range<usize>,
-    policy: Policy,
+    policy: SketchPolicy,
     pass: &Pass,
     device: Option<DeviceName>,
 ) -> Result<RunOutcome<Captures>, VerifyError> {

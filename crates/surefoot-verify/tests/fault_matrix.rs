@@ -15,7 +15,7 @@ use surefoot_models::runner::Runner;
 use surefoot_verify::VerifyError;
 use surefoot_verify::challenge::ChallengeSet;
 use surefoot_verify::decision::{DecisionRule, Verdict};
-use surefoot_verify::fingerprint::{Fingerprint, Policy};
+use surefoot_verify::fingerprint::{Fingerprint, SketchPolicy};
 use surefoot_verify::site::SiteSelection;
 use surefoot_verify::transcript::Transcript;
 use surefoot_verify::verifier::Verifier;
@@ -24,7 +24,7 @@ use testkit::workload_matrix::{Ended, strike_between_parts, strike_in_a_block, s
 
 /// The operation of a comparison's passes.
 const OPERATION: &str = "fingerprint";
-const POLICY: Policy = Policy { bits: 8192, sites: SiteSelection::All };
+const POLICY: SketchPolicy = SketchPolicy { bits: 8192, sites: SiteSelection::All };
 
 fn model() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny")

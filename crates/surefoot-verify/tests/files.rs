@@ -5,7 +5,7 @@ mod lab;
 
 use std::sync::OnceLock;
 
-use lab::{Options, Shelf, VOCAB, fingerprint};
+use lab::{Options, TestModels, VOCAB, fingerprint};
 use proptest::prelude::*;
 use surefoot_verify::challenge::ChallengeSet;
 use surefoot_verify::decision::{DecisionRule, Verdict};
@@ -19,7 +19,7 @@ use surefoot_verify::{hypervector, report};
 fn pair() -> &'static (Fingerprint, Fingerprint) {
     static PAIR: OnceLock<(Fingerprint, Fingerprint)> = OnceLock::new();
     PAIR.get_or_init(|| {
-        let shelf = Shelf::new();
+        let shelf = TestModels::new();
         let set = ChallengeSet::keyed([1; 32], "files", VOCAB, 20, 8).unwrap();
         (
             fingerprint(&shelf.reference, &set, Options::new()),

@@ -4,7 +4,7 @@
 
 mod lab;
 
-use lab::{Options, Shelf, VOCAB, Weights, cases, fingerprint};
+use lab::{Options, TestModels, VOCAB, Weights, cases, fingerprint};
 use safetensors::Dtype;
 use surefoot_verify::calibrate::{Pass, PassPrecision};
 use surefoot_verify::capture::Disturbance;
@@ -19,7 +19,7 @@ fn challenges(key: u8) -> ChallengeSet {
 
 #[test]
 fn every_case_gets_its_verdict_and_its_layer_within_32_challenges() {
-    let shelf = Shelf::new();
+    let shelf = TestModels::new();
     let set = challenges(5);
     let reference = fingerprint(&shelf.reference, &set, Options::new());
     for case in cases(&shelf) {
@@ -36,7 +36,7 @@ fn every_case_gets_its_verdict_and_its_layer_within_32_challenges() {
 /// False verdicts on real weights: other challenges and other chances each time.
 #[test]
 fn no_run_of_the_same_weights_is_called_different_and_no_rounded_one_the_same() {
-    let shelf = Shelf::new();
+    let shelf = TestModels::new();
     let own = shelf.put("own", Weights::trained(), Dtype::BF16);
     let int8 = shelf.put("int8", &Weights::trained().rounded(8), Dtype::BF16);
     let runs = 25;
@@ -58,7 +58,7 @@ fn no_run_of_the_same_weights_is_called_different_and_no_rounded_one_the_same() 
 
 #[test]
 fn a_reference_in_bf16_tells_the_same_apart() {
-    let shelf = Shelf::new();
+    let shelf = TestModels::new();
     let set = challenges(3);
     let bf16 = Pass { precision: PassPrecision::Bf16, ..Pass::plain(64) };
     let reference = fingerprint(&shelf.reference, &set, Options { pass: bf16, ..Options::new() });
@@ -79,7 +79,7 @@ fn a_reference_in_bf16_tells_the_same_apart() {
 
 #[test]
 fn chosen_sites_are_fewer_and_still_find_a_change_between_them() {
-    let shelf = Shelf::new();
+    let shelf = TestModels::new();
     let set = challenges(9);
     let all = fingerprint(&shelf.reference, &set, Options::new());
     let auto = fingerprint(
@@ -99,7 +99,7 @@ fn chosen_sites_are_fewer_and_still_find_a_change_between_them() {
 
 #[test]
 fn what_can_not_be_compared_gets_no_verdict() {
-    let shelf = Shelf::new();
+    let shelf = TestModels::new();
     let reference = fingerprint(&shelf.reference, &challenges(1), Options::new());
     let refused = |change: &dyn Fn(&mut surefoot_verify::fingerprint::Fingerprint), words: &str| {
         let mut candidate = fingerprint(&shelf.reference, &challenges(1), Options::candidate());

@@ -15,7 +15,7 @@ use surefoot::device::{OpenDevice, Selector, open, select};
 use surefoot::place::Dtype;
 use surefoot_bench::compare::{Comparison, compare};
 use surefoot_bench::workload::{TrainingSetup, Workload};
-use surefoot_bench::{Progress, Report, Settings, run};
+use surefoot_bench::{BenchReport, Progress, Settings, run};
 use surefoot_report::BenchPage;
 
 use crate::args::Global;
@@ -74,7 +74,7 @@ pub(crate) struct Bench {
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a BenchReport,
     #[serde(skip_serializing_if = "Option::is_none")]
     comparison: Option<&'a Comparison>,
 }
@@ -163,7 +163,7 @@ impl Bench {
     }
 }
 
-fn exit(report: &Report, comparison: Option<&Comparison>, terminal: &Terminal) -> Exit {
+fn exit(report: &BenchReport, comparison: Option<&Comparison>, terminal: &Terminal) -> Exit {
     for result in
         report.results.iter().filter(|result| result.status == surefoot_bench::Status::Failed)
     {
@@ -195,7 +195,7 @@ fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
     Failure::usage(format!("the page {} can't be written", path.display())).caused_by(error)
 }
 
-fn read_report(path: &Path) -> Result<Report, Failure> {
+fn read_report(path: &Path) -> Result<BenchReport, Failure> {
     let failed = |error: &dyn std::error::Error| {
         Failure::usage(format!("{} can't be compared with", path.display()))
             .caused_by(error)

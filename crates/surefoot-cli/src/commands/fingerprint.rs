@@ -1,4 +1,4 @@
-//! `surefoot fingerprint`: what a model makes of its challenges, in a file.
+//! `surefoot fingerprint`: sketches of a model's activations on a set of challenges, in a file.
 
 use std::path::PathBuf;
 use std::time::Instant;

@@ -57,8 +57,8 @@ struct Views {
 
 impl Journal {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
-        self.refuse_bad_target("trace", self.trace.as_deref())?;
-        self.refuse_bad_target("html", self.html.as_deref())?;
+        self.refuse_bad_target("trace", "--trace", self.trace.as_deref())?;
+        self.refuse_bad_target("page", "--html", self.html.as_deref())?;
         let name = self.name();
         let mut views = Views {
             trace: self.trace.is_some().then(Trace::default),
@@ -128,13 +128,17 @@ impl Journal {
     }
 
     /// Refuses to overwrite the journal.
-    fn refuse_bad_target(&self, option: &str, target: Option<&Path>) -> Result<(), Failure> {
+    fn refuse_bad_target(
+        &self,
+        what: &str,
+        option: &str,
+        target: Option<&Path>,
+    ) -> Result<(), Failure> {
         let Some(target) = target else { return Ok(()) };
-        let what = if option == "html" { "page" } else { option };
         if target == Path::new("-") {
             return Err(Failure::usage(format!("the {what} can't go to stdout"))
                 .because("the summary goes there")
-                .hint(format!("give --{option} the name of a file")));
+                .hint(format!("give {option} the name of a file")));
         }
         let same = match (target.canonicalize(), self.file.canonicalize()) {
             (Ok(target), Ok(file)) => target == file,
@@ -143,7 +147,7 @@ impl Journal {
         if same {
             return Err(Failure::usage(format!("the {what} can't go to {}", target.display()))
                 .because("that is the journal itself, which would be overwritten")
-                .hint(format!("give --{option} another name")));
+                .hint(format!("give {option} another name")));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! `surefoot predict`: what a model that was trained here makes of new inputs.
+//! `surefoot predict`: predictions of a model that `surefoot train` made, for new inputs.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

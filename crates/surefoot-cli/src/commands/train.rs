@@ -1,4 +1,4 @@
-//! `surefoot train`: trains what a configuration describes, and keeps at it when things fail.
+//! `surefoot train`: trains what a configuration describes, and recovers when a device fails.
 
 mod adapter;
 mod command;

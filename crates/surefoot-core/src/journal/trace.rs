@@ -20,7 +20,7 @@ use super::{Event, EventKind};
 pub struct Trace {
     /// The rendered events without their beginning, since the time before them is known last.
     rendered: Vec<u8>,
-    index: Vec<Place>,
+    index: Vec<Track>,
     devices: BTreeMap<String, u32>,
     lanes: HashMap<(u32, u32), u32>,
     used: BTreeSet<(u32, u32)>,
@@ -28,7 +28,7 @@ pub struct Trace {
 }
 
 #[derive(Debug)]
-struct Place {
+struct Track {
     start_ns: u64,
     from: usize,
     to: usize,
@@ -130,7 +130,7 @@ impl Trace {
             )?;
             separator = ",\n";
         }
-        for Place { start_ns, from, to } in &self.index {
+        for Track { start_ns, from, to } in &self.index {
             let ns = start_ns - origin_ns;
             write!(out, "{separator}{{\"ts\":{}.{:03},", ns / 1000, ns % 1000)?;
             out.write_all(&self.rendered[*from..*to])?;
@@ -175,7 +175,7 @@ impl Trace {
         let before = self.rendered.len();
         serde_json::to_writer(&mut self.rendered, rendered)?;
         // Without the opening brace: the time goes before it.
-        self.index.push(Place { start_ns, from: before + 1, to: self.rendered.len() });
+        self.index.push(Track { start_ns, from: before + 1, to: self.rendered.len() });
         Ok(())
     }
 

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::fault::{Fault, FaultKind, raise};
-use rule::{Rule, parse};
+use rule::{DrillRule, parse};
 
 pub use rule::DrillError;
 
@@ -86,7 +86,7 @@ impl Point {
 /// Faults that strike on purpose. Clones share their counts.
 #[derive(Clone, Debug, Default)]
 pub struct Drill {
-    rules: Vec<Arc<Rule>>,
+    rules: Vec<Arc<DrillRule>>,
     /// How many guarded runs of each operation were started.
     runs: Arc<Mutex<HashMap<String, u64>>>,
 }
@@ -104,15 +104,15 @@ pub struct Strikes {
 impl Drill {
     /// A drill that strikes once: in the run number `step` of an operation, counted from 0.
     pub fn once(kind: FaultKind, step: u64) -> Self {
-        Self::of(Rule { step, ..Rule::new(kind) })
+        Self::of(DrillRule { step, ..DrillRule::new(kind) })
     }
 
     /// A drill that strikes `count` tries in a row, from the first run.
     pub fn times(kind: FaultKind, count: u64) -> Self {
-        Self::of(Rule { count, ..Rule::new(kind) })
+        Self::of(DrillRule { count, ..DrillRule::new(kind) })
     }
 
-    fn of(rule: Rule) -> Self {
+    fn of(rule: DrillRule) -> Self {
         Self { rules: vec![Arc::new(rule)], runs: Arc::default() }
     }
 
@@ -141,7 +141,7 @@ impl Drill {
         self.change(|rule| rule.nth = nth.max(1))
     }
 
-    fn change(mut self, change: impl Fn(&mut Rule)) -> Self {
+    fn change(mut self, change: impl Fn(&mut DrillRule)) -> Self {
         for rule in &mut self.rules {
             let mut changed = rule.copy();
             change(&mut changed);
@@ -158,7 +158,7 @@ impl Drill {
     /// How often each rule has struck so far. A rule that never struck at the end of a program
     /// tested nothing, which its user should know.
     pub fn strikes(&self) -> Vec<Strikes> {
-        let count = |rule: &Arc<Rule>| Strikes {
+        let count = |rule: &Arc<DrillRule>| Strikes {
             rule: rule.to_string(),
             struck: rule.struck.load(Ordering::Relaxed),
         };
@@ -200,7 +200,7 @@ impl Drill {
         device: &str,
         work: impl FnOnce() -> Result<T, F>,
     ) -> Result<T, F> {
-        let is_named = |rule: &&Arc<Rule>| rule.operation.as_deref() == Some(name);
+        let is_named = |rule: &&Arc<DrillRule>| rule.operation.as_deref() == Some(name);
         let rules: Vec<_> = self.rules.iter().filter(is_named).cloned().collect();
         if rules.is_empty() {
             return work();
@@ -225,7 +225,7 @@ impl Drill {
 /// One try of a guarded run, as drills see it.
 #[derive(Debug)]
 struct Attempt {
-    rules: Vec<Arc<Rule>>,
+    rules: Vec<Arc<DrillRule>>,
     operation: String,
     device: String,
     run: u64,
@@ -297,14 +297,14 @@ impl Handle {
 
 impl Attempt {
     fn strike(&self, moment: Moment) -> Result<(), Fault> {
-        let strikes = |rule: &&Arc<Rule>| rule.at == moment && rule.strikes(self);
+        let strikes = |rule: &&Arc<DrillRule>| rule.at == moment && rule.strikes(self);
         self.rules.iter().find(strikes).map_or(Ok(()), |rule| Err(rule.fault(self)))
     }
 
     fn reach(&self, point: Point) -> Result<(), Fault> {
         let of_kind = self.points[point as usize].fetch_add(1, Ordering::Relaxed) + 1;
         let of_all: u64 = self.points.iter().map(|count| count.load(Ordering::Relaxed)).sum();
-        let here = |rule: &&Arc<Rule>| {
+        let here = |rule: &&Arc<DrillRule>| {
             rule.at == Moment::During
                 && match rule.point {
                     Some(wanted) => wanted == point && rule.nth == of_kind,

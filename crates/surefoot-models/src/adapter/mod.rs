@@ -1,6 +1,6 @@
 //! Low-rank adapters of a model, in the format of PEFT: `adapter_config.json` and `adapter_model.safetensors`.
 //!
-//! An adapter belongs to a model: it is read for an [`Opened`] one, and every pair of tensors must be of a
+//! An adapter belongs to a model: it is read for an [`Opened`](crate::Opened) one, and every pair of tensors must be of a
 //! projection that the model has, with its sizes. What an adapter of PEFT can hold beside that (DoRA, trained
 //! biases, trained embeddings, whole modules) is refused by name, since a model without it would be another one.
 //!

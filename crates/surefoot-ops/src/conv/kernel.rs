@@ -2,8 +2,8 @@
 //!
 //! Positions of an output are counted along one axis, row after row and sample after sample, so
 //! that a vector holds neighbouring positions and a tap of the kernel is the same shift for all.
-//! Positions between rows and samples come out as noise (`correlate`) or must hold zeros
-//! (`products`).
+//! At positions between rows and samples `correlate` writes values without a meaning, and `products`
+//! needs zeros.
 
 use pulp::{Arch, Simd, WithSimd};
 

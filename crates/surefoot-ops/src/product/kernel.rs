@@ -2,8 +2,8 @@
 //!
 //! With up to [`FEW`] columns the numbers of a row of weights are multiplied side by side, a vector of
 //! them with a vector of each column. With more, the columns are side by side, and each weight is
-//! multiplied with a vector of them. Either way several rows are in hand at once, since the sums of one
-//! would wait for each other, and a number's terms are added in an order that depends on the number
+//! multiplied with a vector of them. Either way several rows are computed at once, since the sums of
+//! one would wait for each other, and a number's terms are added in an order that depends on the number
 //! of columns alone, not on how the rows are shared out.
 
 use std::borrow::Cow;

@@ -5,11 +5,11 @@ use std::fmt::Write;
 use surefoot::device::memory::Bytes;
 use surefoot_bench::compare::{Change, Comparison};
 use surefoot_bench::verdict::times;
-use surefoot_bench::{Measured, Report, Status};
+use surefoot_bench::{BenchReport, Measured, Status};
 
 use crate::terminal::Table;
 
-pub(super) fn text(report: &Report, comparison: Option<&Comparison>) -> String {
+pub(super) fn text(report: &BenchReport, comparison: Option<&Comparison>) -> String {
     let mut out = String::new();
     for device in &report.machine.devices {
         let _ = writeln!(out, "{}: {}{}", device.name, device.label, peaks(report, device.name));
@@ -35,7 +35,7 @@ pub(super) fn text(report: &Report, comparison: Option<&Comparison>) -> String {
     out
 }
 
-fn peaks(report: &Report, device: surefoot::device::DeviceName) -> String {
+fn peaks(report: &BenchReport, device: surefoot::device::DeviceName) -> String {
     let mut parts = Vec::new();
     for peak in report.peaks.iter().filter(|peak| peak.device == device) {
         if let Some(flops) = peak.flops {

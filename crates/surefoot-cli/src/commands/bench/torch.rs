@@ -40,7 +40,7 @@ struct Measured {
 }
 
 #[derive(Debug, Default, Serialize)]
-struct Report {
+struct TorchReport {
     python: String,
     torch: String,
     executable: String,
@@ -53,7 +53,7 @@ pub(super) fn run(bench: &Bench, global: &Global, terminal: &Terminal) -> Result
     let mut arguments = vec!["--device".to_owned(), bench.device.clone()];
     arguments.extend(["--precision".to_owned(), precisions.join(",")]);
     arguments.extend(bench.quick.then(|| "--quick".to_owned()));
-    let mut report = Report::default();
+    let mut report = TorchReport::default();
     interpreter::run_module(&python, "surefoot._bench", &arguments, LIMIT, |value| {
         match serde_json::from_value(value) {
             Ok(Line::Measured(measured)) => {
@@ -65,7 +65,7 @@ pub(super) fn run(bench: &Bench, global: &Global, terminal: &Terminal) -> Result
                 terminal.note(&format!("note: {device} in {precision} is left out: {left_out}"));
             }
             Ok(Line::Versions { python, torch, executable }) => {
-                report = Report { python, torch, executable, results: Vec::new() };
+                report = TorchReport { python, torch, executable, results: Vec::new() };
             }
             // Not a line of the package.
             Err(_) => {}
@@ -79,7 +79,7 @@ pub(super) fn run(bench: &Bench, global: &Global, terminal: &Terminal) -> Result
     Ok(if report.results.is_empty() { Exit::No } else { Exit::Done })
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &TorchReport) -> String {
     let mut table = Table::new(["", "median", "95 % interval", "rate", "guarded / bare"]).numbers();
     for result in &report.results {
         table.row([

@@ -8,7 +8,7 @@ use crate::fault::{Fault, FaultKind};
 
 /// What strikes, where, when and how often.
 #[derive(Debug)]
-pub(super) struct Rule {
+pub(super) struct DrillRule {
     pub(super) kind: FaultKind,
     pub(super) device: Option<String>,
     pub(super) operation: Option<String>,
@@ -33,7 +33,7 @@ pub struct DrillError {
     why: String,
 }
 
-impl Rule {
+impl DrillRule {
     pub(super) fn new(kind: FaultKind) -> Self {
         Self {
             kind,
@@ -86,7 +86,7 @@ impl Rule {
     }
 }
 
-impl fmt::Display for Rule {
+impl fmt::Display for DrillRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:at={},step={},count={}", self.kind, self.at.as_str(), self.step, self.count)?;
         if let Some(operation) = &self.operation {
@@ -109,10 +109,10 @@ fn chance(seed: u64, step: u64) -> f64 {
 }
 
 /// Reads one rule, as `--drill` has it.
-pub(super) fn parse(text: &str) -> Result<Rule, DrillError> {
+pub(super) fn parse(text: &str) -> Result<DrillRule, DrillError> {
     let wrong = |why: String| DrillError { text: text.to_owned(), why };
     let (kind, settings) = text.split_once(':').unwrap_or((text, ""));
-    let mut rule = Rule::new(
+    let mut rule = DrillRule::new(
         kind.parse().map_err(|error: crate::fault::UnknownKind| wrong(error.to_string()))?,
     );
     for setting in settings.split(',').filter(|setting| !setting.is_empty()) {

@@ -37,7 +37,7 @@ pub struct Check {
 
 /// Everything that a probe found about a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct ProbeReport {
     /// The checks in the order they were made.
     pub checks: Vec<Check>,
     /// What the device does with each dtype.
@@ -79,7 +79,7 @@ const CHECKS: [Named; 11] = [
 ];
 
 /// Probes `device`, telling each finding as it is made.
-pub fn probe(device: &OpenDevice, mut report: impl FnMut(Finding)) -> Report {
+pub fn probe(device: &OpenDevice, mut report: impl FnMut(Finding)) -> ProbeReport {
     let mut checks = Vec::new();
     for (name, check) in CHECKS {
         report(Finding::Starting(name.to_owned()));
@@ -99,7 +99,7 @@ pub fn probe(device: &OpenDevice, mut report: impl FnMut(Finding)) -> Report {
     report(Finding::Starting("batch size".to_owned()));
     let settings = settings::suggest(device);
     report(Finding::Settings(settings.clone()));
-    Report { checks, dtypes, settings }
+    ProbeReport { checks, dtypes, settings }
 }
 
 fn timed(name: &str, check: impl FnOnce() -> Result<String, Fault>) -> Check {
@@ -114,7 +114,7 @@ fn timed(name: &str, check: impl FnOnce() -> Result<String, Fault>) -> Check {
     }
 }
 
-impl Report {
+impl ProbeReport {
     /// Whether every check passed and fp32 works.
     pub fn is_healthy(&self) -> bool {
         self.checks.len() == CHECKS.len()
@@ -143,7 +143,7 @@ mod tests {
         assert!(matches!(findings[0], Finding::Starting(_)));
         assert!(matches!(findings.last(), Some(Finding::Settings(_))));
         let text = serde_json::to_string(&report).unwrap();
-        assert_eq!(serde_json::from_str::<Report>(&text).unwrap().checks.len(), CHECKS.len());
+        assert_eq!(serde_json::from_str::<ProbeReport>(&text).unwrap().checks.len(), CHECKS.len());
     }
 
     #[test]

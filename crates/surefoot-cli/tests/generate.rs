@@ -274,3 +274,33 @@ fn a_model_larger_than_the_memory_allowed_generates_the_same_tokens() {
         assert_eq!(limited["completions"], whole["completions"]);
     }
 }
+
+#[test]
+fn a_chat_answers_each_line_with_all_that_was_said_in_mind() {
+    let model = fixture("llama-tiny");
+    let options = ["--max-tokens", "12"];
+    let chat = |lines: &str| {
+        let mut command = generate(&model);
+        command.args(options).args(["--chat", "--chat-template", "plain", "--system", "be brief"]);
+        stdout(command.write_stdin(lines.to_owned()))
+    };
+    let alone = |prompt: &str| stdout(generate(&model).args(options).arg(prompt));
+    let first = alone("system: be brief\nuser: Hi\nassistant:");
+    let text = first.strip_suffix('\n').unwrap();
+    let second =
+        alone(&format!("system: be brief\nuser: Hi\nassistant: {text}\nuser: And?\nassistant:"));
+    assert_eq!(chat("Hi\n\nAnd?\n"), format!("{first}{second}"));
+    assert_eq!(chat("Hi\n/reset\nHi\n/exit\nnever"), format!("{first}{first}"));
+    // A chat that the model can't take any more goes on without its oldest messages.
+    let mut command = generate(&model);
+    command.args(options).args(["--chat", "--chat-template", "plain"]);
+    let output = command.write_stdin("The tensor is on the device\n".repeat(14)).output().unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("oldest messages are left out"));
+    generate(&model)
+        .args(["--chat"])
+        .write_stdin("Hi\n")
+        .assert()
+        .code(2)
+        .stderr(contains("chat template"));
+}

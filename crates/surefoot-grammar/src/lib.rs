@@ -16,6 +16,7 @@ mod machine;
 mod matcher;
 mod pattern;
 mod schema;
+mod tool_calls;
 mod vocabulary;
 
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use derivre::RegexAst;
 
 pub use error::GrammarError;
 pub use matcher::{Constraint, Matcher};
+pub use tool_calls::{Tool, ToolCalls};
 pub use vocabulary::Vocabulary;
 
 use grammar::Grammar;
@@ -42,6 +44,8 @@ pub enum Format {
     Gbnf(String),
     /// One of these texts.
     Choice(Vec<String>),
+    /// Calls of tools.
+    ToolCalls(ToolCalls),
 }
 
 impl Format {
@@ -52,6 +56,7 @@ impl Format {
             Self::JsonSchema(schema) => schema::grammar(schema)?,
             Self::Regex(regex) => of_one(RegexAst::Regex(pattern::ascii_classes(regex)))?,
             Self::Gbnf(text) => gbnf::grammar(text)?,
+            Self::ToolCalls(calls) => calls.grammar()?,
             Self::Choice(texts) => {
                 of_one(RegexAst::Or(texts.iter().cloned().map(RegexAst::Literal).collect()))?
             }

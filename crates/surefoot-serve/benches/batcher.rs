@@ -303,11 +303,13 @@ fn decode(options: &Options, footing: Arc<Footing>) {
                 rules: LogitRules::default(),
                 constraint: None,
                 logprobs: None,
+                rates_prompt: false,
             };
             let mut heard = engine.generate(vec![generation], None).unwrap().remove(0);
             async move {
                 loop {
                     match heard.recv().await.unwrap() {
+                        GenerationEvent::Prompt(_) => {}
                         GenerationEvent::Token { .. } => tally.one_came(),
                         GenerationEvent::Ended(_) => return,
                         GenerationEvent::Failed(error) => panic!("{error}"),

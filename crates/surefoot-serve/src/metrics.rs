@@ -234,6 +234,11 @@ impl Metrics {
         self.count_tokens("prompt", tokens);
     }
 
+    /// Tokens of prompts that were not run again.
+    pub(crate) fn reused_tokens(&self, tokens: usize) {
+        self.tokens.get_or_create(&label("kind", "reused")).inc_by(tokens as u64);
+    }
+
     pub(crate) fn embedded_tokens(&self, tokens: usize) {
         self.count_tokens("embedded", tokens);
     }

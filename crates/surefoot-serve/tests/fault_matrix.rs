@@ -62,6 +62,7 @@ fn decode(drill: &Drill) -> (Vec<Vec<u32>>, Journal) {
         sampling: Sampling { temperature: 0.8, top_k: None, top_p: None, seed: number.into() },
         rules: LogitRules::default(),
         constraint: None,
+        rates_prompt: false,
         logprobs: None,
     });
     let streams = engine.generate(generations.collect(), None).unwrap();

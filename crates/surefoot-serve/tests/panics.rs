@@ -125,6 +125,7 @@ fn a_panic_in_decoding_is_answered_and_decoding_goes_on() {
         rules: LogitRules::default(),
         constraint: None,
         logprobs: None,
+        rates_prompt: false,
     };
     let wait = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let ask = || {

@@ -1,5 +1,6 @@
 //! `surefoot generate`: text from a prompt, or from a file of prompts as one batch.
 
+mod chat;
 mod printed;
 
 use std::path::PathBuf;
@@ -35,6 +36,7 @@ Products with weights are in fp32 unless --precision says fp16 or bf16.
 Examples:
   surefoot generate models/llama \"Once upon a time\" --stream
   surefoot generate models/llama $'Q: why?\\nA:' --temperature 0.8 --top-p 0.95 --seed 7 --stop Q:
+  surefoot generate models/llama --chat --system \"Be brief.\" --temperature 0.7
   surefoot generate models/llama --prompts prompts.txt --max-tokens 64 --json
   surefoot generate models/llama-70b \"Hello\" --memory 4GiB")]
 pub(crate) struct Generate {
@@ -42,11 +44,20 @@ pub(crate) struct Generate {
     /// text model that `surefoot train` wrote
     model: PathBuf,
     /// The prompt
-    #[arg(required_unless_present = "prompts")]
+    #[arg(required_unless_present_any = ["prompts", "chat"])]
     prompt: Option<String>,
     /// A file with one prompt a line, or - for stdin
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
+    /// Chat: each line of stdin is a message, and is answered with all that was said before in mind
+    #[arg(long, conflicts_with_all = ["prompt", "prompts", "json", "stream", "isolate"])]
+    chat: bool,
+    /// What the system says at the beginning of a chat
+    #[arg(long, value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// The template of chats: a file, chatml, or plain (each message behind its role)
+    #[arg(long, value_name = "WHAT", requires = "chat")]
+    chat_template: Option<String>,
     /// The most tokens to generate
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     max_tokens: u32,
@@ -122,6 +133,10 @@ impl Generate {
         }
         let positions = opened.blueprint.max_positions;
         let texts = Texts::open(run.folder(), opened.blueprint.vocab)?;
+        if self.chat {
+            let chat = chat::Chat { options: &self, run: &run, texts: &texts, sampling };
+            return chat.talk(terminal);
+        }
         let prompts = self.prompts()?;
         let request = Request {
             prompts: self.encoded(&texts, &prompts)?,

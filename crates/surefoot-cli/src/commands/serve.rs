@@ -19,7 +19,7 @@ use surefoot_models::generate::text::Texts;
 use surefoot_models::stream::plan::Placement;
 use surefoot_serve::chat::{ChatError, Template};
 use surefoot_serve::engine::{self, Engine, EngineError, EngineLimits, EngineSettings};
-use surefoot_serve::http::{self, App, ConnectionLimits, Keys, ServerSettings};
+use surefoot_serve::http::{self, App, ConnectionLimits, Keys, Origins, ServerSettings};
 use surefoot_serve::metrics::Metrics;
 use surefoot_verify::identity::Identity;
 
@@ -95,6 +95,10 @@ pub(crate) struct Serve {
     /// The template of chats: a file, chatml, or plain (each message behind its role)
     #[arg(long, value_name = "WHAT")]
     chat_template: Option<String>,
+    /// Let pages of this origin ask from a browser: https://example.org, or * for all; can be given
+    /// several times
+    #[arg(long, value_name = "ORIGIN")]
+    cors: Vec<String>,
     /// How the tokens of a text become one vector
     #[arg(long, value_enum, value_name = "HOW")]
     pooling: Option<PoolingArg>,
@@ -204,6 +208,8 @@ impl Serve {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
         let keys = self.keys()?;
         let address = self.address(&keys)?;
+        let origins = Origins::new(&self.cors)
+            .map_err(|error| Failure::usage("--cors can't be used").caused_by(&error))?;
         if self.footing.isolate {
             return self.supervise(address, global, terminal);
         }
@@ -269,6 +275,7 @@ impl Serve {
             max_body: usize::try_from(self.limits.max_body.0).unwrap_or(usize::MAX),
             max_tokens: self.limits.max_tokens as usize,
             timeout: Duration::from_secs(u64::from(self.limits.timeout)),
+            origins,
             connections: ConnectionLimits::of_this_process(),
         };
         let name = settings.name.clone();

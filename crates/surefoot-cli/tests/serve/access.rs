@@ -60,3 +60,32 @@ fn other_machines_need_a_key_unless_anyone_is_allowed() {
         .unwrap();
     assert_eq!(wrong.status.code(), Some(2), "an empty key is a mistake, not no key");
 }
+
+#[test]
+fn pages_of_the_origins_that_are_listed_may_ask_and_no_others() {
+    let model = fixture("gpt2-tiny");
+    let server = Server::start_with(&model, &["--cors", "https://example.org"], |command| {
+        command.env("SUREFOOT_API_KEY", "sk-page");
+    });
+    // What a browser asks before it sends a key.
+    let preflight = |origin: &str| {
+        let mut stream = server.send(&format!(
+            "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: here\r\nOrigin: {origin}\r\n\
+             Access-Control-Request-Method: POST\r\n\
+             Access-Control-Request-Headers: authorization,content-type\r\nConnection: close\r\n\r\n"
+        ));
+        let mut answer = String::new();
+        std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
+        answer.to_ascii_lowercase()
+    };
+    let allowed = preflight("https://example.org");
+    assert!(allowed.starts_with("http/1.1 200"), "{allowed}");
+    assert!(allowed.contains("access-control-allow-origin: https://example.org"), "{allowed}");
+    assert!(allowed.contains("authorization"), "{allowed}");
+    let other = preflight("https://elsewhere.org");
+    assert!(!other.contains("access-control-allow-origin"), "{other}");
+    let output =
+        program().arg("serve").arg(&model).args(["--cors", "example.org"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is no origin"));
+}

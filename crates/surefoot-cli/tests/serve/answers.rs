@@ -341,3 +341,68 @@ fn a_request_keeps_its_name_or_gets_one() {
     assert!(made.0.starts_with("req-") && made.0 != made.1, "{made:?}");
     assert!(id_of(Some(&"x".repeat(200))).starts_with("req-"), "too long to be kept");
 }
+
+#[test]
+fn responses_give_the_text_of_a_chat_whole_and_as_typed_events() {
+    let server = Server::start(&fixture("gpt2-tiny"), &["--chat-template", "plain"]);
+    let asked = json!({"temperature": 0, "max_output_tokens": 20});
+    let chat = json!({"messages": [{"role": "system", "content": "be brief"}, {"role": "user", "content": "Hi"}],
+                      "temperature": 0, "max_tokens": 20});
+    let expected = server.post("/v1/chat/completions", chat).good();
+    let text = expected["choices"][0]["message"]["content"].as_str().unwrap();
+    for input in [
+        json!("Hi"),
+        json!([{"role": "user", "content": "Hi"}]),
+        json!([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}]),
+    ] {
+        let mut body = asked.clone();
+        body["input"] = input;
+        body["instructions"] = json!("be brief");
+        let whole = server.post("/v1/responses", body.clone()).good();
+        assert_eq!(whole["object"], "response");
+        assert_eq!(whole["output"][0]["content"][0]["text"], text);
+        assert_eq!(whole["usage"]["output_tokens"], expected["usage"]["completion_tokens"]);
+        assert_eq!(whole["usage"]["input_tokens"], expected["usage"]["prompt_tokens"]);
+        let is_short = expected["choices"][0]["finish_reason"] == "length";
+        assert_eq!(whole["status"], if is_short { "incomplete" } else { "completed" });
+        body["stream"] = json!(true);
+        let answer = server.post("/v1/responses", body);
+        let events: Vec<(&str, Value)> = answer
+            .body
+            .split("\n\n")
+            .filter(|event| !event.is_empty())
+            .map(|event| {
+                let (name, data) = event.split_once('\n').unwrap();
+                let data = serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap();
+                (name.strip_prefix("event: ").unwrap(), data)
+            })
+            .collect();
+        for (number, (name, data)) in events.iter().enumerate() {
+            assert_eq!((&data["type"], &data["sequence_number"]), (&json!(name), &json!(number)));
+        }
+        let deltas: String = events
+            .iter()
+            .filter(|(name, _)| *name == "response.output_text.delta")
+            .map(|(_, data)| data["delta"].as_str().unwrap())
+            .collect();
+        assert_eq!(deltas, text);
+        assert_eq!(events[0].0, "response.created");
+        let last = &events.last().unwrap().1["response"];
+        assert_eq!(
+            (&last["output"][0]["content"][0]["text"], &last["usage"]),
+            (&json!(text), &whole["usage"])
+        );
+    }
+    let schema = json!({"format": {"type": "json_schema", "name": "x", "schema": {"enum": ["red", "green"]}}});
+    let body = json!({"input": "Hi", "text": schema, "max_output_tokens": 20});
+    let chosen = server.post("/v1/responses", body).good();
+    let chosen = chosen["output"][0]["content"][0]["text"].as_str().unwrap().to_owned();
+    assert!(chosen == "\"red\"" || chosen == "\"green\"", "{chosen}");
+    for wrong in [
+        json!({"input": []}),
+        json!({"input": "x", "previous_response_id": "resp-1"}),
+        json!({"input": [{"type": "function_call_output"}]}),
+    ] {
+        server.post("/v1/responses", wrong).is_error(400, None);
+    }
+}

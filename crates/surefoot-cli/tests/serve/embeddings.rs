@@ -142,3 +142,38 @@ fn vectors_can_be_shorter() {
     let many = json!({"input": [2, 10, 3], "dimensions": whole.len() + 1});
     server.post("/v1/embeddings", many).is_error(400, None);
 }
+
+#[test]
+fn documents_are_ranked_by_the_cosine_of_their_embeddings() {
+    let server = Server::start(&fixture("llama-tiny"), &[]);
+    let documents = ["tensor device", "The tensor", "loss of a model"];
+    let body = json!({"query": "The tensor", "documents": documents, "return_documents": true});
+    let ranked = server.post("/v1/rerank", body.clone()).good();
+    let results = ranked["results"].as_array().unwrap();
+    assert_eq!(results.len(), 3);
+    // The same text has the same vector.
+    assert_eq!(
+        (&results[0]["index"], &results[0]["document"]["text"]),
+        (&json!(1), &json!("The tensor"))
+    );
+    let score = |number: usize| results[number]["relevance_score"].as_f64().unwrap();
+    assert!((score(0) - 1.0).abs() < 1e-5 && score(0) >= score(1) && score(1) >= score(2));
+    assert_eq!(ranked["method"], "cosine of embeddings");
+    let vectors = vectors(
+        &server
+            .post("/v1/embeddings", json!({"input": ["The tensor", documents[0], documents[2]]}))
+            .good(),
+    );
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+    let cosine = |a: &[f64], b: &[f64]| dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
+    for result in &results[1..] {
+        let vector = if result["index"] == 0 { &vectors[1] } else { &vectors[2] };
+        let expected = cosine(&vectors[0], vector);
+        assert!((result["relevance_score"].as_f64().unwrap() - expected).abs() < 1e-4);
+    }
+    let mut best = body;
+    best["top_n"] = json!(1);
+    best["documents"] = json!([{"text": "a"}, {"text": "b"}]);
+    assert_eq!(server.post("/v1/rerank", best).good()["results"].as_array().unwrap().len(), 1);
+    server.post("/v1/rerank", json!({"query": "x", "documents": []})).is_error(400, None);
+}

@@ -11,9 +11,12 @@ use crate::served::{Server, fixture};
 fn byte_model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let from = fixture("llama-tiny");
-    for file in ["config.json", "model.safetensors"] {
-        std::fs::copy(from.join(file), folder.path().join(file)).unwrap();
-    }
+    std::fs::copy(from.join("model.safetensors"), folder.path().join("model.safetensors")).unwrap();
+    // Its positions are rotations, so that it takes longer texts than it was made for.
+    let config = std::fs::read_to_string(from.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["max_position_embeddings"] = json!(2048);
+    std::fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
     write_tokenizer(folder.path());
     folder
 }
@@ -150,6 +153,102 @@ fn a_form_that_can_not_be_is_a_400_that_says_where_and_why() {
     // Its vocabulary has no '['.
     let body = json!({"prompt": "x", "guided_json": {"type": "array"}});
     server.post("/v1/completions", body).is_error(400, Some("invalid_format"));
+}
+
+fn tools() -> Value {
+    json!([
+        {"type": "function", "function": {"name": "weather", "description": "The weather of a place.", "parameters": {
+            "type": "object",
+            "properties": {"place": {"type": "string", "maxLength": 8}, "unit": {"$ref": "#/$defs/unit"}},
+            "required": ["place", "unit"], "additionalProperties": false,
+            "$defs": {"unit": {"enum": ["C", "F"]}},
+        }}},
+        {"type": "function", "function": {"name": "stop"}},
+    ])
+}
+
+/// Checks a call's arguments.
+fn check_call(name: &str, arguments: &str) {
+    let value: Value =
+        serde_json::from_str(arguments).unwrap_or_else(|e| panic!("{e}: {arguments}"));
+    match name {
+        "weather" => {
+            assert!(value["place"].as_str().unwrap().chars().count() <= 8, "{arguments}");
+            assert!(value["unit"] == "C" || value["unit"] == "F", "{arguments}");
+        }
+        "stop" => assert!(value.is_object(), "{arguments}"),
+        other => panic!("{other} can't be called"),
+    }
+}
+
+#[test]
+fn tools_are_called_by_their_schemas_whole_and_streamed() {
+    let model = byte_model();
+    let server = Server::start(model.path(), &["--chat-template", "chatml"]);
+    let body = |seed: usize, choice: Value| {
+        json!({"messages": [{"role": "user", "content": "How is it?"}], "tools": tools(), "tool_choice": choice,
+               "seed": seed, "max_tokens": 160})
+    };
+    for seed in 0..6 {
+        let named = json!({"type": "function", "function": {"name": "weather"}});
+        for choice in [json!("required"), named, json!("auto")] {
+            let answer = server.post("/v1/chat/completions", body(seed, choice.clone())).good();
+            let message = &answer["choices"][0]["message"];
+            let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
+            for call in &calls {
+                assert_eq!(call["type"], "function");
+                let function = &call["function"];
+                check_call(
+                    function["name"].as_str().unwrap(),
+                    function["arguments"].as_str().unwrap(),
+                );
+            }
+            if choice != "auto" {
+                assert!(!calls.is_empty(), "{answer}");
+                assert_eq!(message["content"], Value::Null);
+                assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls");
+            }
+            if choice.is_object() {
+                assert_eq!((calls.len(), &calls[0]["function"]["name"]), (1, &json!("weather")));
+            }
+            let mut streamed: Vec<(Value, String, String)> = Vec::new();
+            let mut content = String::new();
+            for event in server.events("/v1/chat/completions", body(seed, choice)) {
+                let delta = &event["choices"][0]["delta"];
+                content += delta["content"].as_str().unwrap_or_default();
+                for call in delta["tool_calls"].as_array().unwrap_or(&Vec::new()) {
+                    let number = call["index"].as_u64().unwrap() as usize;
+                    let function = &call["function"];
+                    if let Some(name) = function["name"].as_str() {
+                        assert_eq!(number, streamed.len());
+                        streamed.push((call["id"].clone(), name.to_owned(), String::new()));
+                    }
+                    streamed[number].2 += function["arguments"].as_str().unwrap();
+                }
+            }
+            assert_eq!(content, message["content"].as_str().unwrap_or_default());
+            assert_eq!(streamed.len(), calls.len());
+            for (call, (id, name, arguments)) in calls.iter().zip(streamed) {
+                assert!(id.as_str().unwrap().starts_with("call_"));
+                assert_eq!(call["function"], json!({"name": name, "arguments": arguments}));
+            }
+        }
+    }
+    let mut none = body(0, json!("none"));
+    none["max_tokens"] = json!(5);
+    let answer = server.post("/v1/chat/completions", none).good();
+    assert!(answer["choices"][0]["message"].get("tool_calls").is_none());
+    // What was called, and what came of it, is part of the next prompt.
+    let mut next = body(1, json!("auto"));
+    next["messages"] = json!([
+        {"role": "user", "content": "How is it?"},
+        {"role": "assistant", "content": null, "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{}"}}]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "rain"},
+    ]);
+    server.post("/v1/chat/completions", next).good();
+    let mut wrong = body(0, json!("auto"));
+    wrong["tools"][0]["function"]["parameters"]["properties"]["place"] = json!({"type": "text"});
+    server.post("/v1/chat/completions", wrong).is_error(400, Some("invalid_format"));
 }
 
 #[test]

@@ -11,7 +11,9 @@ mod isolation;
 mod load;
 #[cfg(target_os = "linux")]
 mod memory;
+mod prefixes;
 mod refusals;
 #[cfg(unix)]
 mod replicas;
+mod scores;
 mod served;

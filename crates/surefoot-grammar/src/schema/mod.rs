@@ -80,26 +80,37 @@ impl<'a> All<'a> {
 
 /// The grammar of the texts that a schema admits.
 pub(crate) fn grammar(text: &str) -> Result<Grammar, GrammarError> {
+    let mut grammar = Grammar::default();
+    let start = grammar.rule("root");
+    let value = write(&mut grammar, text, &[])?;
+    grammar.add(start, vec![value])?;
+    Ok(grammar)
+}
+
+/// The objects that a schema admits, as a symbol of a grammar.
+pub(crate) fn object(grammar: &mut Grammar, text: &str) -> Result<Symbol, GrammarError> {
+    let object = Json::Object(vec![("type".to_owned(), Json::String("object".to_owned()))]);
+    write(grammar, text, &[object])
+}
+
+/// The values that a schema and others admit.
+fn write(grammar: &mut Grammar, text: &str, others: &[Json]) -> Result<Symbol, GrammarError> {
     let root: Json = serde_json::from_str(text).map_err(|error| GrammarError::Schema {
         path: String::new(),
         problem: format!("it is not JSON: {error}"),
     })?;
-    let mut writer = Writer {
-        root: &root,
-        grammar: Grammar::default(),
-        known: HashMap::new(),
-        any: None,
-        depth: 0,
-    };
-    let start = writer.grammar.rule("root");
-    let value = writer.value(All::of(vec![At { schema: &root, path: String::new() }]))?;
-    writer.grammar.add(start, vec![value])?;
-    Ok(writer.grammar)
+    let mut all = vec![At { schema: &root, path: String::new() }];
+    for (number, schema) in others.iter().enumerate() {
+        // No JSON pointer is like this.
+        all.push(At { schema, path: format!("beside {number}") });
+    }
+    let mut writer = Writer { root: &root, grammar, known: HashMap::new(), any: None, depth: 0 };
+    writer.value(All::of(all))
 }
 
 struct Writer<'a> {
     root: &'a Json,
-    grammar: Grammar,
+    grammar: &'a mut Grammar,
     known: HashMap<String, usize>,
     /// The rule of any value.
     any: Option<usize>,

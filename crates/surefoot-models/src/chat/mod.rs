@@ -10,6 +10,8 @@
 
 mod clock;
 mod generation_tag;
+mod python_json;
+mod tools;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -20,6 +22,8 @@ use minijinja::{Environment, Error, ErrorKind, context};
 use serde_json::{Map, Value};
 
 use crate::folder::gguf;
+
+pub use tools::{CallStyle, OfferedTool};
 
 /// Larger than any published template or tokenizer configuration.
 const MAX_FILE: u64 = 8 << 20;
@@ -59,6 +63,8 @@ pub enum ChatError {
 pub struct Template {
     environment: Environment<'static>,
     specials: Map<String, Value>,
+    takes_tools: bool,
+    call_style: CallStyle,
 }
 
 impl Template {
@@ -109,30 +115,64 @@ impl Template {
         environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
             Err(Error::new(ErrorKind::InvalidOperation, message))
         });
+        environment.add_filter("tojson", python_json::tojson);
         environment.add_function("strftime_now", |format: String| clock::now(&format));
+        let (takes_tools, call_style) = (source.contains("tools"), CallStyle::of(source));
         let source = generation_tag::as_scopes(source);
         environment.add_template_owned(NAME, source.into_owned()).map_err(wrong)?;
-        Ok(Self { environment, specials })
+        Ok(Self { environment, specials, takes_tools, call_style })
+    }
+
+    /// How the model writes calls of tools.
+    pub fn call_style(&self) -> CallStyle {
+        self.call_style
     }
 
     /// The prompt for `messages`, up to where the assistant begins to speak.
     pub fn prompt(&self, messages: &[Value]) -> Result<String, ChatError> {
-        self.render(messages, true)
+        self.prompt_with_tools(messages, &[])
     }
 
     /// The text of `messages` that are all there, as a model is trained on it.
     pub fn text(&self, messages: &[Value]) -> Result<String, ChatError> {
-        self.render(messages, false)
+        self.render(messages, minijinja::Value::from(()), false)
     }
 
-    fn render(&self, messages: &[Value], add_prompt: bool) -> Result<String, ChatError> {
+    /// The prompt for `messages` of an assistant that may call tools. A template that knows no tools
+    /// has them told by the system.
+    pub fn prompt_with_tools(
+        &self,
+        messages: &[Value],
+        tools: &[OfferedTool],
+    ) -> Result<String, ChatError> {
+        let messages = tools::with_arguments_as_objects(messages);
+        if tools.is_empty() {
+            return self.render(&messages, minijinja::Value::from(()), true);
+        }
+        if !self.takes_tools {
+            let messages = tools::spelled_out(&messages, tools);
+            return self.render(&messages, minijinja::Value::from(()), true);
+        }
+        // As they came: a model was trained on keys in their usual order.
+        let definitions: Result<Vec<minijinja::Value>, _> =
+            tools.iter().map(|tool| serde_json::from_str(&tool.definition)).collect();
+        let definitions = definitions.map_err(|error| ChatError::Messages(error.to_string()))?;
+        self.render(&messages, definitions.into(), true)
+    }
+
+    fn render(
+        &self,
+        messages: &[Value],
+        tools: minijinja::Value,
+        add_prompt: bool,
+    ) -> Result<String, ChatError> {
         let refused = |error: Error| ChatError::Messages(told(&error));
         let template = self.environment.get_template(NAME).map_err(refused)?;
         let specials = minijinja::Value::from(Serde(&self.specials));
         let rendered = template.render(context! {
             messages => Serde(messages),
             add_generation_prompt => add_prompt,
-            tools => (),
+            tools => tools,
             documents => (),
             ..specials
         });
@@ -264,6 +304,25 @@ mod tests {
             {"role": "user", "content": "bye"},
         ]);
         assert_eq!(rendered(source, messages).unwrap(), "[hi]hello</s>[bye]");
+    }
+
+    #[test]
+    fn tools_are_written_as_python_writes_json_and_in_the_order_of_the_client() {
+        let source = "{%- for tool in tools %}{{ tool | tojson }}\n{% endfor %}<tool_call>\
+{%- for call in messages[0].tool_calls %}{{ call.function.arguments | tojson }}{% endfor %}";
+        let template = Template::new(source, Map::new()).unwrap();
+        assert_eq!(template.call_style(), CallStyle::Tagged);
+        let tool = OfferedTool {
+            name: "f".to_owned(),
+            parameters: "{}".to_owned(),
+            definition: r#"{"type":"function","function":{"name":"f","a":[1,"<é>"]}}"#.to_owned(),
+        };
+        let call = json!({"function": {"name": "f", "arguments": "{\"x\": 1}"}});
+        let messages = [json!({"role": "assistant", "content": "", "tool_calls": [call]})];
+        assert_eq!(
+            template.prompt_with_tools(&messages, &[tool]).unwrap(),
+            "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"a\": [1, \"<é>\"]}}\n<tool_call>{\"x\": 1}"
+        );
     }
 
     #[test]

@@ -78,8 +78,8 @@ impl Limits {
 
 /// Passes through a model: weights that stream come in ahead as long as this lives.
 pub struct Passes<'m> {
-    model: &'m Model,
-    session: Session<'m>,
+    pub(super) model: &'m Model,
+    pub(super) session: Session<'m>,
 }
 
 impl Model {
@@ -133,21 +133,8 @@ impl Decoding {
     ) -> Result<Rows, ModelError> {
         let model = passes.model;
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
+        self.check_room(sequences.len(), longest)?;
         let limits = &self.limits;
-        if longest > limits.positions
-            || !limits.fit(self.len() + sequences.len(), longest.max(self.cache.past()))
-        {
-            return Err(ModelError::request(format!(
-                "{} sequences of up to {longest} tokens were to join {} of up to {}, where {} of {} \
-                 tokens and {} tokens in all are allowed",
-                sequences.len(),
-                self.len(),
-                self.cache.past(),
-                limits.rows,
-                limits.positions,
-                limits.cache_tokens
-            )));
-        }
         let batch = TokenBatch::new(sequences, model.blueprint.vocab)?.at_least(least);
         let mut fresh = Cache::new(&model.blueprint, batch.len(), batch.width, &model.device);
         let part = (limits.pass_tokens / batch.len()).clamp(1, batch.width);
@@ -159,11 +146,42 @@ impl Decoding {
         }
         let columns = batch.columns(last..batch.width);
         let output = model.pass(&columns, WANT, &mut passes.session, Some(&mut fresh))?;
-        self.make_room(model, sequences.len(), longest);
-        self.adopt(fresh, sequences.len(), batch.width, longest);
-        self.pads.extend(sequences.iter().map(|sequence| self.cache.filled - sequence.len()));
-        self.forget_padding();
+        let lengths: Vec<usize> = sequences.iter().map(Vec::len).collect();
+        self.take_over(model, fresh, &lengths, batch.width);
         first_logits(output, sequences.len())
+    }
+
+    /// Refuses what would exceed the limits.
+    pub(super) fn check_room(&self, count: usize, longest: usize) -> Result<(), ModelError> {
+        let limits = &self.limits;
+        let longest_of_all = longest.max(self.cache.past());
+        if longest <= limits.positions && limits.fit(self.len() + count, longest_of_all) {
+            return Ok(());
+        }
+        Err(ModelError::request(format!(
+            "{count} sequences of up to {longest} tokens were to join {} of up to {}, where {} of {} \
+             tokens and {} tokens in all are allowed",
+            self.len(),
+            self.cache.past(),
+            limits.rows,
+            limits.positions,
+            limits.cache_tokens
+        )))
+    }
+
+    /// Takes over the cache of newcomers of these lengths, which end at column `width` of it.
+    pub(super) fn take_over(
+        &mut self,
+        model: &Model,
+        fresh: Cache,
+        lengths: &[usize],
+        width: usize,
+    ) {
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        self.make_room(model, lengths.len(), longest);
+        self.adopt(fresh, lengths.len(), width, longest);
+        self.pads.extend(lengths.iter().map(|length| self.cache.filled - length));
+        self.forget_padding();
     }
 
     /// One token more for each sequence; gives the logits behind it. The pass has `rows` or more,
@@ -299,7 +317,7 @@ fn first_logits(output: Output, count: usize) -> Result<Rows, ModelError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::ops::ControlFlow;
     use std::path::{Path, PathBuf};
     use std::sync::Arc;
@@ -317,14 +335,22 @@ mod tests {
     }
 
     /// The model, with a `share` of its matrices in memory.
-    fn opened(name: &str, share: f64) -> Model {
+    pub(in crate::generate) fn opened(name: &str, share: f64) -> Model {
         let work = Work { batch: 1, prompt: 8, new_tokens: 8, want: WANT };
         let opened = Opened::new(&fixture(name)).unwrap();
         let plan = opened.plan_with_share(&work, share);
         opened.load(&plan, &Device::flex(), Arc::default()).unwrap()
     }
 
-    fn alone(model: &Model, prompt: &[u32], tokens: usize) -> Vec<u32> {
+    pub(in crate::generate) fn prompt(number: usize, length: usize) -> Vec<u32> {
+        (0..length).map(|at| ((at * 31 + number * 17 + 5) % 96) as u32).collect()
+    }
+
+    pub(in crate::generate) fn choose(logits: &[f32]) -> u32 {
+        Sampler::new(Sampling::GREEDY).choose(logits)
+    }
+
+    pub(in crate::generate) fn alone(model: &Model, prompt: &[u32], tokens: usize) -> Vec<u32> {
         let request = Request {
             prompts: vec![prompt.to_vec()],
             max_tokens: tokens,
@@ -337,13 +363,9 @@ mod tests {
     /// Sequences that join and leave at different steps, by a script: at which step each joins,
     /// its prompt's length, and how many tokens it stays for.
     fn together(model: &Model, limits: Limits, script: &[(usize, usize, usize)]) {
-        let prompt = |number: usize, length: usize| -> Vec<u32> {
-            (0..length).map(|at| ((at * 31 + number * 17 + 5) % 96) as u32).collect()
-        };
         let mut decoding = Decoding::new(model, limits);
         let mut passes = model.passes();
         let mut live: Vec<(usize, Vec<u32>)> = Vec::new();
-        let choose = |logits: &[f32]| Sampler::new(Sampling::GREEDY).choose(logits);
         let mut left = script.len();
         for step in 0.. {
             let joining: Vec<usize> =
@@ -388,7 +410,7 @@ mod tests {
     }
 
     /// Limits without a limit of bytes.
-    fn limits(rows: usize, positions: usize) -> Limits {
+    pub(in crate::generate) fn limits(rows: usize, positions: usize) -> Limits {
         let mut limits = Limits { rows, positions, cache_tokens: 0, pass_tokens: 8192 };
         limits.cache_tokens = limits.most_cache_tokens();
         limits

@@ -205,12 +205,25 @@ impl EngineCapacity {
         Ok(Some(best))
     }
 
+    /// Tokens of the cache that are for the beginnings of earlier prompts: what one sequence of full
+    /// length leaves, a quarter at most.
+    pub(crate) fn prefix_tokens(&self) -> usize {
+        let one = Limits {
+            rows: 1,
+            positions: self.context,
+            cache_tokens: 0,
+            pass_tokens: self.pass_tokens,
+        };
+        let spare = self.cache_tokens.saturating_sub(one.least_cache_tokens());
+        spare.min(self.cache_tokens / 4).min(4 * self.context)
+    }
+
     /// What a decoding session may hold.
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             rows: self.sequences,
             positions: self.context,
-            cache_tokens: self.cache_tokens,
+            cache_tokens: self.cache_tokens - self.prefix_tokens(),
             pass_tokens: self.pass_tokens,
         }
     }

@@ -7,6 +7,7 @@
 //! and computed again from the tokens.
 //! Tokens are chosen and sent by the caller, once the guard has returned.
 
+use surefoot_models::generate::prefill::Prefill;
 use surefoot_models::generate::session::{Decoding, Passes};
 use surefoot_models::runner::{Attempt, Location};
 use surefoot_models::{ModelError, Rows};
@@ -14,13 +15,20 @@ use surefoot_models::{ModelError, Rows};
 use super::bucket;
 use super::capacity::EngineCapacity;
 use super::pass_budget::PassBudget;
+use super::prefixes::Prefixes;
 use super::sequence::Sequence;
+
+/// A prompt of so many tokens fills a pass alone.
+const LONG_PROMPT: usize = 128;
 
 /// What is to be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
     /// The logits behind all tokens of so many sequences, which join those in the cache.
     Join(usize),
+    /// So many tokens of the first sequence that has not joined. When its last one is run, it joins
+    /// and its logits are given; before that none are.
+    Part(usize),
     /// The logits behind the last token of each sequence in the cache.
     Step,
 }
@@ -33,6 +41,8 @@ pub(crate) struct PassResult {
     /// One row for each sequence that was computed: of those that join for [`Pass::Join`], from
     /// the first on for [`Pass::Step`]. Or why the sequences that were to join can't.
     pub(crate) logits: Result<Rows, ModelError>,
+    /// Tokens that did not have to be run because a prompt began alike.
+    pub(crate) known: usize,
 }
 
 /// The keys and values of the sequences that have joined, in their order, if they are known.
@@ -41,12 +51,58 @@ pub(crate) struct CacheSlot {
     cache: Option<(Location, Decoding)>,
     /// Rows that are to be taken out before the next pass, one after the other.
     leaving: Vec<usize>,
+    /// A prompt of which some tokens are run.
+    begun: Option<(Location, Prefill)>,
+    /// Prompts that were run, and where.
+    prefixes: Prefixes,
+    prefixes_at: Option<Location>,
 }
 
 impl CacheSlot {
-    /// Forgets everything, and frees its memory.
+    /// Forgets the sequences, and frees their memory. The beginnings of prompts stay.
     pub(crate) fn clear(&mut self) {
+        self.cache = None;
+        self.leaving.clear();
+        self.begun = None;
+    }
+
+    /// Forgets everything, and frees its memory.
+    pub(crate) fn forget(&mut self) {
         *self = Self::default();
+    }
+
+    /// Whether some of these tokens are run already, with nobody else's.
+    pub(crate) fn has_begun(&self, tokens: &[u32]) -> bool {
+        self.begun.as_ref().is_some_and(|(_, begun)| begun.tokens() == tokens)
+    }
+
+    /// Whether a sequence joins alone and in parts: if it is long, or begins like an earlier one.
+    pub(crate) fn joins_in_parts(&self, tokens: &[u32]) -> bool {
+        tokens.len() >= LONG_PROMPT
+            || self.has_begun(tokens)
+            || self.prefixes.longest(tokens).is_some()
+    }
+
+    /// The prompt of which some tokens are run, or one that begins with what is known. Gives how many
+    /// tokens were known.
+    fn begin(
+        &mut self,
+        attempt: &Attempt<'_>,
+        tokens: &[u32],
+    ) -> Result<(Prefill, usize), ModelError> {
+        let location = attempt.location();
+        if let Some((at, begun)) = self.begun.take()
+            && at == location
+            && begun.tokens() == tokens
+        {
+            return Ok((begun, 0));
+        }
+        let Some((at, length)) = self.prefixes.longest(tokens) else {
+            return Ok((Prefill::new(attempt.model(), tokens, None)?, 0));
+        };
+        let known = self.prefixes.take_up(at).map(|known| (known, length));
+        let count = known.map_or(0, |(_, length)| length);
+        Ok((Prefill::new(attempt.model(), tokens, known)?, count))
     }
 
     /// Takes a row out with the next pass; the last row gets its number.
@@ -78,6 +134,12 @@ impl PassRunner<'_> {
         let location = attempt.location();
         // Taken out: what a pass that is cut short leaves behind is dropped with it.
         let cached = slot.cache.take();
+        if attempt.number() > 1 || slot.prefixes_at != Some(location) {
+            // After a fault, memory may be short, and nothing that was computed is trusted.
+            slot.begun = None;
+            slot.prefixes.clear();
+            slot.prefixes_at = Some(location);
+        }
         let leaving = std::mem::take(&mut slot.leaving);
         let mut decoding = match cached {
             Some((cached, mut decoding)) if cached == location && attempt.number() == 1 => {
@@ -95,7 +157,20 @@ impl PassRunner<'_> {
         }
         let mut over = PassOver { runner: self, attempt, decoding: &mut decoding };
         let stays = &sequences[..stay];
+        let mut known = 0;
+        // A fault may have led to a device where parts are not used.
+        let pass = match pass {
+            Pass::Part(_) if attempt.is_asynchronous() => Pass::Join(1),
+            pass => pass,
+        };
         let logits = match pass {
+            Pass::Part(_) if joined >= room => Ok(Rows { numbers: Vec::new(), cols: 0 }),
+            Pass::Part(count) => over.make_known(stays).and_then(|()| {
+                let tokens = sequences[joined].tokens();
+                let (logits, reused) = over.run_part(slot, tokens, count)?;
+                known = reused;
+                Ok(logits)
+            }),
             Pass::Step => over.logits_behind(stays),
             Pass::Join(count) => {
                 // If there is room for no more, none join.
@@ -110,7 +185,7 @@ impl PassRunner<'_> {
         };
         // A refusal came before anything was computed.
         slot.cache = Some((location, decoding));
-        Ok(PassResult { room, logits })
+        Ok(PassResult { room, logits, known })
     }
 }
 
@@ -139,6 +214,31 @@ impl PassOver<'_> {
             return Ok(());
         }
         self.join(sequences, Sequence::tokens_before_last).map(|_| ())
+    }
+
+    /// Runs some tokens of a prompt; when all are run it joins, and its logits are given. Gives how many
+    /// tokens were known from an earlier prompt, too.
+    fn run_part(
+        &mut self,
+        slot: &mut CacheSlot,
+        tokens: &[u32],
+        count: usize,
+    ) -> Result<(Rows, usize), ModelError> {
+        let capacity = self.runner.capacity;
+        let (mut prefill, known) = slot.begin(self.attempt, tokens)?;
+        let count = count.clamp(1, capacity.pass_tokens);
+        let _permit = self.runner.budget.acquire(count.min(tokens.len() - prefill.done()));
+        let mut passes = self.attempt.model().passes_for(1);
+        let Some(logits) = prefill.advance(&mut passes, count)? else {
+            slot.begun = Some((self.attempt.location(), prefill));
+            return Ok((Rows { numbers: Vec::new(), cols: 0 }, known));
+        };
+        let most = capacity.prefix_tokens();
+        if slot.prefixes.wants(tokens, most) {
+            slot.prefixes.keep(prefill.known(), most);
+        }
+        self.decoding.join_prefill(&passes, prefill)?;
+        Ok((logits, known))
     }
 
     /// Lets `sequences` join with what `tokens` gives of each, in as few passes as the limits

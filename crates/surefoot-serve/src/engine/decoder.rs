@@ -3,9 +3,10 @@
 //! One thread decodes. In each turn:
 //!
 //! 1. sequences that were abandoned or are out of time leave;
-//! 2. sequences that wait join, as far as there is room and for a short time only: a pass runs
+//! 2. the tokens of prompts are rated, for those that ask for it, for a short time only;
+//! 3. sequences that wait join, as far as there is room and for a short time only: a pass runs
 //!    over their prompts;
-//! 3. one pass gives the next token of all that have joined.
+//! 4. one pass gives the next token of all that have joined.
 //!
 //! A pass is one guarded run that can be repeated ([`decode_pass`](super::decode_pass)); tokens
 //! are chosen, kept and sent after it has returned. So a fault at any moment changes no answer:
@@ -21,9 +22,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use surefoot::device::DeviceName;
 use surefoot::fault::catch;
 use surefoot_lanes::{BatchQueue, Next, Request};
 use surefoot_models::generate::session::Decoding;
+use surefoot_models::generate::tokens::FinishReason;
 use surefoot_models::runner::Runner;
 use surefoot_models::{ModelError, Rows};
 
@@ -34,7 +37,7 @@ use super::decode_pass::{CacheSlot, Pass, PassResult, PassRunner};
 use super::error::EngineError;
 use super::live::{LONGEST_JOINING, LiveSequences};
 use super::pass_budget::PassBudget;
-use super::sequence::{Generation, GenerationStream, Sequence, TokenOutcome};
+use super::sequence::{Generation, GenerationStream, Logprobs, Sequence, TokenOutcome};
 use super::submit::submit_all;
 use crate::metrics::Metrics;
 
@@ -131,7 +134,7 @@ impl Decoder {
                     let decoded = catch(|| {
                         self.metrics.queued("decode", batch.requests.iter().map(Request::arrived));
                         let items = batch.requests.drain(..).map(|request| request.item);
-                        live.sequences.extend(items);
+                        live.admit(items);
                         while !live.is_empty() {
                             room = self.turn(&mut live, &mut slot, room);
                             self.activity.report_if_due();
@@ -141,6 +144,7 @@ impl Decoder {
                         // Guarded passes catch their own panics: this one is a defect of the
                         // program. The sequences answer for themselves when they are dropped.
                         live = LiveSequences::default();
+                        slot.forget();
                         self.activity.panicked("decode", &panic);
                     }
                     // With nothing to decode the cache only takes memory.
@@ -165,14 +169,27 @@ impl Decoder {
         self.admit(live, room);
         let limits = self.capacity.limits();
         let until = Instant::now() + LONGEST_JOINING;
+        while let Some(sequence) = live.unrated.pop_front() {
+            live.admit(self.rate_prompt(sequence));
+            if Instant::now() >= until {
+                break;
+            }
+        }
         // Those that are left after a while wait for the next turn, so that nobody waits long for
         // a token.
         loop {
-            let count = live.next_to_join(&limits);
-            if count == 0 {
+            let begun = |tokens: &[u32]| slot.has_begun(tokens);
+            let Some(first) = live.first_to_join(&limits, begun) else { break };
+            // Where kernels are made for a shape, parts of all sizes would wait for them.
+            let on_cpu = self.runner.device() == Some(DeviceName::CPU);
+            let pass = match on_cpu && slot.joins_in_parts(first) {
+                true => Pass::Part(live.part(limits.pass_tokens)),
+                false => Pass::Join(live.next_to_join(&limits)),
+            };
+            if pass == Pass::Join(0) {
                 break;
             }
-            room = self.run(live, slot, Pass::Join(count), room);
+            room = self.run(live, slot, pass, room);
             if Instant::now() >= until {
                 break;
             }
@@ -201,19 +218,66 @@ impl Decoder {
 
     /// Lets those in who waited longest: the parked ones were in already.
     fn admit(&self, live: &mut LiveSequences, room: usize) {
-        while live.sequences.len() < room {
+        while live.running() < room {
             let Some(parked) = live.parked.pop_front() else { break };
             live.sequences.push(parked);
+        }
+        // Those that nobody waits for any more make room for others in the queue.
+        for _ in self.queue.take_if(Sequence::is_abandoned) {
+            self.metrics.cancelled();
         }
         let expired = self.queue.take_expired();
         if !expired.is_empty() {
             self.expire(expired);
         }
-        if live.sequences.len() < room && !self.queue.is_empty() {
-            let joining = self.queue.join(&(), room - live.sequences.len());
+        if live.running() < room && !self.queue.is_empty() {
+            let joining = self.queue.join(&(), room - live.running());
             self.metrics.queued("decode", joining.iter().map(Request::arrived));
-            live.sequences.extend(joining.into_iter().map(|request| request.item));
+            live.admit(joining.into_iter().map(|request| request.item));
         }
+    }
+
+    /// Rates the tokens of a sequence's prompt, and gives it back unless it is done or has failed.
+    fn rate_prompt(&self, mut sequence: Sequence) -> Option<Sequence> {
+        let begun = Instant::now();
+        // A fault that the ladder has no answer to may not come again.
+        let rated = self.ratings(&sequence).or_else(|_| self.ratings(&sequence));
+        let error = match rated {
+            Ok(Some(ratings)) => {
+                self.metrics.batch("prompt", 1, begun.elapsed());
+                sequence.rate_prompt(ratings);
+                if !sequence.is_only_rated() {
+                    return Some(sequence);
+                }
+                self.metrics.prompt_tokens(sequence.prompt);
+                self.metrics.finished();
+                sequence.end(FinishReason::MaxTokens);
+                return None;
+            }
+            Ok(None) => EngineError::NotFinite,
+            Err(error) => EngineError::from(error),
+        };
+        sequence.fail(error);
+        None
+    }
+
+    /// How likely the tokens of a prompt are, from the second on, by one guarded run; none if the model
+    /// gives numbers that are not finite.
+    fn ratings(&self, sequence: &Sequence) -> Result<Option<Vec<Logprobs>>, ModelError> {
+        let request = self.capacity.request("decode").samples(self.capacity.sequences);
+        let outcome = self.runner.run(&request, |attempt| {
+            // The plan has room for the logits of so many tokens.
+            let part = attempt.samples_at_once().min(self.capacity.pass_tokens).max(1);
+            let _permit = self.budget.acquire(part);
+            let mut ratings = Vec::with_capacity(sequence.prompt);
+            let mut is_finite = true;
+            attempt.model().passes().score(sequence.tokens(), part, |place, logits| {
+                is_finite &= logits.iter().all(|logit| logit.is_finite());
+                ratings.extend(sequence.rating(place, logits).filter(|_| is_finite));
+            })?;
+            Ok(is_finite.then_some(ratings))
+        });
+        outcome.map(|outcome| outcome.value)
     }
 
     /// Computes a pass and takes its result over; if it fails for good, finds out for which
@@ -233,7 +297,7 @@ impl Decoder {
                 room
             }
             Err(_) => {
-                slot.clear();
+                slot.forget();
                 self.try_each_alone(live, slot, pass);
                 room
             }
@@ -279,15 +343,25 @@ impl Decoder {
                 self.metrics.batch("decode", count, took);
                 0
             }
-            Pass::Join(_) => {
+            Pass::Part(part) if count == 0 => {
+                self.metrics.reused_tokens(result.known);
+                self.metrics.batch("prompt", 1, took);
+                live.ran_prompts(part, took);
+                live.ended_last = 0;
+                return;
+            }
+            Pass::Join(_) | Pass::Part(_) => {
+                self.metrics.reused_tokens(result.known);
                 live.joined += count;
                 let new = &live.sequences[joined..joined + count];
                 // One that joins again after a fault has had its prompt counted.
                 let fresh = new.iter().filter(|sequence| sequence.generated() == 0);
                 self.metrics.prompt_tokens(fresh.map(|sequence| sequence.prompt).sum());
                 self.metrics.batch("prompt", count, took);
-                let longest = new.iter().map(|sequence| sequence.tokens().len()).max();
-                live.ran_prompts(count * bucket::width(longest.unwrap_or(0)), took);
+                if matches!(pass, Pass::Join(_)) {
+                    let longest = new.iter().map(|sequence| sequence.tokens().len()).max();
+                    live.ran_prompts(count * bucket::width(longest.unwrap_or(0)), took);
+                }
                 joined
             }
         };
@@ -304,6 +378,7 @@ impl Decoder {
     ) {
         let refused = match pass {
             Pass::Join(count) => live.joined..(live.joined + count).min(live.sequences.len()),
+            Pass::Part(_) => live.joined..(live.joined + 1).min(live.sequences.len()),
             Pass::Step => {
                 slot.clear();
                 0..std::mem::take(&mut live.joined)
@@ -356,6 +431,7 @@ impl Decoder {
         let count = match pass {
             Pass::Step => live.joined,
             Pass::Join(count) => live.joined + count,
+            Pass::Part(_) => live.joined + 1,
         };
         let rest = live.sequences.split_off(count.min(live.sequences.len()));
         let suspects = std::mem::replace(&mut live.sequences, Vec::with_capacity(count));

@@ -17,6 +17,9 @@ use super::sequence::Sequence;
 /// How long those that are decoded may have to wait for prompts that join.
 pub(crate) const LONGEST_JOINING: Duration = Duration::from_millis(100);
 
+/// The fewest tokens of a prompt that are run at once.
+const LEAST_PART: usize = 64;
+
 /// For how many steps a sequence waits for others to join with it while many are decoded, and how
 /// long at most.
 const GATHERING_STEPS: u32 = 8;
@@ -29,6 +32,8 @@ pub(crate) struct LiveSequences {
     /// How many of the first ones have joined.
     pub(crate) joined: usize,
     pub(crate) parked: VecDeque<Sequence>,
+    /// Sequences whose prompts are to be rated before they may join.
+    pub(crate) unrated: VecDeque<Sequence>,
     /// How many ended with the last step, and how long it took.
     pub(crate) ended_last: usize,
     pub(crate) step_took: Duration,
@@ -38,7 +43,22 @@ pub(crate) struct LiveSequences {
 
 impl LiveSequences {
     pub(crate) fn is_empty(&self) -> bool {
-        self.sequences.is_empty() && self.parked.is_empty()
+        self.sequences.is_empty() && self.parked.is_empty() && self.unrated.is_empty()
+    }
+
+    /// Takes sequences in.
+    pub(crate) fn admit(&mut self, sequences: impl IntoIterator<Item = Sequence>) {
+        for sequence in sequences {
+            match sequence.rates_prompt() {
+                true => self.unrated.push_back(sequence),
+                false => self.sequences.push(sequence),
+            }
+        }
+    }
+
+    /// How many are decoded, or will be when their prompts are rated.
+    pub(crate) fn running(&self) -> usize {
+        self.sequences.len() + self.unrated.len()
     }
 
     /// The tokens of the longest sequence that has joined.
@@ -77,6 +97,25 @@ impl LiveSequences {
     fn park(&mut self, sequences: Vec<Sequence>) {
         self.parked.extend(sequences);
         self.parked.make_contiguous().sort_by_key(|sequence| sequence.accepted);
+    }
+
+    /// Puts the one that has waited longest behind those that have joined, and gives its tokens; none if
+    /// it should not join now. One that has `begun` to join goes on.
+    pub(crate) fn first_to_join(
+        &mut self,
+        limits: &Limits,
+        begun: impl Fn(&[u32]) -> bool,
+    ) -> Option<&[u32]> {
+        self.sequences[self.joined..].sort_by_key(|sequence| sequence.accepted);
+        let first = self.sequences.get(self.joined)?.tokens();
+        let fits = self.joined == 0 || limits.fit(self.joined + 1, self.longest().max(first.len()));
+        (fits && (begun(first) || self.should_join())).then_some(first)
+    }
+
+    /// How many tokens of a prompt are run before those that are decoded get their next token.
+    pub(crate) fn part(&self, most: usize) -> usize {
+        let soon = (self.prompt_rate * LONGEST_JOINING.as_secs_f64()) as usize;
+        if self.joined == 0 { most } else { soon.max(LEAST_PART).min(most) }
     }
 
     /// Puts those that join next behind those that have joined, and gives how many they are; none
@@ -153,10 +192,12 @@ impl LiveSequences {
                 at += 1;
             }
         }
-        if self.parked.iter().any(goes) {
-            let (leave, stay): (VecDeque<_>, _) = self.parked.drain(..).partition(goes);
-            self.parked = stay;
-            gone.extend(leave);
+        for waiting in [&mut self.parked, &mut self.unrated] {
+            if waiting.iter().any(goes) {
+                let (leave, stay): (VecDeque<_>, _) = waiting.drain(..).partition(goes);
+                *waiting = stay;
+                gone.extend(leave);
+            }
         }
         gone
     }
@@ -182,6 +223,7 @@ mod tests {
                 rules: LogitRules::default(),
                 constraint: None,
                 logprobs: None,
+                rates_prompt: false,
             };
             let (sequence, hearing) = Sequence::new(generation, None, Arc::default());
             live.sequences.push(sequence);

@@ -16,6 +16,7 @@ mod live;
 mod logit_rules;
 mod pass_budget;
 mod pass_size;
+mod prefixes;
 mod sequence;
 mod submit;
 

@@ -28,11 +28,17 @@ pub struct Generation {
     pub constraint: Option<Arc<Constraint>>,
     /// With each token, its probability and that of so many of the most likely ones.
     pub logprobs: Option<usize>,
+    /// Whether the tokens of the prompt are rated too, before any is generated. Without it
+    /// `max_tokens` is at least 1.
+    pub rates_prompt: bool,
 }
 
 /// An event of a sequence. Nothing comes after an end or a failure.
 #[derive(Clone, Debug)]
 pub enum GenerationEvent {
+    /// The tokens of the prompt, each with how likely it was behind those before it; the first one
+    /// has nothing before it. Comes first, if it was asked for.
+    Prompt(Vec<(u32, Option<Logprobs>)>),
     /// One more token.
     Token {
         /// The token.
@@ -96,6 +102,7 @@ pub(crate) struct Sequence {
     rules: LogitRules,
     matcher: Option<Matcher>,
     logprobs: Option<usize>,
+    rates_prompt: bool,
     sender: UnboundedSender<GenerationEvent>,
     enough: Arc<AtomicBool>,
     pub(crate) accepted: Instant,
@@ -134,6 +141,7 @@ impl Sequence {
             rules: generation.rules,
             matcher: generation.constraint.map(Matcher::new),
             logprobs: generation.logprobs,
+            rates_prompt: generation.rates_prompt,
             sender,
             enough: Arc::clone(&hearing.enough),
             accepted: Instant::now(),
@@ -175,6 +183,30 @@ impl Sequence {
     /// The token that the next step is fed with.
     pub(crate) fn last(&self) -> u32 {
         self.tokens.last().copied().unwrap_or(0)
+    }
+
+    /// Whether the tokens of the prompt have to be rated first.
+    pub(crate) fn rates_prompt(&self) -> bool {
+        self.rates_prompt
+    }
+
+    /// Whether there is nothing to generate.
+    pub(crate) fn is_only_rated(&self) -> bool {
+        self.max_tokens == 0
+    }
+
+    /// How likely the token behind a place of the prompt was; none if there is none behind it.
+    pub(crate) fn rating(&self, place: usize, logits: &[f32]) -> Option<Logprobs> {
+        let next = *self.tokens[..self.prompt].get(place + 1)?;
+        Some(logprobs(logits, next, self.logprobs.unwrap_or(0)))
+    }
+
+    /// Sends how likely the tokens of the prompt were, from the second on.
+    pub(crate) fn rate_prompt(&mut self, ratings: Vec<Logprobs>) {
+        self.rates_prompt = false;
+        let all = std::iter::once(None).chain(ratings.into_iter().map(Some));
+        let prompt = self.tokens[..self.prompt].iter().copied().zip(all).collect();
+        self.send_event(GenerationEvent::Prompt(prompt));
     }
 
     /// Chooses the next token by the logits behind the last one.
@@ -309,6 +341,7 @@ mod tests {
             rules: LogitRules::default(),
             constraint: None,
             logprobs: None,
+            rates_prompt: false,
         };
         let (mut sequence, GenerationStream { events: mut heard, .. }) =
             Sequence::new(generation.clone(), None, Arc::default());
@@ -340,6 +373,7 @@ mod tests {
             rules: LogitRules::default(),
             constraint: None,
             logprobs: None,
+            rates_prompt: false,
         };
         let metrics: Arc<Metrics> = Arc::default();
         let new = || Sequence::new(generation.clone(), None, Arc::clone(&metrics));

@@ -4,6 +4,7 @@
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
+use super::call_reader::ToolCall;
 use super::text_stream::{Piece, TokenText};
 
 /// Which endpoint is answering.
@@ -86,8 +87,11 @@ enum Content<'a> {
 #[derive(Serialize)]
 struct Message<'a> {
     role: &'static str,
-    content: &'a str,
+    /// None if there are only calls.
+    content: Option<&'a str>,
     refusal: (),
+    #[serde(skip_serializing_if = "<[ToolCall]>::is_empty")]
+    tool_calls: &'a [ToolCall],
 }
 
 #[derive(Serialize)]
@@ -95,11 +99,46 @@ struct Message<'a> {
 enum Delta<'a> {
     Opening(Message<'a>),
     More { content: &'a str },
+    Calls { tool_calls: [CallDelta<'a>; 1] },
     Nothing {},
 }
 
 const fn of_assistant(content: &str) -> Message<'_> {
-    Message { role: "assistant", content, refusal: () }
+    Message { role: "assistant", content: Some(content), refusal: (), tool_calls: &[] }
+}
+
+/// The beginning of a call, or some more of its arguments.
+#[derive(Serialize)]
+pub(super) struct CallDelta<'a> {
+    index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    id: Option<&'a str>,
+    #[serde(rename = "type", skip_serializing_if = "Option::is_none")]
+    kind: Option<&'static str>,
+    function: FunctionDelta<'a>,
+}
+
+#[derive(Serialize)]
+struct FunctionDelta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<&'a str>,
+    arguments: &'a str,
+}
+
+impl<'a> CallDelta<'a> {
+    pub(super) fn begins(number: usize, id: &'a str, name: &'a str) -> Self {
+        let function = FunctionDelta { name: Some(name), arguments: "" };
+        Self { index: number, id: Some(id), kind: Some("function"), function }
+    }
+
+    pub(super) fn goes_on(number: usize, arguments: &'a str) -> Self {
+        Self {
+            index: number,
+            id: None,
+            kind: None,
+            function: FunctionDelta { name: None, arguments },
+        }
+    }
 }
 
 impl Answer {
@@ -108,7 +147,12 @@ impl Answer {
     pub(super) fn choice<'a>(&self, index: usize, piece: &'a Piece, before: usize) -> Choice<'a> {
         let content = match self.form {
             Form::Text => Content::Text(&piece.text),
-            Form::Chat => Content::Message(of_assistant(&piece.text)),
+            Form::Chat => Content::Message(Message {
+                content: Some(piece.text.as_str())
+                    .filter(|text| !text.is_empty() || piece.calls.is_empty()),
+                tool_calls: &piece.calls,
+                ..of_assistant("")
+            }),
         };
         let logprobs = self.logprobs_of(&piece.tokens, before);
         Choice { index, content, logprobs, finish_reason: piece.end }
@@ -147,6 +191,24 @@ impl Answer {
         };
         let choice = Choice { index, content, logprobs, finish_reason };
         self.chunk_of(vec![choice], usage.then_some(None))
+    }
+
+    /// The chunk of a part of a call.
+    pub(super) fn call_chunk<'a>(
+        &'a self,
+        index: usize,
+        delta: CallDelta<'a>,
+        usage: bool,
+    ) -> Envelope<'a> {
+        let content = Content::Delta(Delta::Calls { tool_calls: [delta] });
+        let choice = Choice { index, content, logprobs: None, finish_reason: None };
+        self.chunk_of(vec![choice], usage.then_some(None))
+    }
+
+    /// The identifier of a call of a choice.
+    pub(super) fn call_id(&self, index: usize, number: usize) -> String {
+        let own = self.id.rsplit('-').next().unwrap_or_default();
+        format!("call_{own}_{index}_{number}")
     }
 
     /// The chunk that closes a choice of a chat.
@@ -200,7 +262,7 @@ impl Answer {
                     text_offset: offsets.collect(),
                     tokens: Each(tokens, |spelt| spelt.token.as_str()),
                     token_logprobs: Each(tokens, |spelt| spelt.logprob),
-                    top_logprobs: Each(tokens, |spelt| ByToken(&spelt.top)),
+                    top_logprobs: Each(tokens, |spelt| spelt.logprob.map(|_| ByToken(&spelt.top))),
                 }
             }
             Form::Chat => Logprobs::Chat { content: Each(tokens, Rated::new), refusal: () },
@@ -214,8 +276,8 @@ impl Answer {
 enum Logprobs<'a> {
     Text {
         tokens: Each<'a, TokenText, &'a str>,
-        token_logprobs: Each<'a, TokenText, f32>,
-        top_logprobs: Each<'a, TokenText, ByToken<'a>>,
+        token_logprobs: Each<'a, TokenText, Option<f32>>,
+        top_logprobs: Each<'a, TokenText, Option<ByToken<'a>>>,
         text_offset: Vec<usize>,
     },
     Chat {
@@ -264,7 +326,7 @@ struct Rated<'a> {
 impl<'a> Rated<'a> {
     fn new(spelt: &'a TokenText) -> Self {
         Self {
-            token: OfChat::new(&spelt.token, spelt.logprob),
+            token: OfChat::new(&spelt.token, spelt.logprob.unwrap_or(0.0)),
             top_logprobs: Each(&spelt.top, |(token, logprob)| OfChat::new(token, *logprob)),
         }
     }
@@ -296,9 +358,14 @@ mod tests {
 
     fn piece() -> Piece {
         let top = vec![("é".to_owned(), -0.5), ("b".to_owned(), -1.5), ("é".to_owned(), -2.5)];
-        let spelt = TokenText { token: "é".to_owned(), logprob: -0.5, top };
-        let half = TokenText { token: "\u{fffd}".to_owned(), logprob: -1.0, top: Vec::new() };
-        Piece { text: "é".to_owned(), tokens: vec![spelt, half], end: Some("stop") }
+        let spelt = TokenText { token: "é".to_owned(), logprob: Some(-0.5), top };
+        let half = TokenText { token: "\u{fffd}".to_owned(), logprob: Some(-1.0), top: Vec::new() };
+        Piece {
+            text: "é".to_owned(),
+            tokens: vec![spelt, half],
+            end: Some("stop"),
+            ..Piece::default()
+        }
     }
 
     fn written(envelope: &Envelope<'_>) -> Value {

@@ -17,6 +17,7 @@ use super::request_body::RequestBody;
 use super::sampling::GenerationParameters;
 use super::stream::{self, Ask};
 use super::tokenize::Special;
+use super::tools::AskedTools;
 
 /// The most alternatives to a token.
 const MAX_LOGPROBS: usize = 20;
@@ -31,8 +32,9 @@ pub(super) async fn chat(
     let limits = app.prompt_limits();
     let messages = messages(fields.needed("messages")?, limits)?;
     let names = ["max_tokens", "max_completion_tokens"];
-    let answering = GenerationParameters::take(&mut fields, &names, app.settings.max_tokens)?;
+    let answering = GenerationParameters::take(&mut fields, &names, 1..=app.settings.max_tokens)?;
     let format = format::asked(&mut fields)?;
+    let tools = AskedTools::take(&mut fields)?;
     let rated = fields.flag("logprobs")?;
     let top = fields.count("top_logprobs", 0..=MAX_LOGPROBS)?;
     if top.is_some() && !rated {
@@ -40,17 +42,25 @@ pub(super) async fn chat(
         return Err(ApiError::invalid(message).param("top_logprobs"));
     }
     let empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
-    fields.without("tools", empty)?;
     fields.without("functions", empty)?;
-    fields.without("tool_choice", |value| value == "none" || value == "auto")?;
     fields.without("modalities", |value| *value == json!(["text"]))?;
     fields.finish()?;
     drop(body);
-    let prompt = app
-        .template()?
-        .prompt(&messages)
+    let template = app.template()?;
+    let offered = tools.as_ref().map_or(&[][..], |tools| &tools.tools);
+    let prompt = template
+        .prompt_with_tools(&messages, offered)
         .map_err(|error| ApiError::invalid(error.to_string()).param("messages"))?;
     drop(messages);
+    let call_style = tools.as_ref().map(|_| template.call_style());
+    let format = match (format, &tools) {
+        (Some(format), Some(_)) => {
+            let message = format!("'{}' can't be used together with 'tools'", format.param);
+            return Err(ApiError::invalid(message).param(format.param));
+        }
+        (None, Some(tools)) => Some(tools.format(template.call_style())),
+        (format, None) => format,
+    };
     limits.check_text("messages", prompt.len())?;
     let prompts = app
         .tokenizing
@@ -60,9 +70,11 @@ pub(super) async fn chat(
         form: Form::Chat,
         prompts,
         echoes: Vec::new(),
+        rates_prompt: false,
         answering,
         logprobs: rated.then(|| top.unwrap_or(0)),
         format,
+        call_style,
         usual_tokens: app.settings.max_tokens,
     };
     drop(room);

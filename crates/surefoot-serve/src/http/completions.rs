@@ -32,7 +32,7 @@ pub(super) async fn completions(
     let limits = app.prompt_limits();
     let prompts = inputs("prompt", fields.needed("prompt")?, limits)?;
     let answering =
-        GenerationParameters::take(&mut fields, &["max_tokens"], app.settings.max_tokens)?;
+        GenerationParameters::take(&mut fields, &["max_tokens"], 0..=app.settings.max_tokens)?;
     let logprobs = fields.count("logprobs", 0..=MAX_LOGPROBS)?;
     let echo = fields.flag("echo")?;
     let format = format::asked(&mut fields)?;
@@ -40,9 +40,10 @@ pub(super) async fn completions(
     fields.without("best_of", |value| *value == json!(answering.choices))?;
     fields.finish()?;
     drop(body);
-    if echo && logprobs.is_some() {
-        let message = "'echo' with 'logprobs' is not supported: a prompt's tokens are not rated";
-        return Err(ApiError::invalid(message).code("unsupported_parameter").param("echo"));
+    let generates = answering.max_tokens != Some(0);
+    if !generates && !echo {
+        let message = "'max_tokens' is 0, which means something only with 'echo': true";
+        return Err(ApiError::invalid(message).param("max_tokens"));
     }
     let texts = app.texts()?;
     let mut echoes = Vec::new();
@@ -63,9 +64,11 @@ pub(super) async fn completions(
         form: Form::Text,
         prompts,
         echoes,
+        rates_prompt: echo && (logprobs.is_some() || !generates),
         answering,
         logprobs,
         format,
+        call_style: None,
         usual_tokens: USUAL.min(app.settings.max_tokens),
     };
     drop(room);

@@ -24,7 +24,7 @@ const MAX_FIELDS: usize = 100;
 const MAX_VALUE: usize = 64 << 10;
 
 /// Fields that change nothing about an answer: who asks, what for, and where it is kept.
-const WITHOUT_EFFECT: [&str; 8] = [
+const WITHOUT_EFFECT: [&str; 7] = [
     "user",
     "store",
     "metadata",
@@ -32,7 +32,6 @@ const WITHOUT_EFFECT: [&str; 8] = [
     "safety_identifier",
     "prompt_cache_key",
     "prompt_cache_retention",
-    "parallel_tool_calls",
 ];
 
 /// The fields of a JSON object, as their text.

@@ -92,7 +92,8 @@ pub(super) fn asked(fields: &mut Fields<'_>) -> Result<Option<AskedFormat>, ApiE
     Ok(all.pop())
 }
 
-fn response_format(raw: &RawValue) -> Result<Option<Format>, ApiError> {
+/// The form that a `response_format` asks for; none for any text.
+pub(super) fn response_format(raw: &RawValue) -> Result<Option<Format>, ApiError> {
     const NAME: &str = "response_format";
     const EXPECTED: &str = "an object whose 'type' is text, json_object or json_schema, with 'json_schema.schema' for the last";
     check_size(NAME, raw.get().len())?;

@@ -7,9 +7,11 @@
 
 mod access;
 mod answer;
+mod call_reader;
 mod chat;
 mod completions;
 mod connections;
+mod cors;
 mod embeddings;
 mod error;
 mod fields;
@@ -17,11 +19,14 @@ mod format;
 mod inputs;
 mod messages;
 mod request_body;
+mod rerank;
+mod responses;
 mod sampling;
 mod stream;
 mod text_stream;
 mod tokenize;
 mod tokens;
+mod tools;
 
 use std::future::Future;
 use std::io;
@@ -42,6 +47,7 @@ use tokio::net::TcpListener;
 
 pub use access::{Keys, UnusableKeys};
 pub use connections::ConnectionLimits;
+pub use cors::{Origins, UnusableOrigin};
 pub use error::ApiError;
 
 use format::Constraints;
@@ -66,6 +72,8 @@ pub struct ServerSettings {
     pub max_tokens: usize,
     /// The longest that a request may take.
     pub timeout: Duration,
+    /// Origins whose pages may ask from a browser.
+    pub origins: Origins,
     /// How many connections may be open, and for how long they may be silent.
     pub connections: ConnectionLimits,
 }
@@ -253,12 +261,15 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// The routes.
 pub fn router(app: Arc<App>) -> Router {
     let max_body = app.settings.max_body;
+    let cors = app.settings.origins.layer();
     Router::new()
         .route("/v1/embeddings", post(embeddings::embeddings))
         .route("/v1/completions", post(completions::completions))
         .route("/v1/chat/completions", post(chat::chat))
+        .route("/v1/responses", post(responses::responses))
         .route("/tokenize", post(tokens::tokenize))
         .route("/detokenize", post(tokens::detokenize))
+        .route("/v1/rerank", post(rerank::rerank))
         .route("/v1/models", get(models))
         .route("/v1/models/{*name}", get(model))
         .route("/metrics", get(metrics))
@@ -269,6 +280,8 @@ pub fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn_with_state(Arc::clone(&app), admit))
         .layer(DefaultBodyLimit::max(max_body))
+        // Outermost: a browser asks before it sends a key.
+        .layer(cors)
         .with_state(app)
 }
 
@@ -333,6 +346,8 @@ fn known(path: &str) -> &'static str {
         "/health" => "/health",
         "/live" => "/live",
         "/ready" => "/ready",
+        "/v1/rerank" => "/v1/rerank",
+        "/v1/responses" => "/v1/responses",
         path if path.starts_with("/v1/models") => "/v1/models",
         _ => "other",
     }

@@ -2,6 +2,7 @@
 //! the answer streams.
 
 use std::hash::{BuildHasher, RandomState};
+use std::ops::RangeInclusive;
 
 use serde_json::Value;
 use surefoot_models::generate::sample::Sampling;
@@ -32,11 +33,11 @@ impl GenerationParameters {
     pub(super) fn take(
         fields: &mut Fields<'_>,
         limits: &[&str],
-        most: usize,
+        tokens: RangeInclusive<usize>,
     ) -> Result<Self, ApiError> {
         let mut max_tokens = None;
         for name in limits {
-            max_tokens = fields.count(name, 1..=most)?.or(max_tokens);
+            max_tokens = fields.count(name, tokens.clone())?.or(max_tokens);
         }
         let stream = fields.flag("stream")?;
         Ok(Self {
@@ -148,8 +149,11 @@ mod tests {
     fn taken(value: Value) -> Result<GenerationParameters, ApiError> {
         let text = value.to_string();
         let mut fields = Fields::of(&text);
-        let answering =
-            GenerationParameters::take(&mut fields, &["max_tokens", "max_completion_tokens"], 50)?;
+        let answering = GenerationParameters::take(
+            &mut fields,
+            &["max_tokens", "max_completion_tokens"],
+            1..=50,
+        )?;
         fields.finish()?;
         Ok(answering)
     }

@@ -1,6 +1,7 @@
 //! Asking the engine, and answering whole or as server-sent events.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,12 +14,14 @@ use tokio::sync::mpsc::{Sender, channel};
 use tokio::task::JoinSet;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::answer::{Answer, Form, Usage};
+use super::answer::{Answer, CallDelta, Form, Usage};
+use super::call_reader::{self, AnswerPart, CallReader};
 use super::error::ApiError;
 use super::format::AskedFormat;
 use super::sampling::GenerationParameters;
 use super::text_stream::{Piece, TextStream};
 use super::{App, Working, now};
+use crate::chat::CallStyle;
 use crate::engine::{EngineError, Generation, GenerationStream};
 
 /// Events that wait for a slow client before its answer waits too.
@@ -38,10 +41,14 @@ pub(super) struct Ask {
     pub(super) prompts: Vec<Vec<u32>>,
     /// What each prompt's answers begin with.
     pub(super) echoes: Vec<String>,
+    /// Whether the tokens of the prompts are rated too.
+    pub(super) rates_prompt: bool,
     pub(super) answering: GenerationParameters,
     pub(super) logprobs: Option<usize>,
     /// What form the answers must have.
     pub(super) format: Option<AskedFormat>,
+    /// How calls of tools are written, if there may be some.
+    pub(super) call_style: Option<CallStyle>,
     /// Tokens to generate if the request doesn't say.
     pub(super) usual_tokens: usize,
 }
@@ -83,7 +90,8 @@ impl Ask {
                 .param(self.form.input()));
             }
             let max_tokens = self.answering.max_tokens.unwrap_or(self.usual_tokens.min(room));
-            let rated = self.logprobs.map_or(0, |top| wanted * max_tokens * (1 + top));
+            let rated = max_tokens + if self.rates_prompt { prompt.len() } else { 0 };
+            let rated = self.logprobs.map_or(0, |top| wanted * rated * (1 + top));
             if rated > MAX_RATED {
                 return Err(ApiError::invalid(format!(
                     "probabilities of {rated} tokens would be given, alternatives included; \
@@ -99,6 +107,7 @@ impl Ask {
                     rules: self.answering.rules.clone(),
                     constraint: constraint.clone(),
                     logprobs: self.logprobs,
+                    rates_prompt: self.rates_prompt,
                 });
             }
         }
@@ -126,6 +135,11 @@ pub(super) fn check_tokens(tokens: &[u32], vocab: usize, param: &str) -> Result<
     }
 }
 
+/// Hands the sequences of `ask` to the engine.
+pub(super) fn begin(app: &App, ask: &Ask) -> Result<Vec<GenerationStream>, ApiError> {
+    Ok(app.engine.generate(ask.generations(app)?, app.deadline())?)
+}
+
 /// Answers `ask`. `working` says that it is not done.
 pub(super) async fn answer(
     app: Arc<App>,
@@ -133,7 +147,7 @@ pub(super) async fn answer(
     working: Working,
 ) -> Result<Response, ApiError> {
     let texts = Arc::clone(app.texts()?);
-    let generations = ask.generations(&app)?;
+    let heard = begin(&app, &ask)?;
     let answer = Answer {
         form: ask.form,
         id: app.id(if ask.form == Form::Chat { "chatcmpl" } else { "cmpl" }),
@@ -141,7 +155,6 @@ pub(super) async fn answer(
         model: app.settings.name.clone(),
         logprobs: ask.logprobs.is_some(),
     };
-    let heard = app.engine.generate(generations, app.deadline())?;
     let asked = Asked { ask: Arc::new(ask), answer: Arc::new(answer), texts };
     if asked.ask.answering.stream {
         return Ok(streamed(app, asked, heard, working));
@@ -153,6 +166,11 @@ pub(super) async fn answer(
             let mut speaker = TextStream::new(&asked.texts, &asked.ask.answering.stops, heard);
             let mut piece = speaker.whole().await?;
             piece.text.insert_str(0, asked.ask.echo_of(index));
+            if let Some(style) = asked.ask.call_style {
+                let id = |number| asked.answer.call_id(index, number);
+                (piece.text, piece.calls, piece.end) =
+                    call_reader::whole(style, &piece.text, piece.end, id);
+            }
             Ok::<_, EngineError>((index, piece, speaker.count()))
         });
     }
@@ -163,7 +181,10 @@ pub(super) async fn answer(
     pieces.sort_by_key(|(index, ..)| *index);
     let usage = Usage::new(asked.prompt_tokens(), pieces.iter().map(|(.., count)| count).sum());
     let choices = pieces.iter().map(|(index, piece, _)| {
-        let before = asked.ask.echo_of(*index).chars().count();
+        let before = match asked.ask.rates_prompt {
+            true => 0,
+            false => asked.ask.echo_of(*index).chars().count(),
+        };
         asked.answer.choice(*index, piece, before)
     });
     Ok(Json(asked.answer.whole(choices.collect(), usage)).into_response())
@@ -194,18 +215,31 @@ fn streamed(
     heard: Vec<GenerationStream>,
     working: Working,
 ) -> Response {
-    let begun = Instant::now();
     let path = match asked.ask.form {
         Form::Text => "/v1/completions",
         Form::Chat => "/v1/chat/completions",
     };
+    events(app, working, path, |events| stream_all(asked, heard, events))
+}
+
+/// A response of events that `tell` sends when this has returned.
+pub(super) fn events<F>(
+    app: Arc<App>,
+    working: Working,
+    path: &'static str,
+    tell: impl FnOnce(Events) -> F + Send + 'static,
+) -> Response
+where
+    F: Future<Output = Result<(), Gone>> + Send + 'static,
+{
+    let begun = Instant::now();
     let (sender, stream) = channel(BUFFERED);
     tokio::spawn(async move {
         // Until it has ended: who shuts the server down waits for it.
         let _working = working;
         let events = Events { sender, app: Arc::clone(&app) };
         // Whatever is not told by then is not going to be.
-        let _ = stream_all(asked, heard, events).await;
+        let _ = tell(events).await;
         app.metrics.took(path, begun.elapsed());
     });
     let keep_alive = KeepAlive::new().interval(Duration::from_secs(15));
@@ -213,11 +247,11 @@ fn streamed(
 }
 
 /// Nobody is there to be told.
-struct Gone;
+pub(super) struct Gone;
 
 /// Where a stream's events go.
 #[derive(Clone)]
-struct Events {
+pub(super) struct Events {
     sender: Sender<Result<Event, Infallible>>,
     app: Arc<App>,
 }
@@ -228,13 +262,23 @@ impl Events {
         self.send_text(&text).await
     }
 
-    /// Gives up on a client that takes nothing for long, and sooner if the server shuts down.
     async fn send_text(&self, text: &str) -> Result<(), Gone> {
+        self.send_event(Event::default().data(text)).await
+    }
+
+    /// An event with a name.
+    pub(super) async fn send_named(&self, name: &str, value: &impl Serialize) -> Result<(), Gone> {
+        let text = serde_json::to_string(value).map_err(|_| Gone)?;
+        self.send_event(Event::default().event(name).data(text)).await
+    }
+
+    /// Gives up on a client that takes nothing for long, and sooner if the server shuts down.
+    async fn send_event(&self, event: Event) -> Result<(), Gone> {
         let begun = Instant::now();
         loop {
             match tokio::time::timeout(STALLED_DRAINING, self.sender.reserve()).await {
                 Ok(Ok(room)) => {
-                    room.send(Ok(Event::default().data(text)));
+                    room.send(Ok(event));
                     return Ok(());
                 }
                 Ok(Err(_)) => return Err(Gone),
@@ -290,7 +334,11 @@ async fn stream_one(
     let mut at = 0;
     let echo = ask.echo_of(index);
     if !echo.is_empty() {
-        let piece = Piece { text: echo.to_owned(), ..Piece::default() };
+        let mut piece = match ask.rates_prompt {
+            true => speaker.next().await?,
+            false => Piece::default(),
+        };
+        piece.text.insert_str(0, echo);
         if events.send(&answer.chunk(index, &piece, 0, usage)).await.is_err() {
             return Ok(0);
         }
@@ -300,6 +348,9 @@ async fn stream_one(
         && events.send(&opening).await.is_err()
     {
         return Ok(0);
+    }
+    if let Some(style) = ask.call_style {
+        return stream_calls(asked, speaker, index, events, style).await;
     }
     loop {
         let piece = speaker.next().await?;
@@ -312,6 +363,56 @@ async fn stream_one(
         at += piece.text.chars().count();
         if let Some(end) = piece.end {
             if let Some(closing) = answer.closing(index, end, usage) {
+                // Who is gone needs no end.
+                let _ = events.send(&closing).await;
+            }
+            return Ok(speaker.count());
+        }
+    }
+}
+
+/// Streams the text and the calls of one choice; gives how many tokens it had.
+async fn stream_calls(
+    asked: &Asked,
+    mut speaker: TextStream<'_>,
+    index: usize,
+    events: &Events,
+    style: CallStyle,
+) -> Result<usize, EngineError> {
+    let Asked { ask, answer, .. } = asked;
+    let usage = ask.answering.usage_in_stream;
+    let mut reader = CallReader::new(style);
+    loop {
+        let mut piece = speaker.next().await?;
+        let end = piece.end.take();
+        let parts = reader.push(&std::mem::take(&mut piece.text), end.is_some());
+        if !piece.tokens.is_empty()
+            && events.send(&answer.chunk(index, &piece, 0, usage)).await.is_err()
+        {
+            return Ok(speaker.count());
+        }
+        for part in parts {
+            let sent = match part {
+                AnswerPart::Content(text) => {
+                    let piece = Piece { text, ..Piece::default() };
+                    events.send(&answer.chunk(index, &piece, 0, usage)).await
+                }
+                AnswerPart::Call { number, name } => {
+                    let id = answer.call_id(index, number);
+                    let delta = CallDelta::begins(number, &id, &name);
+                    events.send(&answer.call_chunk(index, delta, usage)).await
+                }
+                AnswerPart::Arguments { number, text } => {
+                    let delta = CallDelta::goes_on(number, &text);
+                    events.send(&answer.call_chunk(index, delta, usage)).await
+                }
+            };
+            if sent.is_err() {
+                return Ok(speaker.count());
+            }
+        }
+        if let Some(end) = end {
+            if let Some(closing) = answer.closing(index, reader.end(end), usage) {
                 // Who is gone needs no end.
                 let _ = events.send(&closing).await;
             }

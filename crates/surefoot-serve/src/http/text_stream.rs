@@ -4,13 +4,15 @@ use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::FinishReason;
 use surefoot_models::generate::writer::Writer;
 
+use super::call_reader::ToolCall;
 use crate::engine::{EngineError, GenerationEvent, GenerationStream, Logprobs};
 
 /// A token as it is shown, with how likely it was.
 #[derive(Clone, Debug)]
 pub(super) struct TokenText {
     pub(super) token: String,
-    pub(super) logprob: f32,
+    /// None for the first token of a prompt, which has nothing before it.
+    pub(super) logprob: Option<f32>,
     pub(super) top: Vec<(String, f32)>,
 }
 
@@ -21,6 +23,8 @@ pub(super) struct Piece {
     /// The tokens since the last piece, if probabilities were asked for.
     pub(super) tokens: Vec<TokenText>,
     pub(super) end: Option<&'static str>,
+    /// Calls of tools, which are no part of the text.
+    pub(super) calls: Vec<ToolCall>,
 }
 
 /// The text of one sequence as it comes.
@@ -46,10 +50,17 @@ impl<'a> TextStream<'a> {
     pub(super) async fn next(&mut self) -> Result<Piece, EngineError> {
         loop {
             match self.heard.recv().await {
+                Some(GenerationEvent::Prompt(prompt)) => {
+                    let mut tokens = Vec::with_capacity(prompt.len());
+                    for (id, logprobs) in &prompt {
+                        tokens.push(self.spell(*id, logprobs.as_ref())?);
+                    }
+                    return Ok(Piece { tokens, ..Piece::default() });
+                }
                 Some(GenerationEvent::Token { id, logprobs }) => {
                     self.count += 1;
                     if let Some(logprobs) = logprobs {
-                        let spelt = self.spell(id, &logprobs)?;
+                        let spelt = self.spell(id, Some(&logprobs))?;
                         self.pending.push(spelt);
                     }
                     if self.writer.push(id)? {
@@ -59,7 +70,7 @@ impl<'a> TextStream<'a> {
                     let text = self.writer.fresh().to_owned();
                     if !text.is_empty() {
                         let tokens = std::mem::take(&mut self.pending);
-                        return Ok(Piece { text, tokens, end: None });
+                        return Ok(Piece { text, tokens, ..Piece::default() });
                     }
                 }
                 Some(GenerationEvent::Ended(FinishReason::EndOfText | FinishReason::Stopped)) => {
@@ -90,14 +101,20 @@ impl<'a> TextStream<'a> {
 
     fn last(&mut self, end: &'static str) -> Piece {
         let text = self.writer.rest().to_owned();
-        Piece { text, tokens: std::mem::take(&mut self.pending), end: Some(end) }
+        Piece {
+            text,
+            tokens: std::mem::take(&mut self.pending),
+            end: Some(end),
+            ..Piece::default()
+        }
     }
 
-    fn spell(&self, id: u32, logprobs: &Logprobs) -> Result<TokenText, EngineError> {
-        let mut top = Vec::with_capacity(logprobs.top.len());
-        for likely in &logprobs.top {
+    fn spell(&self, id: u32, logprobs: Option<&Logprobs>) -> Result<TokenText, EngineError> {
+        let mut top = Vec::new();
+        for likely in logprobs.map_or(&[][..], |logprobs| &logprobs.top) {
             top.push((self.texts.spell(likely.id)?, likely.logprob));
         }
-        Ok(TokenText { token: self.texts.spell(id)?, logprob: logprobs.chosen, top })
+        let logprob = logprobs.map(|logprobs| logprobs.chosen);
+        Ok(TokenText { token: self.texts.spell(id)?, logprob, top })
     }
 }

@@ -1,0 +1,214 @@
+//! `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use surefoot_grammar::{Format, Tool, ToolCalls};
+
+use super::error::ApiError;
+use super::fields::{Fields, mistyped};
+use super::format::AskedFormat;
+use crate::chat::{CallStyle, OfferedTool};
+
+/// The most tools, and the most bytes of all of them.
+const MAX_TOOLS: usize = 128;
+const MAX_BYTES: usize = 1 << 20;
+
+/// The tools that an answer may call.
+#[derive(Clone, Debug)]
+pub(super) struct AskedTools {
+    pub(super) tools: Vec<OfferedTool>,
+    is_required: bool,
+    is_parallel: bool,
+}
+
+#[derive(Deserialize)]
+struct ToolDefinition<'b> {
+    #[serde(rename = "type")]
+    kind: String,
+    #[serde(borrow)]
+    function: Option<&'b RawValue>,
+}
+
+#[derive(Deserialize)]
+struct Function<'b> {
+    name: String,
+    #[serde(borrow)]
+    parameters: Option<&'b RawValue>,
+}
+
+impl AskedTools {
+    /// Takes the fields; none if no tool may be called.
+    pub(super) fn take(fields: &mut Fields<'_>) -> Result<Option<Self>, ApiError> {
+        let tools = match fields.raw("tools") {
+            None => Vec::new(),
+            Some(raw) => offered(raw)?,
+        };
+        let choice = fields.take("tool_choice")?;
+        let is_parallel = match fields.take("parallel_tool_calls")? {
+            None => true,
+            Some(Value::Bool(parallel)) => parallel,
+            Some(_) => return Err(mistyped("parallel_tool_calls", "true or false")),
+        };
+        let mut asked = Self { tools, is_required: false, is_parallel };
+        match choice {
+            None => {}
+            Some(Value::String(choice)) => match choice.as_str() {
+                "none" => asked.tools.clear(),
+                "auto" => {}
+                "required" => asked.is_required = true,
+                other => return Err(unknown(&format!("'tool_choice' is '{other}'"))),
+            },
+            Some(value) => {
+                let name = value.pointer("/function/name").and_then(Value::as_str);
+                let Some(name) = name else {
+                    return Err(unknown("'tool_choice' names no function"));
+                };
+                asked.tools.retain(|tool| tool.name == name);
+                if asked.tools.is_empty() {
+                    return Err(unknown(&format!(
+                        "'tool_choice' names '{name}', which is not among 'tools'"
+                    )));
+                }
+                // One function by name is called once.
+                (asked.is_required, asked.is_parallel) = (true, false);
+            }
+        }
+        if asked.is_required && asked.tools.is_empty() {
+            return Err(unknown("'tool_choice' asks for a call, but there are no 'tools'"));
+        }
+        Ok((!asked.tools.is_empty()).then_some(asked))
+    }
+
+    /// The form that answers must have.
+    pub(super) fn format(&self, style: CallStyle) -> AskedFormat {
+        let is_tagged = !style.marker().is_empty();
+        let (begin, end, between) = match is_tagged {
+            true => (format!("{}\n", style.marker()), format!("\n{}", style.end_marker()), "\n"),
+            false => (String::new(), String::new(), "; "),
+        };
+        let tool = |tool: &OfferedTool| Tool {
+            name: tool.name.clone(),
+            parameters: tool.parameters.clone(),
+        };
+        let calls = ToolCalls {
+            tools: self.tools.iter().map(tool).collect(),
+            begin,
+            end,
+            between: between.to_owned(),
+            arguments: style.arguments_key().to_owned(),
+            is_required: self.is_required,
+            // Llama 3 calls one function at a time.
+            is_parallel: self.is_parallel && is_tagged,
+        };
+        AskedFormat { format: Format::ToolCalls(calls), param: "tools" }
+    }
+}
+
+fn unknown(problem: &str) -> ApiError {
+    let message =
+        format!("{problem}; it can be none, auto, required, or the name of one of the tools");
+    ApiError::invalid(message).param("tool_choice")
+}
+
+fn offered(raw: &RawValue) -> Result<Vec<OfferedTool>, ApiError> {
+    const EXPECTED: &str =
+        "a list of {\"type\": \"function\", \"function\": {\"name\": …, \"parameters\": …}}";
+    if raw.get().len() > MAX_BYTES {
+        let message = format!("'tools' has {} bytes; it can have {MAX_BYTES}", raw.get().len());
+        return Err(ApiError::invalid(message).param("tools"));
+    }
+    let wrong = |error: serde_json::Error| mistyped("tools", EXPECTED).because(&error.to_string());
+    let list: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(wrong)?;
+    if list.len() > MAX_TOOLS {
+        let message = format!("'tools' has {}; it can have {MAX_TOOLS}", list.len());
+        return Err(ApiError::invalid(message).param("tools"));
+    }
+    let mut tools: Vec<OfferedTool> = Vec::with_capacity(list.len());
+    for (number, raw) in list.into_iter().enumerate() {
+        let param = format!("tools[{number}]");
+        let definition: ToolDefinition<'_> = serde_json::from_str(raw.get()).map_err(wrong)?;
+        let function = definition.function.filter(|_| definition.kind == "function");
+        let Some(function) = function else {
+            let message =
+                format!("tools of type '{}' are not supported; functions are", definition.kind);
+            return Err(ApiError::invalid(message).param(param));
+        };
+        let function: Function<'_> = serde_json::from_str(function.get()).map_err(wrong)?;
+        let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        let is_good = !function.name.is_empty() && function.name.chars().all(is_name);
+        if !is_good || tools.iter().any(|tool| tool.name == function.name) {
+            let message = format!(
+                "the name '{}' can't be used: names have letters, digits, '_', '-' and '.', and each is there once",
+                function.name
+            );
+            return Err(ApiError::invalid(message).param(param));
+        }
+        let parameters = function.parameters.map_or("{}", RawValue::get);
+        tools.push(OfferedTool {
+            name: function.name,
+            parameters: if parameters == "null" { "{}" } else { parameters }.to_owned(),
+            definition: raw.get().to_owned(),
+        });
+    }
+    Ok(tools)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn taken(value: Value) -> Result<Option<AskedTools>, ApiError> {
+        let text = value.to_string();
+        let mut fields = Fields::of(&text);
+        let asked = AskedTools::take(&mut fields)?;
+        fields.finish()?;
+        Ok(asked)
+    }
+
+    fn tool(name: &str) -> Value {
+        json!({"type": "function", "function": {"name": name, "parameters": {"type": "object"}}})
+    }
+
+    #[test]
+    fn choices_say_which_tools_may_or_must_be_called() {
+        let tools = json!([tool("a"), tool("b")]);
+        let asked = |choice: Value| taken(json!({"tools": tools, "tool_choice": choice})).unwrap();
+        let names =
+            |asked: &AskedTools| asked.tools.iter().map(|t| t.name.clone()).collect::<Vec<_>>();
+        assert!(asked(json!("none")).is_none());
+        assert!(taken(json!({"tools": []})).unwrap().is_none());
+        let auto = taken(json!({"tools": tools})).unwrap().unwrap();
+        assert_eq!((auto.is_required, auto.is_parallel, names(&auto).len()), (false, true, 2));
+        let required = asked(json!("required")).unwrap();
+        assert!(required.is_required && required.is_parallel);
+        let named = asked(json!({"type": "function", "function": {"name": "b"}})).unwrap();
+        assert_eq!(
+            (names(&named), named.is_required, named.is_parallel),
+            (vec!["b".to_owned()], true, false)
+        );
+        let single = taken(json!({"tools": tools, "parallel_tool_calls": false})).unwrap().unwrap();
+        assert!(!single.is_parallel);
+    }
+
+    #[test]
+    fn what_can_not_be_called_is_refused_with_the_name_of_the_field() {
+        for (value, param) in [
+            (json!({"tools": {}}), "tools"),
+            (json!({"tools": [{"type": "web_search"}]}), "tools[0]"),
+            (json!({"tools": [tool("a"), tool("a")]}), "tools[1]"),
+            (json!({"tools": [tool("no spaces")]}), "tools[0]"),
+            (json!({"tools": [tool("a")], "tool_choice": "sometimes"}), "tool_choice"),
+            (
+                json!({"tools": [tool("a")], "tool_choice": {"type": "function", "function": {"name": "b"}}}),
+                "tool_choice",
+            ),
+            (json!({"tool_choice": "required"}), "tool_choice"),
+            (json!({"tools": [tool("a")], "parallel_tool_calls": 1}), "parallel_tool_calls"),
+        ] {
+            let error = taken(value.clone()).unwrap_err();
+            assert_eq!(error.body()["error"]["param"], param, "{value}");
+        }
+    }
+}

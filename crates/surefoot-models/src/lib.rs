@@ -1,4 +1,21 @@
 //! Runs published models, in less memory than they need.
+//!
+//! [`Opened`] is a model folder or GGUF file that was checked; a [`Plan`](stream::plan::Plan) says what of
+//! it stays in memory and what is streamed; a [`runner::Runner`] runs it, guarded, on any device.
+//!
+//! ```
+//! use std::path::Path;
+//! use surefoot_models::stream::needs::Work;
+//! use surefoot_models::{Logits, Opened, Want};
+//!
+//! # let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama-tiny");
+//! let opened = Opened::new(&folder)?;
+//! let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
+//! let work = Work { batch: 1, prompt: 16, new_tokens: 0, want };
+//! let plan = opened.plan(&work, Some(4 << 30));
+//! assert!(plan.fits && plan.streamed_file_bytes == 0);
+//! # Ok::<(), surefoot_models::ModelError>(())
+//! ```
 
 #![deny(unsafe_code)]
 

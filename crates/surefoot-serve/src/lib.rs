@@ -9,6 +9,21 @@
 //! - [`http`]: the server.
 //! - [`chat`]: messages to a prompt, by the template that a model brings.
 //! - [`metrics`]: what is counted, for Prometheus and for the journal.
+//!
+//! ```
+//! use std::convert::Infallible;
+//!
+//! use burn::tensor::Tensor;
+//! use surefoot::device::{DeviceName, open};
+//! use surefoot_serve::lanes::Lanes;
+//!
+//! let lanes = Lanes::new(open(DeviceName::CPU)?, 4);
+//! let sum = lanes.run(&"a sum", |device| {
+//!     Ok::<_, Infallible>(Tensor::<1>::ones([8], device).sum().into_scalar::<f32>())
+//! });
+//! assert_eq!(sum, Ok(8.0));
+//! # Ok::<(), surefoot::Fault>(())
+//! ```
 
 pub mod engine;
 pub mod http;

@@ -8,6 +8,19 @@
 //! at the version of torch that it asks for.
 //!
 //! Nothing here runs Python or touches a device.
+//!
+//! ```
+//! use surefoot_torch::check::check;
+//! use surefoot_torch::rules;
+//! use surefoot_torch::source::Source;
+//!
+//! let code = "import torch\nx = torch.ones(3).cuda()\n";
+//! let source = Source::from_text("train.py".to_owned(), code.to_owned())?;
+//! let rule = rules::find("SF006").expect("the rule exists");
+//! let findings = check(&source, &[rule])?;
+//! assert_eq!((findings.len(), findings[0].code), (1, "SF006"));
+//! # Ok::<(), surefoot_torch::source::FileError>(())
+//! ```
 
 pub mod check;
 pub mod discover;

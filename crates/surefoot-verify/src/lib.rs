@@ -13,6 +13,32 @@
 //! A [`verifier::Verifier`] does all of it on one footing: [`fingerprint`](verifier::Verifier::fingerprint),
 //! [`compare`](verifier::Verifier::compare), [`identify`](verifier::Verifier::identify) and
 //! [`recheck`](verifier::Verifier::recheck). [`shard`] splits the challenges over machines.
+//!
+//! ```
+//! use std::path::Path;
+//! use std::sync::Arc;
+//!
+//! use surefoot::Footing;
+//! use surefoot_models::runner::Runner;
+//! use surefoot_verify::challenge::ChallengeSet;
+//! use surefoot_verify::decision::{DecisionRule, Verdict};
+//! use surefoot_verify::fingerprint::SketchPolicy;
+//! use surefoot_verify::site::SiteSelection;
+//! use surefoot_verify::transcript::Transcript;
+//! use surefoot_verify::verifier::Verifier;
+//!
+//! # let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures");
+//! # let model = fixtures.join("llama-tiny");
+//! let footing = Arc::new(Footing::builder().build()?);
+//! let verifier = Verifier::new(|folder| Runner::open(Arc::clone(&footing), folder), |_progress| {});
+//! let set = ChallengeSet::keyed([7; 32], "an example", 256, 20, 6)?;
+//! let policy = SketchPolicy { bits: 8192, sites: SiteSelection::All };
+//! let reference = verifier.reference(&model, &set, policy, None)?;
+//! let candidate = verifier.candidate(&model, &set, policy)?;
+//! let transcript = Transcript::of_models(reference, candidate, DecisionRule::default())?;
+//! assert_eq!(transcript.comparison.decision.verdict, Verdict::Same);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

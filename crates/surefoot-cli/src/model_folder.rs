@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
+use std::time::{Duration, Instant};
 
 use surefoot_models::Opened;
 use surefoot_models::adapter::{self, Adapter};
@@ -20,6 +21,10 @@ use crate::exit::{Exit, Failure};
 
 /// Temporary folders that an interrupted command has to remove.
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// Held while files are written to a temporary folder: a folder that is removed meanwhile would come back.
+static WRITING: Mutex<()> = Mutex::new(());
+/// How long an interrupted command waits for them.
+const LONGEST_WRITE: Duration = Duration::from_secs(5);
 /// Set when the command ends in order after a signal, so that the folders are removed on its way out.
 static ENDS_IN_ORDER: AtomicBool = AtomicBool::new(false);
 
@@ -50,6 +55,7 @@ impl ModelFolder {
         let config = Config::from_entries(&manifest.config, &[]).map_err(bad_config)?;
         let temporary = temporary()?;
         let into = temporary.path().join(named.file_stem().unwrap_or_default());
+        let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
         let (path, adapter) = match &config.model {
             ModelConfig::Pretrained(model) if model.tune == Tune::Lora => {
                 export::export(named, ExportFormat::Peft, &into).map_err(failed)?;
@@ -83,6 +89,7 @@ impl ModelFolder {
         let adapter = Adapter::read(adapter, &opened)?;
         let temporary = temporary()?;
         let path = temporary.path().join(self.path.file_name().unwrap_or_default());
+        let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
         std::fs::create_dir(&path).map_err(|error| {
             Failure::usage("there is no room for a temporary folder").caused_by(&error)
         })?;
@@ -111,6 +118,13 @@ fn temporary() -> Result<TempDir, Failure> {
         // A command that listens itself ends in order, and removes the folder then.
         let _listening = ctrlc::set_handler(|| {
             if !ENDS_IN_ORDER.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                // Kept to the end, so that nothing is written after the folders are gone.
+                let mut writing = WRITING.try_lock();
+                while writing.is_err() && begun.elapsed() < LONGEST_WRITE {
+                    std::thread::sleep(Duration::from_millis(10));
+                    writing = WRITING.try_lock();
+                }
                 for path in TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
                     let _removed = std::fs::remove_dir_all(path);
                 }

@@ -73,6 +73,93 @@ fn an_adapter_is_trained_run_exported_and_merged() {
 }
 
 #[test]
+fn a_whole_model_is_trained_and_exported_as_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let line = |_| json!({"text": "abcabcabcabcabc"}).to_string() + "\n";
+    fs::write(folder.join("data.jsonl"), (0..8).map(line).collect::<String>()).unwrap();
+    for tune in ["full", "head"] {
+        let config = json!({
+            "data": {"kind": "jsonl", "path": "data.jsonl", "length": 32},
+            "model": {"kind": "pretrained", "path": model(), "tune": tune},
+            "batch_size": 2, "steps": 12, "optimizer": {"lr": 0.01, "schedule": "constant"},
+            "gradient_checkpointing": true, "checkpoint": {"folder": tune},
+        });
+        fs::write(folder.join("run.yaml"), config.to_string()).unwrap();
+        let told = good(folder, &["train", "run.yaml", "--json"]);
+        let report: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+        let checkpoint = report["checkpoint"].as_str().unwrap();
+        let out = format!("{tune}-folder");
+        good(folder, &["export", checkpoint, "--to", "hf", "--out", &out]);
+        let trained = tokens(folder, &out, &[]);
+        assert_ne!(trained, tokens(folder, &model().display().to_string(), &[]), "{tune}");
+        assert_eq!(tokens(folder, checkpoint, &[]), trained, "{tune}");
+    }
+}
+
+/// A tiny BERT with a tokenizer of a few words.
+fn encoder(folder: &Path) {
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/bert-tiny");
+    fs::create_dir(folder.join("bert")).unwrap();
+    for name in ["config.json", "model.safetensors"] {
+        fs::copy(source.join(name), folder.join("bert").join(name)).unwrap();
+    }
+    let tokenizer = json!({
+        "model": {"type": "WordLevel", "unk_token": "?", "vocab": {
+            "?": 0, "good": 1, "fine": 2, "bad": 3, "poor": 4, "very": 5, "really": 6,
+        }},
+        "pre_tokenizer": {"type": "Whitespace"},
+    });
+    fs::write(folder.join("bert/tokenizer.json"), tokenizer.to_string()).unwrap();
+}
+
+#[test]
+fn texts_are_classified_from_a_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    encoder(folder);
+    let mut table = "id,text,label\n".to_owned();
+    for (at, (text, label)) in
+        [("good", "up"), ("very fine", "up"), ("bad", "down"), ("really poor", "down")]
+            .into_iter()
+            .cycle()
+            .take(40)
+            .enumerate()
+    {
+        table += &format!("{at},{text},{label}\n");
+    }
+    fs::write(folder.join("texts.csv"), &table).unwrap();
+    for tune in ["lora", "full", "head"] {
+        let config = json!({
+            "data": {"kind": "csv", "path": "texts.csv", "length": 16},
+            "model": {"kind": "pretrained", "path": "bert", "tune": tune, "rank": 2},
+            "batch_size": 8, "epochs": 12, "optimizer": {"lr": if tune == "head" { 0.05 } else { 0.005 }},
+            "checkpoint": {"folder": tune},
+        });
+        fs::write(folder.join("run.yaml"), config.to_string()).unwrap();
+        let told = good(folder, &["train", "run.yaml", "--json"]);
+        let report: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+        assert_eq!(report["test_accuracy"], 1.0, "{tune}: {report}");
+        let checkpoint = report["checkpoint"].as_str().unwrap();
+        fs::write(folder.join("new.txt"), "very good\nreally bad\n").unwrap();
+        let told = good(folder, &["predict", checkpoint, "new.txt"]);
+        let labels: Vec<bool> = told.lines().map(|line| line.contains("up")).collect();
+        assert_eq!(labels, [true, false], "{tune}: {told}");
+        let out = format!("{tune}-folder");
+        good(folder, &["export", checkpoint, "--to", "hf", "--out", &out]);
+        let settings = fs::read_to_string(folder.join(&out).join("config.json")).unwrap();
+        let settings: Value = serde_json::from_str(&settings).unwrap();
+        assert_eq!(settings["id2label"], json!({"0": "down", "1": "up"}));
+    }
+    fs::write(folder.join("texts.csv"), table + "41,,up\n").unwrap();
+    let output = surefoot(folder, &["train", "run.yaml"]);
+    assert_eq!(output.status.code(), Some(2));
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(told.contains("texts.csv:42: it has no text"), "{told}");
+}
+
+#[test]
 fn an_adapter_of_another_model_is_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

@@ -33,14 +33,17 @@ static ENDS_IN_ORDER: AtomicBool = AtomicBool::new(false);
 pub(crate) struct ModelFolder {
     path: PathBuf,
     adapter: Option<PathBuf>,
-    _temporary: Option<TempDir>,
+    temporary: Option<TempDir>,
 }
 
 impl Drop for ModelFolder {
     fn drop(&mut self) {
-        if let Some(temporary) = &self._temporary {
+        if let Some(temporary) = self.temporary.take() {
+            // An interrupt that comes meanwhile waits until the folder is gone.
             let mut listed = TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner);
-            listed.retain(|path| path != temporary.path());
+            let path = temporary.path().to_owned();
+            drop(temporary);
+            listed.retain(|other| *other != path);
         }
     }
 }
@@ -49,7 +52,7 @@ impl ModelFolder {
     /// The folder of what was named.
     pub(crate) fn of(named: &Path) -> Result<Self, Failure> {
         if !is_checkpoint(named) {
-            return Ok(Self { path: named.to_owned(), adapter: None, _temporary: None });
+            return Ok(Self { path: named.to_owned(), adapter: None, temporary: None });
         }
         let manifest = checkpoint::read_manifest(named).map_err(bad_checkpoint)?;
         let config = Config::from_entries(&manifest.config, &[]).map_err(bad_config)?;
@@ -66,7 +69,7 @@ impl ModelFolder {
                 (into, None)
             }
         };
-        Ok(Self { path, adapter, _temporary: Some(temporary) })
+        Ok(Self { path, adapter, temporary: Some(temporary) })
     }
 
     /// The folder of what was named, to be run with an adapter.
@@ -94,7 +97,7 @@ impl ModelFolder {
             Failure::usage("there is no room for a temporary folder").caused_by(&error)
         })?;
         adapter::merge(&opened, &adapter, &path)?;
-        Ok(Self { path, adapter: None, _temporary: Some(temporary) })
+        Ok(Self { path, adapter: None, temporary: Some(temporary) })
     }
 
     pub(crate) fn path(&self) -> &Path {

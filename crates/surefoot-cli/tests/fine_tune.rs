@@ -206,6 +206,8 @@ fn an_interrupted_command_leaves_no_temporary_folder() {
         .stderr(std::process::Stdio::null())
         .spawn()
         .unwrap();
+    // Waiting for a child closes its stdin, which would end it in another way.
+    let _stdin = child.stdin.take();
     let patience = Instant::now() + Duration::from_secs(600);
     let listens = || fs::read_to_string(format!("/proc/{}/status", child.id()));
     // Bit 1 of the caught signals is SIGINT.

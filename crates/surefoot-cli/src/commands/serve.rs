@@ -95,7 +95,7 @@ pub(crate) struct Serve {
     /// The template of chats: a file, chatml, or plain (each message behind its role)
     #[arg(long, value_name = "WHAT")]
     chat_template: Option<String>,
-    /// Let pages of this origin ask from a browser: https://example.org, or * for all; can be given
+    /// Let pages of this origin ask from a browser: `https://example.org`, or `*` for all; can be given
     /// several times
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,

@@ -44,13 +44,16 @@ pub const FAMILIES: [&str; 14] = [
     "smollm3",
 ];
 
+/// `quant_method` in the `config.json` of folders that `surefoot quantize` writes.
+pub(crate) const QUANT_METHOD: &str = "surefoot";
+
 /// Weights that other programs quantised are refused by the name of the method. Those of `surefoot quantize` are found by their
 /// tensors.
 fn refuse_other_quantization(settings: &Settings) -> Result<(), ModelError> {
     const KEY: &str = "quantization_config";
     let Some(config) = settings.object(KEY)? else { return Ok(()) };
     match config.text("quant_method")? {
-        Some(crate::quantize::METHOD) => Ok(()),
+        Some(QUANT_METHOD) => Ok(()),
         method => Err(settings.problem(
             KEY,
             format!(

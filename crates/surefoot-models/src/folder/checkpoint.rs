@@ -13,7 +13,6 @@ use super::header;
 use super::index;
 use super::mapped::WeightFile;
 use crate::error::ModelError;
-use crate::weights::convert;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -77,14 +76,6 @@ impl Stored {
         self.shape = vec![rows, cols];
         self.packed_from = Some(Box::new(form));
         Ok(self)
-    }
-
-    /// All its numbers as f32, row after row.
-    pub fn numbers(&self) -> Result<Vec<f32>, ModelError> {
-        let format = self.format()?;
-        let mut numbers = vec![0.0; self.shape.iter().product()];
-        convert::add_row(self, format, format, 0, &mut numbers)?;
-        Ok(numbers)
     }
 
     /// Its dtype and shape, for people.

@@ -29,8 +29,6 @@ use job::Job;
 pub(crate) use shard::TIED_HEAD;
 use shard::{Output, Shard};
 
-/// `quant_method` in `config.json`.
-pub(crate) const METHOD: &str = "surefoot";
 /// Buffers for reading and rounding, and what the process grows by once it works.
 const BUFFERS: u64 = 8 << 20;
 

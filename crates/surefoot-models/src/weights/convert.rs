@@ -94,6 +94,16 @@ pub(super) fn bytes_of(format: BlockFormat, floats: &[f32], target: &mut [u8]) {
     }
 }
 
+impl Stored {
+    /// All its numbers as f32, row after row.
+    pub fn numbers(&self) -> Result<Vec<f32>, ModelError> {
+        let format = self.format()?;
+        let mut numbers = vec![0.0; self.shape.iter().product()];
+        add_row(self, format, format, 0, &mut numbers)?;
+        Ok(numbers)
+    }
+}
+
 /// Adds a row of a table to `sum`, rounded to `target`; a vector is a table of one row.
 pub(crate) fn add_row(
     stored: &Stored,

@@ -2,8 +2,10 @@
 """Three replicas of `surefoot serve` behind HAProxy, each on a host of its own (a network namespace),
 under 64 clients while replicas are killed, stopped and restarted.
 
-Every request has to get exactly one answer, the right one, whatever happens to the replicas. The times
-that clients see are printed for a calm phase and for each disturbance. Needs root (for namespaces),
+Every request has to get exactly one answer, the right one, whatever happens to the replicas. As OpenAI's
+clients do, these send a request once more, under the same id, if its connection was closed before any answer
+came or the proxy had none (502 to 504): a replica that is killed may reset a connection, and HAProxy 2.6 passes that on. How often that was is
+printed. The times that clients see are printed for a calm phase and for each disturbance. Needs root (for namespaces),
 iproute2 and HAProxy.
 
     deploy/test_replicas.py target/release/surefoot crates/surefoot-models/tests/fixtures/gpt2-tiny
@@ -113,6 +115,7 @@ class Clients:
         self.lock = threading.Lock()
         self.seconds = []
         self.wrong = []
+        self.resent = 0
         self.threads = [threading.Thread(target=self.work, args=(at,)) for at in range(count)]
         for thread in self.threads:
             thread.start()
@@ -125,15 +128,29 @@ class Clients:
             number += 1
             own = uuid.uuid4().hex
             begun = time.monotonic()
+            headers = {"Content-Type": "application/json", "x-request-id": own}
+            for last in (False, True):
+                try:
+                    connection.request("POST", "/v1/completions", json.dumps(completion(PROMPTS[at])), headers)
+                    answer = connection.getresponse()
+                    if answer.status < 500 or last:
+                        break
+                    # The proxy's own answer: no replica gave one.
+                    answer.read()
+                except (OSError, http.client.HTTPException) as error:
+                    connection.close()
+                    if last:
+                        self.note(None, f"lost: {error!r}")
+                        answer = None
+                if not last:
+                    with self.lock:
+                        self.resent += 1
+            if answer is None:
+                continue
             try:
-                connection.request(
-                    "POST", "/v1/completions", json.dumps(completion(PROMPTS[at])),
-                    {"Content-Type": "application/json", "x-request-id": own},
-                )
-                answer = connection.getresponse()
                 body, status, given = answer.read(), answer.status, answer.getheader("x-request-id")
             except (OSError, http.client.HTTPException) as error:
-                self.note(None, f"lost: {error!r}")
+                self.note(None, f"broken off: {error!r}")
                 connection.close()
                 continue
             took = time.monotonic() - begun
@@ -156,14 +173,14 @@ class Clients:
 
     def phase(self, name, work):
         with self.lock:
-            self.seconds, self.wrong = [], []
+            self.seconds, self.wrong, self.resent = [], [], 0
         begun = time.monotonic()
         work()
         lasted = time.monotonic() - begun
         with self.lock:
             seconds, wrong = sorted(self.seconds), self.wrong
         at = lambda share: seconds[min(len(seconds) - 1, int(share * len(seconds)))]
-        result = {"phase": name, "seconds": round(lasted, 1), "answers": len(seconds), "lost_or_wrong": len(wrong),
+        result = {"phase": name, "seconds": round(lasted, 1), "answers": len(seconds), "lost_or_wrong": len(wrong), "resent": self.resent,
                   "p50_ms": round(1e3 * at(0.5), 1), "p99_ms": round(1e3 * at(0.99), 1)}
         print(json.dumps(result), flush=True)
         for line in wrong[:5]:

@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 use crate::run::batch::{Rectangle, TokenBatch};
-use crate::run::model::{Logits, Model, Rows, Want};
+use crate::run::model::Model;
+use crate::run::output::{Logits, Rows, Want};
 
 /// What a pass of an embedding keeps.
 pub const WANT: Want = Want { logits: Logits::None, hidden: false, last_hidden: true };

@@ -35,4 +35,6 @@ pub mod weights;
 
 pub use error::ModelError;
 pub use run::batch::{Rectangle, TokenBatch};
-pub use run::model::{Logits, Model, Opened, Output, Rows, Want};
+pub use run::model::Model;
+pub use run::opened::Opened;
+pub use run::output::{Logits, Output, Rows, Want};

@@ -8,7 +8,7 @@ use std::path::Path;
 use safetensors::{Dtype, View};
 
 use crate::error::ModelError;
-use crate::run::model::Rows;
+use crate::run::output::Rows;
 
 struct Tensor<'a> {
     shape: [usize; 2],
@@ -55,6 +55,9 @@ pub fn save(path: &Path, tensors: &[(String, &Rows)]) -> Result<(), ModelError> 
 /// Has `make` write a file beside `path` and then renames it, so that a file that is there is
 /// whole. What a link points to is replaced, not the link. What is no file, a pipe or a device, is
 /// written to.
+///
+/// Not `tempfile`'s: `make` is given a path and may put another file in its place, as safetensors does,
+/// and `NamedTempFile` would then rename the one that it has open.
 pub fn whole(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let (target, found) = match fs::canonicalize(path) {
         Ok(target) => (target.clone(), Some(fs::metadata(target)?)),

@@ -15,7 +15,7 @@ use super::{Adapter, AdapterPair};
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
 use crate::folder::gguf;
-use crate::run::model::Opened;
+use crate::run::opened::Opened;
 use crate::weights::convert;
 use crate::weights::format::bytes_of;
 

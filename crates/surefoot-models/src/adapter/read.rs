@@ -6,7 +6,7 @@ use std::path::Path;
 use super::{Adapter, AdapterConfig, AdapterPair, Projections, Target, WEIGHTS_FILE};
 use crate::error::ModelError;
 use crate::folder::checkpoint::{self, Stored};
-use crate::run::model::Opened;
+use crate::run::opened::Opened;
 
 impl Adapter {
     /// Reads the adapter in `folder`, which must fit `model`.

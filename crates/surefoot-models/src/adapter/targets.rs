@@ -1,7 +1,7 @@
 //! The projections of a model that adapters can be added to, and how they are named.
 
 use crate::arch::blueprint::{Head, Layout, Projection};
-use crate::run::model::Opened;
+use crate::run::opened::Opened;
 
 /// A projection of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]

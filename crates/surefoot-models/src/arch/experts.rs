@@ -14,10 +14,11 @@ const ALL_EXPERTS: usize = 1 << 16;
 pub(super) struct Naming {
     /// What precedes the names of a layer's experts: `mlp` or `block_sparse_moe`.
     pub(super) part: &'static str,
-    /// Gate, value and way out of an expert.
+    /// The names of an expert's gate, up and down projections.
     pub(super) projections: [&'static str; 3],
     /// The width of an expert.
     pub(super) inner: usize,
+    /// Whether the router's probabilities of the chosen experts are scaled to add up to 1.
     pub(super) normalize: bool,
 }
 
@@ -35,14 +36,28 @@ pub(super) fn counts(settings: &Settings, keys: [&str; 2]) -> Result<(usize, usi
     Ok((count, per_token))
 }
 
-/// Which layers have experts, as Qwen says it.
-pub(super) fn sparse_layers(settings: &Settings, layers: usize) -> Result<Vec<bool>, ModelError> {
+/// Replaces the feed-forward of those layers that have experts by them, as the keys of Qwen's configurations say.
+pub(super) fn put_as_qwen(
+    settings: &Settings,
+    blueprint: &mut Blueprint,
+    shared: Option<usize>,
+) -> Result<(), ModelError> {
+    let counts = counts(settings, ["num_experts", "num_local_experts"])?;
+    let naming = Naming {
+        part: "mlp",
+        projections: ["gate_proj", "up_proj", "down_proj"],
+        inner: settings.needed("moe_intermediate_size", limits::WIDTH)?,
+        normalize: settings.flag("norm_topk_prob")?.unwrap_or(false),
+    };
     let step = settings.count("decoder_sparse_step", limits::LAYERS)?.unwrap_or(1);
     let dense = settings.counts("mlp_only_layers")?;
-    let is_sparse = |layer: usize| {
-        !dense.iter().any(|dense| *dense as usize == layer) && (layer + 1).is_multiple_of(step)
-    };
-    Ok((0..layers).map(is_sparse).collect())
+    for layer in 0..blueprint.blocks.len() {
+        let is_dense = dense.iter().any(|dense| *dense as usize == layer);
+        if !is_dense && (layer + 1).is_multiple_of(step) {
+            put(settings, blueprint, layer, &naming, counts, shared)?;
+        }
+    }
+    Ok(())
 }
 
 /// Replaces the feed-forward of a layer by experts; `shared` is the width of a feed-forward for all tokens.

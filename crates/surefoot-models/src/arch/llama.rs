@@ -1,4 +1,4 @@
-//! Llama, and the skeleton that Mistral and Qwen share with it: RMS norms, rotary positions,
+//! Llama, and the skeleton that most decoders share with it: RMS norms, rotary positions,
 //! grouped heads, a gated feed-forward.
 
 use super::activation::Activation;
@@ -10,13 +10,14 @@ use super::rope::{self, Spelling};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
-/// What the siblings do differently.
-pub(crate) struct Kin {
+/// What a family of this skeleton does differently from the others.
+pub(crate) struct Variant {
     pub(crate) family: &'static str,
     /// `num_key_value_heads` where the file doesn't say.
     pub(crate) kv_heads: Option<usize>,
     /// `head_dim` where the file doesn't say and it doesn't follow from the width.
     pub(crate) head_dim: Option<usize>,
+    /// `max_position_embeddings` where the file doesn't say.
     pub(crate) max_positions: usize,
     /// Biases of queries, keys and values.
     pub(crate) qkv_bias: bool,
@@ -33,42 +34,60 @@ pub(crate) struct Kin {
 /// Reads the window of each of so many layers, if it has one.
 type Windows = fn(&Settings, usize) -> Result<Vec<Option<usize>>, ModelError>;
 
-/// Describes a Llama.
-pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
-    let attention_bias = settings.flag("attention_bias")?.unwrap_or(false);
-    kin(
-        settings,
-        &Kin {
-            family: "llama",
+impl Variant {
+    /// No biases, no norms over queries and keys, no windows.
+    pub(crate) fn plain(family: &'static str) -> Self {
+        Self {
+            family,
             kv_heads: None,
             head_dim: None,
             max_positions: 2048,
-            qkv_bias: attention_bias,
-            out_bias: attention_bias,
-            mlp_bias: settings.flag("mlp_bias")?.unwrap_or(false),
+            qkv_bias: false,
+            out_bias: false,
+            mlp_bias: false,
             qk_norm: false,
             rotary_share: None,
             windows: |_, layers| Ok(vec![None; layers]),
-        },
-    )
+        }
+    }
+
+    /// As [`Self::plain`], with the biases that the file asks for.
+    pub(crate) fn with_biases(
+        family: &'static str,
+        settings: &Settings,
+    ) -> Result<Self, ModelError> {
+        let attention_bias = settings.flag("attention_bias")?.unwrap_or(false);
+        Ok(Self {
+            qkv_bias: attention_bias,
+            out_bias: attention_bias,
+            mlp_bias: settings.flag("mlp_bias")?.unwrap_or(false),
+            ..Self::plain(family)
+        })
+    }
 }
 
-/// Describes a model of Llama's kin.
-pub(crate) fn kin(settings: &Settings, kin: &Kin) -> Result<Blueprint, ModelError> {
+/// Describes a Llama.
+pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
+    variant(settings, &Variant::with_biases("llama", settings)?)
+}
+
+/// Describes a model of a family that is built like Llama.
+pub(crate) fn variant(settings: &Settings, variant: &Variant) -> Result<Blueprint, ModelError> {
     let hidden = settings.needed("hidden_size", limits::WIDTH)?;
     let inner = settings.needed("intermediate_size", limits::WIDTH)?;
     let layers = settings.needed("num_hidden_layers", limits::LAYERS)?;
     let vocab = settings.needed("vocab_size", limits::VOCAB)?;
     let Heads { heads, kv_heads, head_dim } =
-        Heads::read(settings, hidden, kin.kv_heads, kin.head_dim)?;
-    let max_positions =
-        settings.count("max_position_embeddings", limits::POSITIONS)?.unwrap_or(kin.max_positions);
+        Heads::read(settings, hidden, variant.kv_heads, variant.head_dim)?;
+    let max_positions = settings
+        .count("max_position_embeddings", limits::POSITIONS)?
+        .unwrap_or(variant.max_positions);
     let rope = rope::read(
         settings,
         head_dim,
-        &Spelling { base: ("rope_theta", 10_000.0), share: kin.rotary_share, max_positions },
+        &Spelling { base: ("rope_theta", 10_000.0), share: variant.rotary_share, max_positions },
     )?;
-    let windows = (kin.windows)(settings, layers)?;
+    let windows = (variant.windows)(settings, layers)?;
     let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
     let blocks = windows
         .into_iter()
@@ -77,22 +96,27 @@ pub(crate) fn kin(settings: &Settings, kin: &Kin) -> Result<Blueprint, ModelErro
             let attention = format!("layers.{layer}.self_attn");
             let mlp = format!("layers.{layer}.mlp");
             let qkv = |name: &str, outputs| {
-                Projection::linear(&format!("{attention}.{name}"), hidden, outputs, kin.qkv_bias)
+                Projection::linear(
+                    &format!("{attention}.{name}"),
+                    hidden,
+                    outputs,
+                    variant.qkv_bias,
+                )
             };
             let up = |name: &str| {
-                Projection::linear(&format!("{mlp}.{name}"), hidden, inner, kin.mlp_bias)
+                Projection::linear(&format!("{mlp}.{name}"), hidden, inner, variant.mlp_bias)
             };
             Block {
                 attention_norm: format!("layers.{layer}.input_layernorm"),
                 qkv: vec![qkv("q_proj", queries), qkv("k_proj", keys), qkv("v_proj", keys)],
-                qk_norm: kin
+                qk_norm: variant
                     .qk_norm
                     .then(|| (format!("{attention}.q_norm"), format!("{attention}.k_norm"))),
                 out: Projection::linear(
                     &format!("{attention}.o_proj"),
                     queries,
                     hidden,
-                    kin.out_bias,
+                    variant.out_bias,
                 ),
                 mlp_norm: format!("layers.{layer}.post_attention_layernorm"),
                 up: vec![up("gate_proj"), up("up_proj")],
@@ -100,7 +124,7 @@ pub(crate) fn kin(settings: &Settings, kin: &Kin) -> Result<Blueprint, ModelErro
                     &format!("{mlp}.down_proj"),
                     inner,
                     hidden,
-                    kin.mlp_bias,
+                    variant.mlp_bias,
                 )),
                 experts: None,
                 rotary: true,
@@ -110,7 +134,7 @@ pub(crate) fn kin(settings: &Settings, kin: &Kin) -> Result<Blueprint, ModelErro
         })
         .collect();
     Ok(Blueprint {
-        family: kin.family,
+        family: variant.family,
         prefix: "model.",
         vocab,
         hidden,

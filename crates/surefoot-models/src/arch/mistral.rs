@@ -1,25 +1,19 @@
 //! Mistral: Llama with a sliding window over every layer.
 
 use super::blueprint::{Blueprint, limits};
-use super::llama::{self, Kin};
+use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
 /// Describes a Mistral.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
-    llama::kin(
+    llama::variant(
         settings,
-        &Kin {
-            family: "mistral",
+        &Variant {
             kv_heads: Some(8),
-            head_dim: None,
             max_positions: 4096 * 32,
-            qkv_bias: false,
-            out_bias: false,
-            mlp_bias: false,
-            qk_norm: false,
-            rotary_share: None,
             windows,
+            ..Variant::plain("mistral")
         },
     )
 }

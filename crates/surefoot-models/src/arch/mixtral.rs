@@ -2,27 +2,21 @@
 
 use super::blueprint::{Blueprint, limits};
 use super::experts::{self, Naming};
-use super::llama::{self, Kin};
+use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
 /// Describes a Mixtral.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
-    let mut blueprint = llama::kin(
+    let mut blueprint = llama::variant(
         settings,
-        &Kin {
-            family: "mixtral",
+        &Variant {
             kv_heads: Some(8),
-            head_dim: None,
             max_positions: 4096 * 32,
-            qkv_bias: false,
-            out_bias: false,
-            mlp_bias: false,
-            qk_norm: false,
-            rotary_share: None,
             windows: |settings, layers| {
                 Ok(vec![settings.count("sliding_window", limits::POSITIONS)?; layers])
             },
+            ..Variant::plain("mixtral")
         },
     )?;
     let counts = experts::counts(settings, ["num_local_experts", "num_experts"])?;

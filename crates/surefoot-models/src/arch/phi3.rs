@@ -1,27 +1,21 @@
 //! Phi-3: Llama whose queries, keys and values come out of one projection, as do gate and value.
 
 use super::blueprint::{Blueprint, Projection, QkvSplit, limits};
-use super::llama::{self, Kin};
+use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
 /// Describes one.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
-    let mut blueprint = llama::kin(
+    let mut blueprint = llama::variant(
         settings,
-        &Kin {
-            family: "phi3",
-            kv_heads: None,
-            head_dim: None,
+        &Variant {
             max_positions: 4096,
-            qkv_bias: false,
-            out_bias: false,
-            mlp_bias: false,
-            qk_norm: false,
             rotary_share: Some(("partial_rotary_factor", 1.0)),
             windows: |settings, layers| {
                 Ok(vec![settings.count("sliding_window", limits::POSITIONS)?; layers])
             },
+            ..Variant::plain("phi3")
         },
     )?;
     let (hidden, dim) = (blueprint.hidden, blueprint.head_dim);

@@ -1,25 +1,20 @@
 //! Qwen2: Llama with biases of queries, keys and values.
 
 use super::blueprint::Blueprint;
-use super::llama::{self, Kin};
+use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
 /// Describes a Qwen2.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
-    llama::kin(
+    llama::variant(
         settings,
-        &Kin {
-            family: "qwen2",
+        &Variant {
             kv_heads: Some(32),
-            head_dim: None,
             max_positions: 32_768,
             qkv_bias: true,
-            out_bias: false,
-            mlp_bias: false,
-            qk_norm: false,
-            rotary_share: None,
             windows: llama::qwen_windows,
+            ..Variant::plain("qwen2")
         },
     )
 }

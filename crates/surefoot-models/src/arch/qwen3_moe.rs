@@ -1,38 +1,24 @@
 //! Qwen3-MoE: Qwen3 with experts in most layers.
 
-use super::blueprint::{Blueprint, limits};
-use super::experts::{self, Naming};
-use super::llama::{self, Kin};
+use super::blueprint::Blueprint;
+use super::experts;
+use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
 /// Describes a Qwen3-MoE.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
-    let mut blueprint = llama::kin(
+    let mut blueprint = llama::variant(
         settings,
-        &Kin {
-            family: "qwen3_moe",
+        &Variant {
             kv_heads: Some(4),
-            head_dim: None,
             max_positions: 32_768,
-            qkv_bias: settings.flag("attention_bias")?.unwrap_or(false),
-            out_bias: settings.flag("attention_bias")?.unwrap_or(false),
             mlp_bias: false,
             qk_norm: true,
-            rotary_share: None,
             windows: llama::qwen_windows,
+            ..Variant::with_biases("qwen3_moe", settings)?
         },
     )?;
-    let counts = experts::counts(settings, ["num_experts", "num_local_experts"])?;
-    let naming = Naming {
-        part: "mlp",
-        projections: ["gate_proj", "up_proj", "down_proj"],
-        inner: settings.needed("moe_intermediate_size", limits::WIDTH)?,
-        normalize: settings.flag("norm_topk_prob")?.unwrap_or(false),
-    };
-    let sparse = experts::sparse_layers(settings, blueprint.blocks.len())?;
-    for layer in (0..sparse.len()).filter(|layer| sparse[*layer]) {
-        experts::put(settings, &mut blueprint, layer, &naming, counts, None)?;
-    }
+    experts::put_as_qwen(settings, &mut blueprint, None)?;
     Ok(blueprint)
 }

@@ -1,26 +1,19 @@
 //! SmolLM3: Llama with layers that rotate nothing.
 
 use super::blueprint::{Blueprint, Head, limits};
-use super::llama::{self, Kin};
+use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
 /// Describes one.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
-    let attention_bias = settings.flag("attention_bias")?.unwrap_or(false);
-    let mut blueprint = llama::kin(
+    let mut blueprint = llama::variant(
         settings,
-        &Kin {
-            family: "smollm3",
+        &Variant {
             kv_heads: Some(4),
-            head_dim: None,
             max_positions: 32_768,
-            qkv_bias: attention_bias,
-            out_bias: attention_bias,
-            mlp_bias: settings.flag("mlp_bias")?.unwrap_or(false),
-            qk_norm: false,
-            rotary_share: None,
             windows: llama::qwen_windows,
+            ..Variant::with_biases("smollm3", settings)?
         },
     )?;
     let rotated = settings.counts("no_rope_layers")?;

@@ -10,7 +10,8 @@ use super::tokens::WANT;
 use crate::error::ModelError;
 use crate::run::batch::TokenBatch;
 use crate::run::cache::Cache;
-use crate::run::model::{Logits, Model, Rows, Want};
+use crate::run::model::Model;
+use crate::run::output::{Logits, Rows, Want};
 
 /// A prompt that is being run.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use super::tokens::WANT;
 use crate::error::ModelError;
 use crate::run::batch::TokenBatch;
 use crate::run::cache::Cache;
-use crate::run::model::{Logits, Want};
+use crate::run::output::{Logits, Want};
 
 impl Passes<'_> {
     /// Runs one sequence alone, `part` tokens at a time, and gives `each` the place of every token

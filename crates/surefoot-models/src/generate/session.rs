@@ -15,7 +15,8 @@ use super::tokens::WANT;
 use crate::error::ModelError;
 use crate::run::batch::{Rectangle, TokenBatch};
 use crate::run::cache::Cache;
-use crate::run::model::{Logits, Model, Output, Rows, Want};
+use crate::run::model::Model;
+use crate::run::output::{Logits, Output, Rows, Want};
 use crate::stream::store::Session;
 
 /// Columns that a cache has at least behind its longest sequence: so many steps until it is moved.
@@ -327,7 +328,7 @@ pub(super) mod tests {
     use super::*;
     use crate::generate::sample::{Sampler, Sampling};
     use crate::generate::tokens::Request;
-    use crate::run::model::Opened;
+    use crate::run::opened::Opened;
     use crate::stream::needs::Work;
 
     fn fixture(name: &str) -> PathBuf {

@@ -7,7 +7,8 @@ use super::sample::{Sampler, Sampling};
 use crate::error::ModelError;
 use crate::run::batch::TokenBatch;
 use crate::run::cache::Cache;
-use crate::run::model::{Logits, Model, Want};
+use crate::run::model::Model;
+use crate::run::output::{Logits, Want};
 
 /// What is to be generated.
 #[derive(Clone, Debug)]

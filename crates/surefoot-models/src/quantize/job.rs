@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::QuantizeOptions;
 use crate::error::ModelError;
 use crate::folder::read_bounded;
-use crate::run::model::Opened;
+use crate::run::opened::Opened;
 
 const FILE: &str = "job.json";
 const MAX_FILE: u64 = 64 << 20;

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::ModelError;
 use crate::folder::gguf;
-use crate::run::model::Opened;
+use crate::run::opened::Opened;
 use crate::stream::process;
 use crate::weights::choice::WeightChoice;
 use job::Job;

@@ -14,7 +14,7 @@ use surefoot_quant::BlockFormat;
 use crate::arch::blueprint::Layout;
 use crate::error::ModelError;
 use crate::folder::checkpoint::{Checkpoint, Stored};
-use crate::run::model::Opened;
+use crate::run::opened::Opened;
 use crate::weights::binding::Matrix;
 use crate::weights::format::bytes_of;
 use crate::weights::piece::Piece;

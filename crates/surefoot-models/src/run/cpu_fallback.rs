@@ -24,7 +24,8 @@ use surefoot::{BoxError, Burn, Fault, FaultKind, Footing};
 
 use super::block::{BlockRunner, Pass};
 use super::cache::Cache;
-use super::model::{Model, Rows};
+use super::model::Model;
+use super::output::Rows;
 use crate::error::ModelError;
 use crate::stream::store::Session;
 

@@ -5,7 +5,8 @@
 use burn::tensor::{Tensor, TensorData};
 
 use super::batch::TokenBatch;
-use super::model::{Model, Output, Rows, Want};
+use super::model::Model;
+use super::output::{Output, Rows, Want};
 use crate::error::ModelError;
 
 /// A boundary that a pass goes through.

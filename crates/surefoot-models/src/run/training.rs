@@ -8,7 +8,8 @@ use burn::tensor::{Device, Tensor};
 
 use super::attention::{AttentionMask, LastMask};
 use super::block::Pass;
-use super::model::{Model, Opened};
+use super::model::Model;
+use super::opened::Opened;
 use super::rotary::Rotation;
 use super::sequences::SequenceBatch;
 use super::tuning::Tuning;

@@ -3,7 +3,7 @@
 use super::{RunOutcome, RunRequest, Runner};
 use crate::embed::{self, Pooling};
 use crate::error::ModelError;
-use crate::run::model::Rows;
+use crate::run::output::Rows;
 use crate::stream::needs::Work;
 
 /// The texts of a batch, if memory allows.

@@ -67,7 +67,7 @@ use crate::adapter::Adapter;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 use crate::folder::header::WeightDtype;
-use crate::run::model::Opened;
+use crate::run::opened::Opened;
 use crate::stream::choices::ChoicePlan;
 use crate::stream::meter::{Meter, Reading};
 use crate::stream::needs::Work;

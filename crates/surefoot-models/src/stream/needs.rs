@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use crate::arch::blueprint::Blueprint;
 use crate::run::attention::MAX_SCORES;
-use crate::run::model::{Logits, Want};
+use crate::run::output::{Logits, Want};
 use crate::weights::binding::Binding;
 use crate::weights::format::Format;
 

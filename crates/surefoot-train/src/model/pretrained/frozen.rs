@@ -8,8 +8,8 @@ use burn::tensor::{DType, Device, Tensor};
 use surefoot::place::Autocast;
 use surefoot_models::adapter::Target;
 use surefoot_models::folder::header::WeightDtype;
-use surefoot_models::run::model::{Logits, Want};
 use surefoot_models::stream::needs::Work;
+use surefoot_models::{Logits, Want};
 use surefoot_models::{Model, ModelError, Opened};
 
 /// A model folder that was opened, and the model if it is loaded.

@@ -251,19 +251,7 @@ fn without_colours(text: &str) -> Cow<'_, str> {
     if !text.contains('\x1b') {
         return Cow::Borrowed(text);
     }
-    let mut plain = String::with_capacity(text.len());
-    let mut parts = text.split('\x1b');
-    plain.extend(parts.next());
-    for part in parts {
-        let ends = |c: char| !matches!(c, '[' | ';' | '?' | '0'..='9');
-        let rest = match part.strip_prefix('[').and_then(|code| code.find(ends).map(|i| &code[i..]))
-        {
-            Some(after) => after.get(1..).unwrap_or_default(),
-            None => part,
-        };
-        plain.push_str(rest);
-    }
-    Cow::Owned(plain)
+    Cow::Owned(anstream::adapter::strip_str(text).to_string())
 }
 
 /// Gives a message that was logged as one line its lines back: `\\n` as two characters breaks

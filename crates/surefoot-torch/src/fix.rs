@@ -12,7 +12,7 @@ use crate::check::check;
 use crate::encoding;
 use crate::finding::{Edit, Finding};
 use crate::notebook::{self, Cell};
-use crate::rules::Rule;
+use crate::rules::CheckRule;
 use crate::source::Source;
 
 /// Fixes can uncover others, but not for ever.
@@ -28,7 +28,7 @@ pub struct Fixed {
 }
 
 /// Applies what can be fixed; `None` if nothing can.
-pub fn fix(source: &Source, rules: &[&'static Rule]) -> Option<Fixed> {
+pub fn fix(source: &Source, rules: &[&'static CheckRule]) -> Option<Fixed> {
     let mut now = source.clone();
     let mut count = 0;
     for _ in 0..PASSES {
@@ -127,17 +127,11 @@ pub fn write(old: &Source, fixed: &Fixed) -> std::io::Result<()> {
     let bytes = file_bytes(&fs::read(&path)?, old, &fixed.source)
         .ok_or_else(|| std::io::Error::other("the file changed while it was being fixed"))?;
     let folder = path.parent().unwrap_or(Path::new("."));
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = folder.join(format!(".{name}.{}.surefoot", std::process::id()));
-    let written = fs::File::create(&beside)
-        .and_then(|mut file| file.write_all(&bytes))
-        .and_then(|()| fs::set_permissions(&beside, fs::metadata(&path)?.permissions()))
-        .and_then(|()| fs::rename(&beside, &path));
-    if written.is_err() {
-        // The original is untouched; what was left beside it is of no use to anyone.
-        let _ = fs::remove_file(&beside);
-    }
-    written
+    let mut beside = tempfile::NamedTempFile::new_in(folder)?;
+    beside.write_all(&bytes)?;
+    beside.as_file().set_permissions(fs::metadata(&path)?.permissions())?;
+    beside.persist(&path).map_err(|error| error.error)?;
+    Ok(())
 }
 
 /// The file's bytes for a fixed source; `None` if the file is not the one that was read, or a

@@ -3,6 +3,9 @@
 //! Quantiles are exact (nearest rank) up to [`EXACT`] samples. Beyond, samples are counted in
 //! buckets whose width is 1/128 of their value, and a quantile is the middle of its bucket: off by
 //! at most 0.4 %. Count, mean, smallest and largest are always exact.
+//!
+//! Written by hand: `hdrhistogram` counts in buckets from the first sample on, so that the quantiles of
+//! short runs would not be samples, and reserves memory for the whole range of values.
 
 use std::collections::BTreeMap;
 

@@ -122,7 +122,7 @@ impl Normalised {
 const CHARACTERS: u64 = 0xcbf2_9ce4_8422_2325;
 const WORDS: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// One step of FNV-1a.
+/// One step of FNV-1a, by hand: weights that were trained are found by these hashes, so they may never change.
 fn extend(hash: u64, next: u64) -> u64 {
     (hash ^ next).wrapping_mul(0x0100_0000_01b3)
 }

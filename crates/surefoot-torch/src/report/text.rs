@@ -2,18 +2,25 @@
 
 use std::fmt::Write;
 
+use anstyle::{AnsiColor, Style};
 use ruff_text_size::TextSize;
 
 use super::extent;
 use crate::finding::{Finding, Severity};
-use crate::project::Report;
+use crate::project::CheckReport;
 use crate::source::{FileError, Source};
 
 /// The longest piece of a source line that is shown.
 const WIDEST: usize = 140;
 
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const HINT: Style = AnsiColor::Cyan.on_default().bold();
+const LINE_NUMBER: Style = AnsiColor::Blue.on_default().bold();
+const BOLD: Style = Style::new().bold();
+
 /// The whole report; errors first, since what they hide is not in the rest.
-pub fn render(report: &Report, colour: bool) -> String {
+pub fn render(report: &CheckReport, colour: bool) -> String {
     let mut out = String::new();
     for error in &report.errors {
         out.push_str(&error_text(error, colour));
@@ -29,22 +36,22 @@ pub fn render(report: &Report, colour: bool) -> String {
 /// A file that could not be checked.
 pub fn error_text(error: &FileError, colour: bool) -> String {
     let place = error.place.map(|place| format!(":{place}")).unwrap_or_default();
-    let word = paint(colour, "1;31", "error");
+    let word = paint(colour, ERROR, "error");
     format!("{word}: {}\n  --> {}{place}\n\n", printable(&error.message), error.path)
 }
 
 fn finding_text(out: &mut String, source: &Source, finding: &Finding, colour: bool) {
     let tint = match finding.severity {
-        Severity::Error => "1;31",
-        Severity::Warning => "1;33",
-        Severity::Hint => "1;36",
+        Severity::Error => ERROR,
+        Severity::Warning => WARNING,
+        Severity::Hint => HINT,
     };
     let head = format!("{}[{}]", finding.severity.word(), finding.code);
     let (start, end) = extent(source, finding.range);
     let (line, line_start) = source.line_at(finding.range.start());
     let number = start.line.to_string();
     let gutter = " ".repeat(number.len());
-    let bar = paint(colour, "1;34", "|");
+    let bar = paint(colour, LINE_NUMBER, "|");
     let same_line = end.line == start.line;
     let width = if same_line { end.column.saturating_sub(start.column).max(1) } else { usize::MAX };
     let (shown, before, carets) = window(line, finding.range.start() - line_start, width);
@@ -56,11 +63,11 @@ fn finding_text(out: &mut String, source: &Source, finding: &Finding, colour: bo
     write(format_args!("{}: {}\n", paint(colour, tint, &head), finding.message));
     write(format_args!("{gutter}--> {}:{start}\n", source.path));
     write(format_args!("{gutter} {bar}\n"));
-    write(format_args!("{} {bar} {shown}\n", paint(colour, "1;34", &number)));
+    write(format_args!("{} {bar} {shown}\n", paint(colour, LINE_NUMBER, &number)));
     write(format_args!("{gutter} {bar} {}{caret}\n", " ".repeat(before)));
-    write(format_args!("{gutter} = {}: {}\n", paint(colour, "1", "help"), finding.help));
+    write(format_args!("{gutter} = {}: {}\n", paint(colour, BOLD, "help"), finding.help));
     if let Some(fix) = &finding.fix {
-        write(format_args!("{gutter} = {}: {} (--fix)\n", paint(colour, "1", "fix"), fix.title));
+        write(format_args!("{gutter} = {}: {} (--fix)\n", paint(colour, BOLD, "fix"), fix.title));
     }
     write(format_args!("\n"));
 }
@@ -98,8 +105,8 @@ fn printable(text: &str) -> String {
         .collect()
 }
 
-fn paint(colour: bool, code: &str, text: &str) -> String {
-    if colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+fn paint(colour: bool, style: Style, text: &str) -> String {
+    if colour { format!("{style}{text}{style:#}") } else { text.to_owned() }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Once;
 
 use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
+use etcetera::BaseStrategy;
 use serde_json::json;
 
 const FOLDER: &str = "SUREFOOT_CACHE";
@@ -42,15 +43,10 @@ fn kept_in(folder: &Path, found: &CubeClRuntimeConfig) -> Option<CubeClRuntimeCo
 }
 
 fn folder() -> Option<PathBuf> {
-    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-    if let Some(folder) = set(FOLDER) {
+    if let Some(folder) = std::env::var_os(FOLDER).filter(|value| !value.is_empty()) {
         return Some(PathBuf::from(folder));
     }
-    let caches = match set("XDG_CACHE_HOME").or_else(|| set("LOCALAPPDATA")) {
-        Some(caches) => PathBuf::from(caches),
-        None if cfg!(target_os = "macos") => std::env::home_dir()?.join("Library/Caches"),
-        None => std::env::home_dir()?.join(".cache"),
-    };
+    let caches = etcetera::base_strategy::choose_native_strategy().ok()?.cache_dir();
     Some(caches.join("surefoot").join("kernels"))
 }
 

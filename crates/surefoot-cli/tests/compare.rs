@@ -35,7 +35,7 @@ fn the_same_folder_is_the_same_in_every_way_it_can_be_run() {
 #[test]
 fn a_model_that_does_not_fit_is_streamed_and_is_the_same() {
     let folder = tempfile::tempdir().unwrap();
-    let bytes = model_folders::llama(folder.path(), 96 << 20, model_folders::Dtype::F32);
+    let bytes = model_folders::llama(folder.path(), 96 << 20, model_folders::FolderDtype::F32);
     let (file, transcript) = (folder.path().join("a.json"), folder.path().join("t.json"));
     fingerprint(folder.path(), &file, &["--challenges", "20", "--tokens", "4"]);
     let budget = format!("{}MiB", (bytes >> 20) * 3 / 4 + 40);
@@ -60,8 +60,8 @@ fn two_models_are_compared_within_the_memory_of_one() {
     for folder in [&one, &other] {
         std::fs::create_dir(folder).unwrap();
     }
-    let bytes = model_folders::llama(&one, 96 << 20, model_folders::Dtype::F32);
-    model_folders::llama(&other, 96 << 20, model_folders::Dtype::F32);
+    let bytes = model_folders::llama(&one, 96 << 20, model_folders::FolderDtype::F32);
+    model_folders::llama(&other, 96 << 20, model_folders::FolderDtype::F32);
     let budget = (bytes >> 20) * 3 / 4 + 64;
     let journal = folder.path().join("journal.jsonl");
     surefoot("compare")

@@ -206,7 +206,7 @@ fn a_streamed_text_goes_on_after_its_process_died() {
     use std::process::Stdio;
 
     let folder = tempfile::tempdir().unwrap();
-    model_folders::llama(folder.path(), 32 << 20, model_folders::Dtype::F32);
+    model_folders::llama(folder.path(), 32 << 20, model_folders::FolderDtype::F32);
     let tokenizer = fixture("llama-tiny").join("tokenizer.json");
     std::fs::copy(tokenizer, folder.path().join("tokenizer.json")).unwrap();
     let arguments = ["The tensor", "--max-tokens", "150", "--stream", "--temperature", "1"];
@@ -254,7 +254,7 @@ const LONGEST_TOKEN: usize = 16;
 #[cfg(target_os = "linux")]
 #[test]
 fn a_model_larger_than_the_memory_allowed_generates_the_same_tokens() {
-    for dtype in [model_folders::Dtype::F32, model_folders::Dtype::Bf16] {
+    for dtype in [model_folders::FolderDtype::F32, model_folders::FolderDtype::Bf16] {
         let folder = tempfile::tempdir().unwrap();
         let size = model_folders::llama(folder.path(), 256 << 20, dtype);
         std::fs::copy(

@@ -213,7 +213,7 @@ fn held(document: &serde_json::Value, gpu: &surefoot::device::OpenDevice) -> u64
 fn a_budget_holds_on_the_gpu_with_weights_that_stream() {
     let Some(gpu) = testkit::gpu() else { return };
     let folder = tempfile::tempdir().unwrap();
-    model_folders::llama(folder.path(), 60 << 20, model_folders::Dtype::F32);
+    model_folders::llama(folder.path(), 60 << 20, model_folders::FolderDtype::F32);
     let run = |command: &str, options: &[&str]| -> serde_json::Value {
         let out = folder.path().join("o.safetensors");
         let output = surefoot()

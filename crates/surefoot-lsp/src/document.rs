@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use lsp_types::{Diagnostic, DiagnosticSeverity, NumberOrString, Position, Range, TextEdit, Uri};
 use surefoot_torch::check::check;
 use surefoot_torch::finding::{Edit, Finding, Severity};
-use surefoot_torch::rules::Rule;
+use surefoot_torch::rules::CheckRule;
 use surefoot_torch::source::{FileError, Source, Units};
 
 /// A document that the editor has open.
 pub(crate) struct Document {
     pub(crate) uri: Uri,
     pub(crate) version: i32,
-    pub(crate) rules: Vec<&'static Rule>,
+    pub(crate) rules: Vec<&'static CheckRule>,
     /// What the rules find; empty while the text can't be parsed.
     pub(crate) findings: Vec<Finding>,
     /// The text as the editor has it.
@@ -28,7 +28,7 @@ impl Document {
         uri: Uri,
         version: i32,
         text: String,
-        rules: Vec<&'static Rule>,
+        rules: Vec<&'static CheckRule>,
         units: Units,
     ) -> Self {
         let name =

@@ -18,7 +18,7 @@ use lsp_types::{
     ServerCapabilities, ServerInfo, ShowMessageParams, TextDocumentSyncCapability,
     TextDocumentSyncKind, TextDocumentSyncOptions, TextDocumentSyncSaveOptions, Uri,
 };
-use surefoot_torch::rules::{self, Rule};
+use surefoot_torch::rules::{self, CheckRule};
 use surefoot_torch::settings::{Overrides, Settings};
 use surefoot_torch::source::Units;
 
@@ -213,7 +213,7 @@ impl Server<'_> {
     }
 
     /// The rules for a document, by the settings of its project.
-    fn rules(&mut self, uri: &Uri) -> Result<Vec<&'static Rule>, ServeError> {
+    fn rules(&mut self, uri: &Uri) -> Result<Vec<&'static CheckRule>, ServeError> {
         let Some(path) = path(uri) else { return Ok(rules::ALL.to_vec()) };
         let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
         if !self.settings.contains_key(&folder) {

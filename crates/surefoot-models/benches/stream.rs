@@ -44,9 +44,12 @@ fn main() {
         return println!("`cargo bench` runs this; under `cargo test` it only has to build");
     }
     let dtypes = match argument("--dtype").as_deref() {
-        Some("bf16") => vec![("bf16", model_folders::Dtype::Bf16)],
-        Some("f32") => vec![("f32", model_folders::Dtype::F32)],
-        None => vec![("f32", model_folders::Dtype::F32), ("bf16", model_folders::Dtype::Bf16)],
+        Some("bf16") => vec![("bf16", model_folders::FolderDtype::Bf16)],
+        Some("f32") => vec![("f32", model_folders::FolderDtype::F32)],
+        None => vec![
+            ("f32", model_folders::FolderDtype::F32),
+            ("bf16", model_folders::FolderDtype::Bf16),
+        ],
         Some(other) => panic!("--dtype takes f32 or bf16, not {other}"),
     };
     let mut held = true;

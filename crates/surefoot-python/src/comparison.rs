@@ -83,7 +83,7 @@ fn compare_sketches<'py>(
         .into_iter()
         .map(|(name, rounds, runs)| {
             let runs = runs.iter().map(|run| Deviations::between(&ours, &run.get().captures()));
-            RunVariant { name, class: class(rounds), runs: runs.collect() }
+            RunVariant { name: name.into(), class: class(rounds), runs: runs.collect() }
         })
         .collect();
     let rule = DecisionRule { alpha, beta, delta, ..DecisionRule::default() };

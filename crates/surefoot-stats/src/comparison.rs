@@ -134,7 +134,7 @@ mod tests {
             let other = captures(0.0, Disturbance::summation_order(64, seed));
             Deviations::between(plain, &other)
         };
-        let name = "another order of summation".to_owned();
+        let name = "another order of summation".into();
         let class = NoiseClass::Arithmetic;
         Noise { variants: vec![RunVariant { name, class, runs: vec![run(1), run(2)] }] }
     }

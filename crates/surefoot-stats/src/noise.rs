@@ -19,6 +19,8 @@
 //! most sums come out equal and a few are rounded in the other direction), three times the root mean
 //! square over all challenges is the tolerance instead.
 
+use std::fmt;
+
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::capture::{Captures, NextToken};
@@ -52,12 +54,53 @@ pub struct Deviations {
     next: Vec<f32>,
 }
 
+/// What a variant of a run is called, for people and in files: `on gpu` is the run on that device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+#[non_exhaustive]
+pub enum VariantName {
+    /// The same run on another device, by its name.
+    OnDevice(String),
+    /// Any other.
+    Other(String),
+}
+
+impl From<String> for VariantName {
+    fn from(text: String) -> Self {
+        match text.strip_prefix("on ") {
+            Some(device) => Self::OnDevice(device.to_owned()),
+            None => Self::Other(text),
+        }
+    }
+}
+
+impl From<&str> for VariantName {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl From<VariantName> for String {
+    fn from(name: VariantName) -> Self {
+        name.to_string()
+    }
+}
+
+impl fmt::Display for VariantName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OnDevice(device) => write!(f, "on {device}"),
+            Self::Other(name) => f.write_str(name),
+        }
+    }
+}
+
 /// A variant of a run, and its deviations from the plain run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunVariant {
     /// Its name.
-    pub name: String,
+    pub name: VariantName,
     /// What it changes.
     pub class: NoiseClass,
     /// Once for each time it was run.
@@ -160,15 +203,11 @@ pub fn logprob_distance(
     (!other.is_empty() && sum.is_finite()).then(|| (sum / other.len() as f64).sqrt())
 }
 
-/// The name of the variant that runs on another device.
-pub fn device_variant(device: &str) -> String {
-    format!("on {device}")
-}
-
 impl Noise {
     /// Whether the model was also run on `device`.
     pub fn covers_device(&self, device: &str) -> bool {
-        self.variants.iter().any(|variant| variant.name == device_variant(device))
+        let is_covering = |name: &VariantName| matches!(name, VariantName::OnDevice(covered) if covered == device);
+        self.variants.iter().any(|variant| is_covering(&variant.name))
     }
 
     /// The tolerances of `class` for so many challenges and sites.
@@ -327,8 +366,28 @@ mod tests {
         Deviations { sites, next: vec![0.01; 4] }
     }
 
+    #[test]
+    fn only_a_run_on_a_device_covers_it_and_names_survive_a_file() {
+        let named = |name: &str| Noise {
+            variants: vec![RunVariant {
+                name: name.into(),
+                class: NoiseClass::Arithmetic,
+                runs: vec![],
+            }],
+        };
+        for (name, covers_gpu) in
+            [("on gpu", true), ("on gpu:1", false), ("gpu", false), ("streamed", false)]
+        {
+            let noise = named(name);
+            assert_eq!(noise.covers_device("gpu"), covers_gpu, "{name}");
+            let file = serde_json::to_string(&noise).unwrap();
+            assert!(file.contains(&format!("\"name\":\"{name}\"")), "{file}");
+            assert_eq!(serde_json::from_str::<Noise>(&file).unwrap(), noise);
+        }
+    }
+
     fn noise() -> Noise {
-        let variant = |name: &str, class, runs| RunVariant { name: name.to_owned(), class, runs };
+        let variant = |name: &str, class, runs| RunVariant { name: name.into(), class, runs };
         Noise {
             variants: vec![
                 variant("order", NoiseClass::Arithmetic, vec![run(1e-6), run(1.1e-6)]),

@@ -3,7 +3,7 @@
 use crate::finding::Finding;
 use crate::model::Facts;
 use crate::noqa::Silenced;
-use crate::rules::{Findings, Rule};
+use crate::rules::{CheckRule, Findings};
 use crate::source::{FileError, Source};
 use crate::syntax;
 
@@ -11,11 +11,11 @@ use crate::syntax;
 const STACK: usize = 16 << 20;
 
 /// The findings of these rules in one source, in order of place.
-pub fn check(source: &Source, rules: &[&'static Rule]) -> Result<Vec<Finding>, FileError> {
+pub fn check(source: &Source, rules: &[&'static CheckRule]) -> Result<Vec<Finding>, FileError> {
     stacker::maybe_grow(STACK, 2 * STACK, || check_here(source, rules))
 }
 
-fn check_here(source: &Source, rules: &[&'static Rule]) -> Result<Vec<Finding>, FileError> {
+fn check_here(source: &Source, rules: &[&'static CheckRule]) -> Result<Vec<Finding>, FileError> {
     let parsed = syntax::parse(source)?;
     if !speaks_of_torch(&source.text) {
         return Ok(Vec::new());

@@ -23,7 +23,7 @@ pub struct Checked {
 
 /// What came of it.
 #[derive(Debug, Default)]
-pub struct Report {
+pub struct CheckReport {
     /// Files with findings, in the order given.
     pub checked: Vec<Checked>,
     /// Files that could not be checked.
@@ -34,7 +34,7 @@ pub struct Report {
     pub lines: usize,
 }
 
-impl Report {
+impl CheckReport {
     /// How many findings there are.
     pub fn findings(&self) -> usize {
         self.checked.iter().map(|checked| checked.findings.len()).sum()
@@ -57,7 +57,7 @@ impl Report {
 
 /// Checks all that was found: the Python files, and the version of torch that those of them that can
 /// run on MPS are asked to run with.
-pub fn check_found(found: &Found, settings: &Settings) -> Report {
+pub fn check_found(found: &Found, settings: &Settings) -> CheckReport {
     let (mut report, on_mps) = check_each(&found.files, settings);
     for path in &found.requirements {
         // Requirements that were asked for without any Python are taken as those of a Mac.
@@ -86,13 +86,13 @@ fn folder_of(path: &Path) -> &Path {
 }
 
 /// Checks Python files on all cores.
-pub fn check_files(files: &[PathBuf], settings: &Settings) -> Report {
+pub fn check_files(files: &[PathBuf], settings: &Settings) -> CheckReport {
     check_each(files, settings).0
 }
 
 /// The report, and the files that can run on MPS.
-fn check_each<'f>(files: &'f [PathBuf], settings: &Settings) -> (Report, Vec<&'f PathBuf>) {
-    let mut report = Report::default();
+fn check_each<'f>(files: &'f [PathBuf], settings: &Settings) -> (CheckReport, Vec<&'f PathBuf>) {
+    let mut report = CheckReport::default();
     let mut on_mps = Vec::new();
     let outcomes = map_files(files, |path| {
         let source = Source::read(path)?;

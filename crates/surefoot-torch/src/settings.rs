@@ -19,7 +19,7 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use serde::Deserialize;
 
 use crate::requirements::asks_for_at_least;
-use crate::rules::{self, Rule};
+use crate::rules::{self, CheckRule};
 
 /// Why the settings can't be used.
 #[derive(Debug, thiserror::Error)]
@@ -81,7 +81,7 @@ pub struct Overrides {
 pub struct Settings {
     /// The folder that patterns are relative to.
     root: PathBuf,
-    rules: Vec<&'static Rule>,
+    rules: Vec<&'static CheckRule>,
     exclude: Gitignore,
     per_file: Vec<(Gitignore, Vec<String>)>,
     /// By folder: whether its project asks for a torch that loads weights only, of itself.
@@ -151,9 +151,9 @@ impl Settings {
 
     /// The rules for a file. That `torch.load` runs code from the file is no trouble of a project that
     /// asks for a torch which does not.
-    pub fn rules_for(&self, path: &Path) -> Vec<&'static Rule> {
+    pub fn rules_for(&self, path: &Path) -> Vec<&'static CheckRule> {
         let mut rules = self.chosen_for(path);
-        let is_pickle = |rule: &&'static Rule| rule.name == "load-without-weights-only";
+        let is_pickle = |rule: &&'static CheckRule| rules::is_about_pickle(rule);
         if rules.iter().any(is_pickle) && self.loads_safely(path) {
             rules.retain(|rule| !is_pickle(rule));
         }
@@ -170,7 +170,7 @@ impl Settings {
         })
     }
 
-    fn chosen_for(&self, path: &Path) -> Vec<&'static Rule> {
+    fn chosen_for(&self, path: &Path) -> Vec<&'static CheckRule> {
         if self.per_file.is_empty() {
             return self.rules.clone();
         }
@@ -180,7 +180,8 @@ impl Settings {
             .filter(|(pattern, _)| self.matches(pattern, path, false))
             .map(|(_, codes)| codes)
             .collect();
-        let keep = |rule: &&'static Rule| !ignored.iter().any(|codes| matches_any(rule, codes));
+        let keep =
+            |rule: &&'static CheckRule| !ignored.iter().any(|codes| matches_any(rule, codes));
         self.rules.iter().copied().filter(keep).collect()
     }
 
@@ -209,11 +210,11 @@ fn read_table(text: &str, name: &str) -> Result<Option<Table>, SettingsError> {
     Ok(Some(table))
 }
 
-fn matches_any(rule: &Rule, prefixes: &[String]) -> bool {
+fn matches_any(rule: &CheckRule, prefixes: &[String]) -> bool {
     prefixes.iter().any(|prefix| begins(rule, prefix))
 }
 
-fn begins(rule: &Rule, prefix: &str) -> bool {
+fn begins(rule: &CheckRule, prefix: &str) -> bool {
     prefix.eq_ignore_ascii_case("ALL")
         || rule.name == prefix
         || !prefix.is_empty()

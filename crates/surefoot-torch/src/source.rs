@@ -22,14 +22,14 @@ pub struct FileError {
     /// The file as it was named.
     pub path: String,
     /// The place of the trouble, where there is one.
-    pub place: Option<Place>,
+    pub place: Option<SourcePosition>,
     /// What is wrong.
     pub message: String,
 }
 
 /// A position that people count: from 1, columns in characters, lines within a notebook's cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub struct Place {
+pub struct SourcePosition {
     /// The notebook cell, counted from 1 among all cells.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cell: Option<usize>,
@@ -39,7 +39,7 @@ pub struct Place {
     pub column: usize,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for SourcePosition {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.cell {
             Some(cell) => write!(f, "cell {cell}:{}:{}", self.line, self.column),
@@ -153,14 +153,14 @@ impl Source {
     }
 
     /// The place of an offset, as people count.
-    pub fn place(&self, offset: TextSize) -> Place {
+    pub fn place(&self, offset: TextSize) -> SourcePosition {
         let position = self.lines.line_column(self.clamp(offset), &self.text);
         let (line, column) = (position.line.get(), position.column.get());
-        let Some(cells) = &self.cells else { return Place { cell: None, line, column } };
+        let Some(cells) = &self.cells else { return SourcePosition { cell: None, line, column } };
         let cell = cells.iter().rev().find(|cell| cell.range.start() <= offset);
-        let Some(cell) = cell else { return Place { cell: None, line, column } };
+        let Some(cell) = cell else { return SourcePosition { cell: None, line, column } };
         let first = self.lines.line_index(cell.range.start()).get();
-        Place { cell: Some(cell.number), line: line + 1 - first, column }
+        SourcePosition { cell: Some(cell.number), line: line + 1 - first, column }
     }
 
     /// The line and the character of a byte of the text, both counted from 0.
@@ -200,11 +200,11 @@ impl Source {
 }
 
 /// The place of a byte, for bytes that are no text: the column is counted in bytes.
-fn place_of_byte(bytes: &[u8], at: usize) -> Place {
+fn place_of_byte(bytes: &[u8], at: usize) -> SourcePosition {
     let before = &bytes[..at];
     let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
     let start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |n| n + 1);
-    Place { cell: None, line, column: at - start + 1 }
+    SourcePosition { cell: None, line, column: at - start + 1 }
 }
 
 #[cfg(test)]

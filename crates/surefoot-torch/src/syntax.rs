@@ -39,7 +39,7 @@ pub fn parse(source: &Source) -> Result<Parsed<ModModule>, FileError> {
     }
 }
 
-fn fail(source: &Source, place: Option<crate::source::Place>, message: &str) -> FileError {
+fn fail(source: &Source, place: Option<crate::source::SourcePosition>, message: &str) -> FileError {
     FileError { path: source.path.clone(), place, message: message.to_owned() }
 }
 

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use surefoot_torch::check::check;
 use surefoot_torch::requirements;
-use surefoot_torch::rules::{self, Rule};
+use surefoot_torch::rules::{self, CheckRule};
 use surefoot_torch::source::Source;
 
 fn cases(code: &str) -> Vec<PathBuf> {
@@ -31,7 +31,7 @@ fn read(path: &Path) -> Source {
     Source::read(&file.expect("a file of requirements")).expect("a case")
 }
 
-fn lines(source: &Source, rules: &[&'static Rule]) -> BTreeSet<(usize, String)> {
+fn lines(source: &Source, rules: &[&'static CheckRule]) -> BTreeSet<(usize, String)> {
     let findings = match source.path.ends_with(".py") {
         true => check(source, rules).expect("a case parses"),
         false => requirements::check(source, rules),

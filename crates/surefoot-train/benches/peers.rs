@@ -10,7 +10,7 @@ use surefoot_train::batch::HostBatch;
 use surefoot_train::config::ModelConfig;
 use surefoot_train::data::{Form, Label, Sample, Target};
 use surefoot_train::model::Builtin;
-use surefoot_train::optimizer::Rule;
+use surefoot_train::optimizer::UpdateRule;
 use surefoot_train::parameters::shapes;
 use surefoot_train::random::SeededRandom;
 use surefoot_train::state::State;
@@ -52,7 +52,7 @@ fn milliseconds(config: &ModelConfig, form: Form, samples: usize) -> f64 {
         };
         batch.push(sample).expect("the sample fits");
     }
-    let rule = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+    let rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
     let settings = StepSettings { rule, clip_norm: None, micro_batch: samples };
     let order = StepOrder { lr: 1e-3, checkpointing: false, name_bad: false };
     let mut times: Vec<f64> = (0..23)

@@ -20,12 +20,13 @@ use surefoot_train::config::{LoadingConfig, ModelConfig, OnBadSample};
 use surefoot_train::data::{Augment, Form, Label, Sample, Source, Target, Transform};
 use surefoot_train::loader::{Loader, Loading, Recipe, plan};
 use surefoot_train::model::{Builtin, Trainable};
-use surefoot_train::optimizer::Rule;
+use surefoot_train::optimizer::UpdateRule;
 use surefoot_train::parameters::shapes;
 use surefoot_train::state::State;
 use surefoot_train::step::{StepOrder, StepSettings, step};
 
-const RULE: Rule = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+const RULE: UpdateRule =
+    UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
 const ORDER: StepOrder = StepOrder { lr: 1e-3, checkpointing: false, name_bad: false };
 
 /// Images that take a while to make, as those from files do.

@@ -13,7 +13,7 @@ use surefoot::{Fault, FaultKind, Footing};
 
 use crate::config::{Config, ModelConfig};
 use crate::data::Form;
-use crate::optimizer::Rule;
+use crate::optimizer::UpdateRule;
 
 /// The share of what is available that training may take if no budget says so.
 pub(crate) const SHARE: f64 = 0.8;
@@ -44,9 +44,9 @@ impl Estimate {
     pub fn of(config: &Config, form: Form, samples: usize) -> Self {
         let parameters = parameters(&config.model, form);
         let moments = match config.optimizer.rule {
-            Rule::AdamW { .. } => 2,
-            Rule::Sgd { momentum: 0.0, .. } => 0,
-            Rule::Sgd { .. } => 1,
+            UpdateRule::AdamW { .. } => 2,
+            UpdateRule::Sgd { momentum: 0.0, .. } => 0,
+            UpdateRule::Sgd { .. } => 1,
         };
         // A batch is never larger than the data.
         let batch = (config.batch_size as u128) * (config.accumulate as u128);

@@ -55,5 +55,5 @@ pub mod tensorboard;
 
 pub use config::{Config, ConfigError};
 pub use model::{Score, Trainable};
-pub use report::{Report, TrainEvent};
+pub use report::{TrainEvent, TrainReport};
 pub use run::{Run, TrainError};

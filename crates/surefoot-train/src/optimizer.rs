@@ -10,7 +10,7 @@ use surefoot_ops::{AdamW, Sgd, adamw, sgd};
 /// A rule for changing weights. Weight decay is applied to matrices and kernels, not to biases
 /// and norms.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rule {
+pub enum UpdateRule {
     /// Adam with decoupled weight decay (Loshchilov and Hutter, 2019).
     AdamW {
         /// How slowly the mean of gradients forgets.
@@ -93,7 +93,7 @@ pub struct Slice {
     pub decays: bool,
 }
 
-impl Rule {
+impl UpdateRule {
     /// New values and moments after a step at rate `lr`. Gradients are taken times `factor`,
     /// which undoes the loss scale and clips.
     pub fn update(
@@ -157,7 +157,7 @@ mod tests {
         tensor.to_data_as::<f32>().try_to_vec().unwrap()
     }
 
-    fn run(rule: Rule, steps: usize) -> f32 {
+    fn run(rule: UpdateRule, steps: usize) -> f32 {
         let device = Device::flex();
         let mut value = Tensor::<1>::from_floats([1.0], &device);
         let mut moments = Moments::default();
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn adamw_follows_its_formula() {
-        let rule = Rule::AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.5 };
+        let rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.5 };
         let (is, should) = (f64::from(run(rule, 5)), adamw_by_hand(5));
         assert!((is - should).abs() < 1e-5, "{is} {should}");
     }
@@ -199,7 +199,7 @@ mod tests {
             speed = 0.9 * speed + 0.1 * f64::from(step) + 0.5 * w;
             w -= 0.1 * speed;
         }
-        let is = f64::from(run(Rule::Sgd { momentum: 0.9, weight_decay: 0.5 }, 4));
+        let is = f64::from(run(UpdateRule::Sgd { momentum: 0.9, weight_decay: 0.5 }, 4));
         assert!((is - w).abs() < 1e-5, "{is} {w}");
     }
 
@@ -208,7 +208,7 @@ mod tests {
         let device = Device::flex();
         let value = Tensor::<1>::from_floats([1.0, 2.0], &device);
         let slice = Slice { value, gradient: None, decays: true };
-        let rule = Rule::AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.5 };
+        let rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.5 };
         let (values, moments) = rule.update(0.1, 1.0, vec![slice], &Moments::default());
         assert_eq!(numbers(&values[0]), [1.0, 2.0]);
         assert!(moments.first[0].is_none());

@@ -54,7 +54,7 @@ pub struct FaultReport {
 /// The end of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct TrainReport {
     /// What `accuracy` is: the share of right answers (`accuracy`), or in regression the share of
     /// the variance that is explained (`r2`).
     pub metric: &'static str,

@@ -27,7 +27,7 @@ use crate::fit::Trials;
 use crate::loader::{Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
 use crate::parameters::{self, Shape};
-use crate::report::{FaultReport, Report, TrainEvent};
+use crate::report::{FaultReport, TrainEvent, TrainReport};
 use crate::stage::{Feed, Stage};
 use crate::state::State;
 use crate::step::{StepOrder, StepSettings, step};
@@ -89,7 +89,7 @@ impl Run<'_> {
         model: M,
         resume: Option<&Path>,
         mut tell: impl FnMut(&TrainEvent),
-    ) -> Result<Report, TrainError> {
+    ) -> Result<TrainReport, TrainError> {
         let tell: &mut dyn FnMut(&TrainEvent) = &mut tell;
         let device = self.footing.device().map_err(|fault| self.stopped(fault, 0, None))?;
         let model = model.valid().to_device(&device.burn().clone().without_autodiff());
@@ -137,7 +137,7 @@ impl Run<'_> {
             interrupted = matches!(end, StepsEnd::Stopped);
         }
         let report = self.report(run, &shapes, resumed_from, interrupted, tell)?;
-        Ok(Report { stopped_early: stopped_early && report.steps < total, ..report })
+        Ok(TrainReport { stopped_early: stopped_early && report.steps < total, ..report })
     }
 
     fn effective_batch(&self) -> usize {

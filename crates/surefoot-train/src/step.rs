@@ -13,7 +13,7 @@ use surefoot::recover::{Confirm, Outcome, Point, Rung, Step, StepExt};
 use surefoot::{BoxError, Burn, Fault, FaultKind, Footing};
 
 use crate::model::Trainable;
-use crate::optimizer::{Rule, Slice};
+use crate::optimizer::{Slice, UpdateRule};
 use crate::parameters::{self, Shape};
 use crate::stage::Feed;
 use crate::state::State;
@@ -25,7 +25,7 @@ pub const OPERATION: &str = "train step";
 #[derive(Clone, Copy, Debug)]
 pub struct StepSettings {
     /// How weights change.
-    pub rule: Rule,
+    pub rule: UpdateRule,
     /// Gradients together are never longer than this.
     pub clip_norm: Option<f64>,
     /// Samples that are run at once at most; a larger batch is run in parts.
@@ -308,7 +308,7 @@ mod tests {
             batch.push(Sample::Dense { values: vec![x, 10.0 * x], label }).unwrap();
         }
         let shapes = parameters::shapes(&model);
-        let rule = Rule::Sgd { momentum: 0.0, weight_decay: 0.0 };
+        let rule = UpdateRule::Sgd { momentum: 0.0, weight_decay: 0.0 };
         let settings = StepSettings { rule, clip_norm: None, micro_batch: 4 };
         let order = StepOrder { lr: 0.0, checkpointing: false, name_bad: false };
         let start = State::new(model.valid(), footing.device().unwrap().name());

@@ -17,12 +17,13 @@ use surefoot_train::checkpoint::CheckpointFolder;
 use surefoot_train::config::ModelConfig;
 use surefoot_train::data::{self, Example, Form, Sequences, Source};
 use surefoot_train::model::{Builtin, Pretrained};
-use surefoot_train::optimizer::Rule;
+use surefoot_train::optimizer::UpdateRule;
 use surefoot_train::state::State;
 use surefoot_train::step::{StepOrder, StepSettings, step};
-use surefoot_train::{Config, Report, Run, TrainEvent, parameters};
+use surefoot_train::{Config, Run, TrainEvent, TrainReport, parameters};
 
-const RULE: Rule = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+const RULE: UpdateRule =
+    UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
 const STEPS: usize = 10;
 
 fn fixture(name: &str) -> PathBuf {
@@ -332,7 +333,7 @@ impl<'a> Trial<'a> {
         Self { folder, flags: &[], drill: "", devices, resume: None, stop_after: None }
     }
 
-    fn run(self) -> (Report, Vec<TrainEvent>) {
+    fn run(self) -> (TrainReport, Vec<TrainEvent>) {
         let data_file = self.folder.join("data.jsonl");
         let line = |at: usize| {
             format!("{{\"prompt\": \"item {at}\", \"completion\": \" is {}\"}}\n", at % 3)
@@ -383,7 +384,7 @@ impl<'a> Trial<'a> {
 }
 
 /// The weights in a checkpoint, as bytes.
-fn weights(report: &Report) -> Vec<(String, Vec<u8>)> {
+fn weights(report: &TrainReport) -> Vec<(String, Vec<u8>)> {
     let bytes = std::fs::read(&report.checkpoint).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let mut all: Vec<(String, Vec<u8>)> =

@@ -24,7 +24,7 @@ fn main() {
     let bytes = model_folders::llama(
         folder.path(),
         (value("--mib", 512) as u64) << 20,
-        model_folders::Dtype::F32,
+        model_folders::FolderDtype::F32,
     );
     let opened = Opened::new(folder.path()).expect("the model opens");
     let set = ChallengeSet::keyed(public_key(), "cost", opened.blueprint.vocab, challenges, tokens)

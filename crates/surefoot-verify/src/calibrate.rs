@@ -7,7 +7,7 @@
 use surefoot_models::arch::blueprint::Blueprint;
 
 use crate::capture::{Captures, Disturbance};
-use crate::noise::{self, Deviations, Noise, NoiseClass, RunVariant};
+use crate::noise::{Deviations, Noise, NoiseClass, RunVariant, VariantName};
 
 /// The precision of a pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ impl Pass {
 #[derive(Clone, Debug)]
 pub struct Trial {
     /// Its name.
-    pub name: String,
+    pub name: VariantName,
     /// What it changes.
     pub class: NoiseClass,
     /// Each is compared with the plain one.
@@ -73,37 +73,41 @@ pub struct Variations {
 /// The ways to run a model.
 pub fn trials(blueprint: &Blueprint, variations: &Variations) -> Vec<Trial> {
     let plain = Pass::plain(variations.group);
-    let trial = |name: &str, class, passes: &[Pass]| Trial {
-        name: name.to_owned(),
-        class,
-        passes: passes.to_vec(),
-    };
+    let trial =
+        |name: VariantName, class, passes: &[Pass]| Trial { name, class, passes: passes.to_vec() };
     let longest = blueprint.hidden.max(blueprint.inner());
     let jitter = |seed| Pass { disturbance: Disturbance::summation_order(longest, seed), ..plain };
-    let mut trials =
-        vec![trial("another order of summation", NoiseClass::Arithmetic, &[jitter(1), jitter(2)])];
+    let mut trials = vec![trial(
+        "another order of summation".into(),
+        NoiseClass::Arithmetic,
+        &[jitter(1), jitter(2)],
+    )];
     if let Some(group) = variations.smaller_group {
         let halves = Pass { group, ..plain };
-        trials.push(trial("half as many at once", NoiseClass::Arithmetic, &[halves]));
+        trials.push(trial("half as many at once".into(), NoiseClass::Arithmetic, &[halves]));
     }
     if !variations.is_streamed {
         let streamed = Pass { streamed: true, ..plain };
-        trials.push(trial("streamed", NoiseClass::Arithmetic, &[streamed]));
+        trials.push(trial("streamed".into(), NoiseClass::Arithmetic, &[streamed]));
     }
     if let Some(device) = &variations.elsewhere {
         let elsewhere = Pass { elsewhere: true, ..plain };
-        trials.push(trial(&noise::device_variant(device), NoiseClass::Arithmetic, &[elsewhere]));
+        trials.push(trial(
+            VariantName::OnDevice(device.clone()),
+            NoiseClass::Arithmetic,
+            &[elsewhere],
+        ));
     }
     if !variations.is_fp32 {
         let fp32 = Pass { precision: PassPrecision::Fp32, ..plain };
-        trials.push(trial("fp32", NoiseClass::Rounding, &[fp32]));
+        trials.push(trial("fp32".into(), NoiseClass::Rounding, &[fp32]));
     }
     let bf16 = |seed| Pass {
         precision: PassPrecision::Bf16,
         disturbance: Disturbance::Bf16 { seed },
         ..plain
     };
-    trials.push(trial("bf16", NoiseClass::Rounding, &[bf16(0), bf16(1)]));
+    trials.push(trial("bf16".into(), NoiseClass::Rounding, &[bf16(0), bf16(1)]));
     trials
 }
 

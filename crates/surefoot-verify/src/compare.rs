@@ -9,6 +9,7 @@ use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
 use crate::noise::{Noise, NoiseClass};
 use crate::sketch::Sketch;
+use crate::weight_form::{self, WeightForm};
 
 /// Compares `candidate` with `reference`, whose noise counts.
 pub fn compare(
@@ -47,20 +48,14 @@ pub(crate) fn compare_sketches(
 pub fn class(reference: &Fingerprint, candidate: &Fingerprint, noise: &Noise) -> NoiseClass {
     let (ours, theirs) = (&reference.run, &candidate.run);
     let alike = reference.model.dtypes == candidate.model.dtypes && ours.weights == theirs.weights;
-    // Programs agree on how to round to formats with a scale for 32 numbers, but not on the others.
-    let rounded = ours.weights == Some(rounded_as(candidate.model.dtypes.iter()))
+    let formats = WeightForm::RoundedTo(candidate.model.dtypes.clone());
+    let rounded = ours.weights == Some(formats)
         && theirs.weights.is_none()
-        && !candidate.model.dtypes.iter().any(|dtype| dtype.ends_with("_K"));
+        && !weight_form::is_ambiguous(candidate.model.dtypes.iter());
     let same = (alike || rounded)
         && ours.precision == theirs.precision
         && (ours.device == theirs.device || noise.covers_device(&theirs.device));
     if same { NoiseClass::Arithmetic } else { NoiseClass::Rounding }
-}
-
-/// How a fingerprint says that a model's weights were rounded to the formats of another.
-pub(crate) fn rounded_as<'a>(formats: impl Iterator<Item = &'a String>) -> String {
-    let formats: Vec<&str> = formats.map(String::as_str).collect();
-    format!("rounded to {}", formats.join("+"))
 }
 
 /// Checks what must be equal for a comparison to mean anything. That two models are built

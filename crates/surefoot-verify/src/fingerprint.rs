@@ -17,6 +17,7 @@ use crate::seal::{self, Seal, SecretKey};
 use crate::site::{self, Site, SiteSelection};
 use crate::sketch::{self, Sketch};
 use crate::tree::{self, Tree};
+use crate::weight_form::WeightForm;
 use crate::{hex, hypervector};
 
 /// What a fingerprint's file says it is.
@@ -44,9 +45,9 @@ pub struct RunInfo {
     pub precision: String,
     /// `resident`, `mixed` or `streamed`.
     pub placement: String,
-    /// `q8` or `q4` if weights were quantised while they were loaded.
+    /// The form of the weights, if it is not that of the files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weights: Option<String>,
+    pub weights: Option<WeightForm>,
 }
 
 /// A site that was kept.

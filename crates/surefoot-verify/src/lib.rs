@@ -62,6 +62,7 @@ pub mod transcript;
 mod tree;
 pub mod verdict;
 pub mod verifier;
+pub mod weight_form;
 pub mod weights;
 
 pub use error::VerifyError;

@@ -20,7 +20,7 @@ use crate::decision::DecisionRule;
 use crate::error::VerifyError;
 use crate::fingerprint::{Fingerprint, RunInfo, SketchPolicy, next_tokens};
 use crate::identity::Identity;
-use crate::noise::Noise;
+use crate::noise::{Noise, VariantName};
 use crate::recheck;
 use crate::seal::{self, SecretKey};
 use crate::site::Site;
@@ -427,7 +427,7 @@ fn listed(items: &[String]) -> String {
 
 /// What keeps two parts from belonging to one run.
 fn difference(one: &FingerprintShard, other: &FingerprintShard) -> Option<&'static str> {
-    let variants = |shard: &FingerprintShard| -> Vec<(String, usize)> {
+    let variants = |shard: &FingerprintShard| -> Vec<(VariantName, usize)> {
         let variants = shard.noise.variants.iter();
         variants.map(|variant| (variant.name.clone(), variant.runs.len())).collect()
     };

@@ -22,12 +22,12 @@ use crate::calibrate::{self, Pass, PassPrecision, Variations};
 use crate::capture::{self, Captures};
 use crate::challenge::ChallengeSet;
 use crate::challenge_source::ChallengeOptions;
-use crate::compare;
 use crate::error::VerifyError;
 use crate::fingerprint::{Fingerprint, RunInfo, SketchPolicy};
 use crate::identity::{self, Identity};
 use crate::noise::{Deviations, Noise, NoiseClass, RunVariant};
 use crate::shard::{FingerprintShard, Shard};
+use crate::weight_form::{self, WeightForm};
 
 /// Opens the first runner: its footing, memory limit and observer are used for all models.
 type OpenRunner<'a> = dyn Fn(&Path) -> Result<Runner, ModelError> + 'a;
@@ -91,7 +91,7 @@ pub struct Verifier<'a> {
 struct Rounding {
     folder: PathBuf,
     like: Opened,
-    label: String,
+    form: WeightForm,
     /// Programs differ in how they round to these formats.
     is_ambiguous: bool,
 }
@@ -122,13 +122,13 @@ impl<'a> Verifier<'a> {
             return Ok(());
         }
         let formats: BTreeSet<String> = identity::dtypes(candidate)?;
-        let is_ambiguous = formats.iter().any(|format| format.ends_with("_K"));
-        let label = compare::rounded_as(formats.iter());
+        let is_ambiguous = weight_form::is_ambiguous(formats.iter());
+        let form = WeightForm::RoundedTo(formats.into_iter().collect());
         let folder = reference.to_owned();
         self.runners.borrow_mut().retain(|(opened, _)| opened != reference);
         // The first runner is what others are opened from.
         self.runners.borrow_mut().insert(0, (PathBuf::new(), runner));
-        *self.rounding.borrow_mut() = Some(Rounding { folder, like, label, is_ambiguous });
+        *self.rounding.borrow_mut() = Some(Rounding { folder, like, form, is_ambiguous });
         Ok(())
     }
 
@@ -266,14 +266,14 @@ impl<'a> Verifier<'a> {
             let exact = self.exact(folder)?;
             let exact = run_pass(&exact, set, some, policy, &Pass::plain(group), None)?;
             noise.variants.push(RunVariant {
-                name: "exact weights".to_owned(),
+                name: "exact weights".into(),
                 class: NoiseClass::Rounding,
                 runs: vec![Deviations::between(&plain.value, &exact.value)],
             });
         }
         let (identity, mut run, captures, noise) = made(runner.opened(), plain, noise)?;
         if let Some(rounding) = rounding {
-            run.weights = Some(rounding.label);
+            run.weights = Some(rounding.form);
         }
         Ok((identity, run, captures, noise))
     }
@@ -414,7 +414,7 @@ fn made(opened: &Opened, outcome: RunOutcome<Captures>, noise: Noise) -> Result<
         .to_owned(),
         weights: match opened.weights() {
             WeightChoice::AsStored => None,
-            choice => Some(choice.to_string()),
+            choice => Some(WeightForm::Quantized(choice)),
         },
     };
     Ok((Identity::read(opened)?, run, outcome.value, noise))

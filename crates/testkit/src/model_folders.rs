@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// How weights are stored.
 #[derive(Clone, Copy, Debug)]
-pub enum Dtype {
+pub enum FolderDtype {
     /// Four bytes.
     F32,
     /// The upper two of them.
@@ -22,7 +22,7 @@ const VOCAB: usize = 4096;
 const SMALL: usize = 256;
 const SMALL_LAYERS: usize = 4;
 
-impl Dtype {
+impl FolderDtype {
     fn size(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -32,7 +32,7 @@ impl Dtype {
 }
 
 /// Writes a Llama whose matrices take about `bytes` in their file; returns how many they take.
-pub fn llama(folder: &Path, bytes: u64, dtype: Dtype) -> u64 {
+pub fn llama(folder: &Path, bytes: u64, dtype: FolderDtype) -> u64 {
     let of_block =
         HIDDEN * HIDDEN * 2 + HIDDEN * HIDDEN / HEADS * KV_HEADS * 2 + 3 * HIDDEN * INNER;
     let layers = (bytes as usize / dtype.size() - VOCAB * HIDDEN).div_ceil(of_block);
@@ -101,7 +101,7 @@ pub fn bert(folder: &Path, vocab: usize) {
         vectors.push(norm(&name("output.LayerNorm")));
     }
     tensors.extend(vectors.into_iter().flatten());
-    write(&folder.join("model.safetensors"), &tensors, Dtype::F32);
+    write(&folder.join("model.safetensors"), &tensors, FolderDtype::F32);
 }
 
 /// Writes a GPT-2 of four small blocks.
@@ -131,17 +131,17 @@ pub fn gpt2(folder: &Path, vocab: usize) {
         tensors.extend(norm(&name("ln_1")));
         tensors.extend(norm(&name("ln_2")));
     }
-    write(&folder.join("model.safetensors"), &tensors, Dtype::F32);
+    write(&folder.join("model.safetensors"), &tensors, FolderDtype::F32);
 }
 
 fn norm(name: &str) -> [(String, Vec<usize>); 2] {
     [(format!("{name}.weight"), vec![SMALL]), (format!("{name}.bias"), vec![SMALL])]
 }
 
-fn write(path: &Path, tensors: &[(String, Vec<usize>)], dtype: Dtype) {
+fn write(path: &Path, tensors: &[(String, Vec<usize>)], dtype: FolderDtype) {
     let name = match dtype {
-        Dtype::F32 => "F32",
-        Dtype::Bf16 => "BF16",
+        FolderDtype::F32 => "F32",
+        FolderDtype::Bf16 => "BF16",
     };
     let mut at = 0;
     let entries: Vec<String> = tensors
@@ -167,8 +167,10 @@ fn write(path: &Path, tensors: &[(String, Vec<usize>)], dtype: Dtype) {
             let uniform = random.f32() - 0.5;
             let weight = if is_scale { 1.0 + uniform * 0.2 } else { uniform * 0.1 };
             match dtype {
-                Dtype::F32 => file.write_all(&weight.to_le_bytes()).expect("a model is written"),
-                Dtype::Bf16 => {
+                FolderDtype::F32 => {
+                    file.write_all(&weight.to_le_bytes()).expect("a model is written")
+                }
+                FolderDtype::Bf16 => {
                     file.write_all(&weight.to_le_bytes()[2..]).expect("a model is written")
                 }
             }

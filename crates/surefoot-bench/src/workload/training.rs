@@ -13,14 +13,15 @@ use surefoot_train::config::{Config, ConfigError, ModelConfig};
 use surefoot_train::data::{self, DataError, Form, Label, Sample, Target};
 use surefoot_train::loader::Recipe;
 use surefoot_train::model::Builtin;
-use surefoot_train::optimizer::Rule;
+use surefoot_train::optimizer::UpdateRule;
 use surefoot_train::parameters::{self, Shape};
 use surefoot_train::state::State;
 use surefoot_train::step::{StepOrder, StepSettings, step};
 
 use super::{Amount, Job};
 
-const RULE: Rule = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
+const RULE: UpdateRule =
+    UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
 
 /// One training step of a configuration file, or of a built-in model.
 pub struct TrainingSetup {
@@ -29,7 +30,7 @@ pub struct TrainingSetup {
     model: ModelConfig,
     form: Form,
     batch: HostBatch,
-    rule: Rule,
+    rule: UpdateRule,
     clip_norm: Option<f64>,
     seed: u64,
 }

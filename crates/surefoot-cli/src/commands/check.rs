@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use surefoot_torch::discover::{Found, discover};
 use surefoot_torch::finding::Severity;
-use surefoot_torch::project::{Checked, Report, check_found};
+use surefoot_torch::project::{CheckReport, Checked, check_found};
 use surefoot_torch::report::{self, count};
 use surefoot_torch::settings::{Overrides, Settings};
 use surefoot_torch::source::{LARGEST, Source};
@@ -129,7 +129,7 @@ impl Check {
             .read_to_end(&mut bytes)
             .map_err(|error| Failure::usage("stdin can't be read").caused_by(&error))?;
         let rules = settings.rules_for(Path::new(&self.stdin_filename));
-        let mut report = Report::default();
+        let mut report = CheckReport::default();
         let source = match Source::from_bytes(self.stdin_filename.clone(), bytes) {
             Ok(source) => source,
             Err(error) => {
@@ -202,7 +202,7 @@ impl Check {
 
     fn print(
         &self,
-        report: &Report,
+        report: &CheckReport,
         global: &Global,
         terminal: &Terminal,
     ) -> Result<Exit, Failure> {
@@ -220,7 +220,7 @@ impl Check {
 
     /// A file that could not be checked counts more than any finding; hints alone count with
     /// `--strict` only.
-    fn outcome(&self, report: &Report) -> Exit {
+    fn outcome(&self, report: &CheckReport) -> Exit {
         let mut findings = report.checked.iter().flat_map(|checked| &checked.findings);
         if !report.errors.is_empty() {
             Exit::Usage
@@ -232,7 +232,7 @@ impl Check {
     }
 }
 
-fn summary(report: &Report) -> String {
+fn summary(report: &CheckReport) -> String {
     let fixable = report
         .checked
         .iter()

@@ -20,6 +20,7 @@ use surefoot_verify::shard::{ComparisonShard, Shard};
 use surefoot_verify::subject::Subject;
 use surefoot_verify::transcript::Candidate;
 use surefoot_verify::verdict::{CompareOptions, Compared};
+use surefoot_verify::weight_form::WeightForm;
 use surefoot_verify::weights::FileComparison;
 
 use crate::args::Global;
@@ -120,7 +121,7 @@ struct Document<'a> {
     rule: &'a DecisionRule,
     comparison: &'a Comparison,
     /// How the reference's weights were rounded before the comparison.
-    rounding: Option<&'a str>,
+    rounding: Option<&'a WeightForm>,
     weakness: Option<&'a Weakness>,
     files: Option<&'a FileComparison>,
 }
@@ -189,7 +190,7 @@ impl Compare {
             })?;
             seal::write(html, &page)?;
         }
-        let rounding = transcript.reference.run.weights.as_deref();
+        let rounding = transcript.reference.run.weights.as_ref();
         let weakness = match &transcript.candidate {
             Candidate::Endpoint(_, weakness) => Some(weakness),
             Candidate::Model(_) => None,
@@ -282,15 +283,6 @@ impl Compare {
     }
 }
 
-/// The common name of a way of rounding.
-fn formats_of(weights: &str) -> &'static str {
-    match weights {
-        _ if weights.contains("Q4") || weights == "q4" => "q4",
-        _ if weights.contains("Q8") || weights == "q8" => "q8",
-        _ => "quantised",
-    }
-}
-
 fn told_quality(quality: &Quality) -> String {
     match quality {
         Quality::Predictions {
@@ -328,7 +320,7 @@ fn told(
     rule: &DecisionRule,
     weakness: Option<&Weakness>,
     files: Option<&FileComparison>,
-    rounding: Option<&str>,
+    rounding: Option<&WeightForm>,
 ) -> String {
     let decision = &comparison.decision;
     let mut text = format!(
@@ -358,7 +350,7 @@ fn told(
         NoiseClass::Rounding => "other orders of summation, and rounding to bf16",
     };
     let _ = match rounding {
-        Some(weights) => writeln!(text, "allowed for: {weights} ({})", formats_of(weights))
+        Some(weights) => writeln!(text, "allowed for: {weights} ({})", weights.common_name())
             .and_then(|()| writeln!(text, "beside it: {allowed}")),
         None => writeln!(text, "allowed for: {allowed}"),
     };

@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 use surefoot_verify::challenge_source::ChallengeKey;
 use surefoot_verify::fingerprint::{Fingerprint, KeptSite};
+use surefoot_verify::noise::VariantName;
 use surefoot_verify::seal;
 
 use crate::args::Global;
@@ -58,7 +59,7 @@ struct Document<'a> {
     files: String,
     challenges: usize,
     sites: &'a [KeptSite],
-    noise: Vec<&'a str>,
+    noise: Vec<&'a VariantName>,
     seconds: f64,
 }
 
@@ -97,7 +98,7 @@ impl FingerprintCommand {
             files: fingerprint.model.digest(),
             challenges: fingerprint.sketches.len(),
             sites: &fingerprint.sites,
-            noise: fingerprint.noise.variants.iter().map(|variant| variant.name.as_str()).collect(),
+            noise: fingerprint.noise.variants.iter().map(|variant| &variant.name).collect(),
             seconds: begun.elapsed().as_secs_f64(),
         };
         if global.json {

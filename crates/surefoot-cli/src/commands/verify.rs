@@ -12,6 +12,7 @@ use surefoot_verify::fingerprint::{Fingerprint, Inclusion};
 use surefoot_verify::seal;
 use surefoot_verify::shard::Shard;
 use surefoot_verify::site::Site;
+use surefoot_verify::weight_form::WeightForm;
 
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
@@ -180,13 +181,11 @@ impl Verify {
 /// How the weights of a fingerprint's model were loaded, so that they are loaded so again.
 fn weights_of(fingerprint: &Fingerprint) -> Result<WeightChoice, Failure> {
     match &fingerprint.run.weights {
-        Some(weights) if weights.starts_with("rounded") => {
-            Err(Failure::usage("the reference can't be run again alone")
-                .because(format!("its weights were {weights}, as those of the candidate are"))
-                .hint("run `surefoot compare` with both again"))
-        }
-        Some(weights) => Ok(weights.parse()?),
         None => Ok(WeightChoice::AsStored),
+        Some(WeightForm::Quantized(choice)) => Ok(*choice),
+        Some(other) => Err(Failure::usage("the reference can't be run again alone")
+            .because(format!("its weights were {other}, as those of the candidate are"))
+            .hint("run `surefoot compare` with both again")),
     }
 }
 

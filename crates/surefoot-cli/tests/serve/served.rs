@@ -30,7 +30,7 @@ pub(crate) fn generated(model: &Path, prompt: &str, options: &[&str]) -> Value {
 /// meanwhile, with a tokenizer.
 pub(crate) fn slow_model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
-    model_folders::llama(folder.path(), 64 << 20, model_folders::Dtype::Bf16);
+    model_folders::llama(folder.path(), 64 << 20, model_folders::FolderDtype::Bf16);
     std::fs::copy(
         fixture("llama-tiny").join("tokenizer.json"),
         folder.path().join("tokenizer.json"),

@@ -7,7 +7,7 @@ use super::FaultKind::{
     UnsupportedOp,
 };
 use super::Weight::{Names, Overrides};
-use super::{Rule, rule};
+use super::{TextRule, rule};
 
 /// A CUDA or HIP error by its number. One pattern for each, so that each is only tried where its
 /// own digits are.
@@ -56,7 +56,7 @@ macro_rules! opencl {
     };
 }
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[TextRule] = &[
     rule(OutOfMemory, Overrides, vulkan!["-1", "-2"]),
     rule(DeviceLost, Overrides, vulkan!["-4"]),
     rule(OutOfMemory, Names, opencl!["-4", "-6", "-61"]),

@@ -9,7 +9,9 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 
 use super::guarded::{Guarded, Here, Lazy, Words, branches};
 use super::lines::{Log, Role};
-use super::{DISCLAIMERS, FRAMEWORKS, FaultKind, HEDGES, Rule, TABLES, Weight, phrasings, topics};
+use super::{
+    DISCLAIMERS, FRAMEWORKS, FaultKind, HEDGES, TABLES, TextRule, Weight, phrasings, topics,
+};
 
 /// A rule that matched, and where.
 #[derive(Clone, Copy, Debug)]
@@ -39,7 +41,7 @@ pub(crate) struct RuleSet {
 }
 
 struct CompiledRule {
-    rule: &'static Rule,
+    rule: &'static TextRule,
     unless: Vec<Guarded>,
     with: Vec<Lazy>,
     without: Vec<Lazy>,
@@ -77,7 +79,7 @@ pub(crate) fn about() -> &'static RuleSet {
 }
 
 impl RuleSet {
-    fn new(tables: &[&'static [Rule]]) -> Self {
+    fn new(tables: &[&'static [TextRule]]) -> Self {
         let mut rules = Vec::new();
         let mut patterns = Vec::new();
         let mut words = Words::default();
@@ -132,7 +134,7 @@ impl RuleSet {
         }
     }
 
-    pub(crate) fn rule(&self, index: usize) -> &'static Rule {
+    pub(crate) fn rule(&self, index: usize) -> &'static TextRule {
         self.rules[index].rule
     }
 
@@ -309,7 +311,7 @@ impl Rank {
     /// The last error of a log counts one step more, if it says anything definite: what was
     /// logged before it was survived, or led to it in other words. A remark counts less than
     /// any error; one about something ordinary counts least.
-    fn new(rule: &Rule, remark: bool, last_error: bool, at: usize) -> Self {
+    fn new(rule: &TextRule, remark: bool, last_error: bool, at: usize) -> Self {
         let weight = match (remark, rule.weight) {
             (false, Weight::Overrides) => 8,
             (false, Weight::Names) => 7,

@@ -3,11 +3,11 @@
 
 use super::FaultKind::{DtypeMismatch, KernelCompile, UnsupportedDtype, UnsupportedOp};
 use super::Weight::{Hints, Names, Overrides, Usual};
-use super::{Rule, rule};
+use super::{TextRule, rule};
 
 const BLOCKS: &[&str] = &["Use smaller blocks, tiles or fewer pipeline stages in the kernel."];
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[TextRule] = &[
     // A kernel that needs more of a core than the card has: the words sound like memory.
     rule(KernelCompile, Overrides, &[
         r"\bout of resources?:|\bOutOfResources\b|\bHardware limit ?:? ?\d|\bno valid triton configs\b",

@@ -2,9 +2,9 @@
 
 use super::FaultKind::{CommandBuffer, DeviceLost, DriverOrInit};
 use super::Weight::{Hints, Names, Overrides, Usual};
-use super::{Rule, rule};
+use super::{TextRule, rule};
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[TextRule] = &[
     // Lost.
     rule(DeviceLost, Overrides, &[
         r"\bVK_ERROR_DEVICE_LOST\b|\bERROR_DEVICE_LOST\b|\bErrorDeviceLost\b|\bvk::DeviceLostError\b|\bVK_ERROR_SURFACE_LOST",

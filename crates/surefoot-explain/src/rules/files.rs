@@ -2,9 +2,9 @@
 
 use super::FaultKind::{DataLoading, ModelLoading};
 use super::Weight::{Hints, Names, Overrides, Usual};
-use super::{Rule, rule};
+use super::{TextRule, rule};
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[TextRule] = &[
     rule(DataLoading, Overrides, &[
         r"\bdataloader worker\b.{0,60}\b(killed|exited|died|terminated|crashed|failed|signal|timed out)|\bDataLoader timed out\b|\bworker(s)?\b.{0,30}\(pid(\(s\))? [\d, ]+\) (is|are|was|were|exited|died|killed)",
         r"\bunable to (open|mmap|write|map|create|resize|allocate)\b.{0,60}(\bshared memory|\bshm\b|/torch_\w+)|\bcould not unlink the shared memory\b|\bshared memory (object|file|segment|manager|region)\b.{0,60}\b(fail|error|unable|too many|exist|not|no such|mode|denied|in read)|\btorch_shm_manager\b",

@@ -2,7 +2,7 @@
 
 use super::FaultKind::OutOfMemory;
 use super::Weight::{Hints, Names, Overrides, Usual};
-use super::{Rule, rule};
+use super::{TextRule, rule};
 
 const SMALLER: &str = "Use a smaller batch, or split it and accumulate gradients.";
 const ONE_BUFFER: &[&str] = &[
@@ -14,7 +14,7 @@ const HOST: &[&str] = &[
     "Give the process or container more RAM, or add swap.",
 ];
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[TextRule] = &[
     rule(OutOfMemory, Names, &[
         r"\b(CUDA_ERROR|VK_ERROR|CL|ZE_RESULT_ERROR|ncclResult)_?(OUT_OF_(DEVICE_|HOST_|POOL_)?MEMORY|MEM_OBJECT_ALLOCATION_FAILURE)\b",
         r"\bERROR_OUT_OF_(DEVICE|HOST|POOL)_MEMORY\b",

@@ -3,7 +3,7 @@
 use super::FaultKind::{DeviceMismatch, DtypeMismatch, PlaceholderStorage};
 use super::Weight::{Hints, Names, Overrides, Usual};
 use super::type_names::{elements_differ, places_differ};
-use super::{Rule, rule};
+use super::{TextRule, rule};
 
 /// Two type names in one sentence; the check says what they differ in.
 const TYPE_PAIRS: &[&str] = &[
@@ -15,7 +15,7 @@ const TYPE_PAIRS: &[&str] = &[
     r"\bexpected a tensor of type \S+ but found a tensor of type \S+",
 ];
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[TextRule] = &[
     rule(DeviceMismatch, Names, TYPE_PAIRS).check(places_differ),
     rule(DtypeMismatch, Names, TYPE_PAIRS).check(elements_differ),
     rule(DtypeMismatch, Overrides, &[r"\bhas type (b?float|u?int|bool|complex|key)\w*\[.{0,240}\bhas type (b?float|u?int|bool|complex|key)\w*\["])

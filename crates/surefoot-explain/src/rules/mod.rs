@@ -1,6 +1,6 @@
 //! The rules: what error messages of many frameworks mean, as tables.
 //!
-//! One file per family of kinds; each is a list of [`Rule`]s. A rule has patterns (regular
+//! One file per family of kinds; each is a list of [`TextRule`]s. A rule has patterns (regular
 //! expressions, ASCII, without case, within one line), words that forbid it, and what to tell
 //! the user. The order of the tables doesn't matter; [`Weight`] does.
 
@@ -43,7 +43,7 @@ pub(super) enum Weight {
 
 /// One thing that messages say.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Rule {
+pub(super) struct TextRule {
     pub(super) kind: FaultKind,
     pub(super) weight: Weight,
     /// Any of these in one line.
@@ -64,8 +64,8 @@ pub(super) struct Rule {
     pub(super) advice: &'static [&'static str],
 }
 
-const fn rule(kind: FaultKind, weight: Weight, any: &'static [&'static str]) -> Rule {
-    Rule {
+const fn rule(kind: FaultKind, weight: Weight, any: &'static [&'static str]) -> TextRule {
+    TextRule {
         kind,
         weight,
         any,
@@ -79,7 +79,7 @@ const fn rule(kind: FaultKind, weight: Weight, any: &'static [&'static str]) -> 
     }
 }
 
-impl Rule {
+impl TextRule {
     const fn unless(mut self, unless: &'static [&'static str]) -> Self {
         self.unless = unless;
         self
@@ -117,7 +117,7 @@ impl Rule {
 }
 
 /// Every table but that of the turns of phrase, which is asked when these say nothing.
-const TABLES: &[&[Rule]] = &[
+const TABLES: &[&[TextRule]] = &[
     memory::RULES,
     mismatch::RULES,
     shape::RULES,

@@ -3,9 +3,9 @@
 
 use super::FaultKind::NotDeviceRelated;
 use super::Weight::{Names, Overrides, Usual};
-use super::{Rule, rule};
+use super::{TextRule, rule};
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[TextRule] = &[
     rule(NotDeviceRelated, Overrides, &[
         r"\bno space left on device\b|\bErrno 28\b|\bos error 28\b|\bENOSPC\b|\bdisk (is |was )?(full|quota)\b|\bdisk quota exceeded\b|\bErrno 122\b|\bout of disk( space)?\b|\bnot enough (free )?(disk )?space( (left|available))?( on| in)? ?(the )?(disk|drive|volume|partition)\b|\bnot enough (free )?disk\b|\binsufficient (disk|storage) space\b|\bdatabase or disk is full\b|\bfile ?system (is )?full\b|\bno (free )?space (left )?(on|in) (the )?(disk|drive|volume|partition)\b|\bWinError 112\b|\bNot enough free disk space\b",
     ])

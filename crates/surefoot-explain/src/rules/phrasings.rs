@@ -8,14 +8,14 @@ use super::FaultKind::{
 };
 use super::Weight::Hints;
 use super::type_names::{any_places_differ, elements_differ};
-use super::{Rule, rule};
+use super::{TextRule, rule};
 
 /// Texts that speak of computing at all; the words of unsupported things need them.
 const COMPUTING: &[&str] = &[
     r"\b(tensors?|kernels?|cuda|gpus?|mps|metal|backend|device|op|operator|operation|layer|node|aten|mlx|onnx\w*|jax\w*|xla|ggml\w*|wgpu|vulkan|triton|torch|tensorflow|burn|candle|cudnn|cublas|hip|rocm|xpu|tpu|npu|dml|directml|coreml|ane|conv\w*|attention|matmul|gemm|quantiz\w*|autograd|backward|graph|primitive|shader|cmma|mma|\w*graph\w*|gather\w*|scatter\w*|inputs?|outputs?|stream|sampler|scheduler|optimizer)\b",
 ];
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[TextRule] = &[
     // Shapes.
     rule(ShapeMismatch, Hints, &[
         r"\b(shapes?|dims?|dimensions?|ranks?|axis|axes|channels?|strides?|rows|columns|features|sizes|lengths|batch[ _]size\w*|num_features)\b.{0,100}\b(must|should|has to|have to|needs? to|expected to|required to|ought to|cannot|can't|can only) (all |both )?(be |have |not )?(\w+ )?(equal|match\w*|same|identical|compatible|divisible|multiple|greater|less|smaller|larger|at least|at most|agree|exceed|contain|consistent|positive|broadcast\w*|contiguous)\b",

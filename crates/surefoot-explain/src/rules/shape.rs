@@ -3,14 +3,14 @@
 use super::FaultKind::{Numeric, ShapeMismatch};
 use super::Weight::{Hints, Names, Usual};
 use super::type_names::elements_agree;
-use super::{Rule, rule};
+use super::{TextRule, rule};
 
 /// A checkpoint of another shape is a loading problem, not a caller's mistake in a run.
 const LOADING: &[&str] = &[
     r"\bcopying a param\b|\bcheckpoint\b|\bstate_dict\b|\bin loading\b|\bcheck_tensor_dims\b|\bhas wrong shape\b",
 ];
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[TextRule] = &[
     rule(ShapeMismatch, Names, &[
         r"\bshapes? cannot be multiplied\b|\bsize mismatch, (m1|got|\[)|\bmat1 and mat2 shapes\b|\binconsistent tensor sizes?\b",
         r"\bsize of tensor \w+ \(\d+\) must match\b|\bat non-singleton dimension\b",

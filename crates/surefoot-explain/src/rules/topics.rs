@@ -10,12 +10,12 @@ use super::FaultKind::{
     UnsupportedOp,
 };
 use super::Weight::{Hints, Names, Usual};
-use super::{Rule, rule};
+use super::{TextRule, rule};
 
 /// Names of programs and settings that have a subject's words in them.
 const ASIDE: &str = r"\bdeprecat|\bpip\b|\bNo module\b|\bpermission\b|\bhttps?\b|\bconnection\b|\bsocket\b|\bargument\b.{0,12}--|\busage:|\btoken\b|\blogin\b|\bgit\b|\byaml\b|\bjson\.|\bsql\b|\bdisk\b|\bquota\b|\bkeyword\b|\battribute\b|\bimport\b|\bdevice tree\b|\bmay fail\b|\bcustom build command\b|\bgithub issue\b|\bRequested node\b|\bsbatch\b|\bcould not compile `";
 
-pub(super) const RULES: &[Rule] = &[
+pub(super) const RULES: &[TextRule] = &[
     rule(CommandBuffer, Names, &[
         r"\b\w*command[ _]?(buffer|encoder|list)s?\w*\b.{0,80}\b(error|errors|fail\w*|invalid|twice|already|not|without|after|before|cannot|can't|while|returned|released|reset|nil|null|state|aborted|dropped|finished)\b|\b(error|fail\w*|invalid|cannot|unable|attempt\w*|assert\w*)\b.{0,60}\b\w*command[ _]?(buffer|encoder|list)s?\w*\b",
         r"\b(vkQueueSubmit|vkEndCommandBuffer|vkQueueWaitIdle|queue ?submit|queue\.submit|map_async|mapAsync|getMappedRange|write_buffer)\w*\b.{0,60}\b(error|fail\w*|returned|invalid|not|timeout|none)\b|\bbuffer (is|was) (not|still|already) mapped\b|\bGPU submission\b",

@@ -40,7 +40,7 @@ pub struct Stored {
 impl Stored {
     /// How its numbers are stored, if weights can be stored so.
     pub fn format(&self) -> Result<BlockFormat, ModelError> {
-        let known = BlockFormat::ALL.into_iter().find(|format| format.name() == self.dtype);
+        let known = BlockFormat::named(&self.dtype);
         known.ok_or_else(|| {
             self.problem(format!("has the dtype {}; weights must be F32, F16 or BF16", self.dtype))
         })
@@ -177,7 +177,7 @@ fn unpacked(tensors: BTreeMap<String, Stored>) -> Result<BTreeMap<String, Stored
     let mut named = BTreeMap::new();
     for (name, stored) in tensors {
         let packed = name.rsplit_once('.').and_then(|(own, ending)| {
-            let format = BlockFormat::ALL.into_iter().find(|format| format.name() == ending)?;
+            let format = BlockFormat::named(ending)?;
             format.is_quantized().then_some((own, format))
         });
         let (name, stored) = match packed {

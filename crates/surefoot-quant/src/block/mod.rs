@@ -89,6 +89,17 @@ impl BlockFormat {
     pub const ALL: [Self; 13] =
         [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K];
 
+    /// The format of this name, as GGUF tools print it.
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
+
+    /// Whether it is one of the formats with a scale for 256 numbers and smaller ones inside, whose
+    /// quantisation is a search that each program does in its own way.
+    pub const fn is_k_quant(self) -> bool {
+        matches!(self, Q2_K | Q3_K | Q4_K | Q5_K | Q6_K)
+    }
+
     /// The name, as GGUF tools print it.
     pub const fn name(self) -> &'static str {
         match self {

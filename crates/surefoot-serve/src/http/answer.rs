@@ -4,6 +4,7 @@
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 
+use super::answer_end::AnswerEnd;
 use super::call_reader::ToolCall;
 use super::text_stream::{Piece, TokenText};
 
@@ -73,7 +74,7 @@ pub(super) struct Choice<'a> {
     #[serde(flatten)]
     content: Content<'a>,
     logprobs: Option<Logprobs<'a>>,
-    finish_reason: Option<&'static str>,
+    finish_reason: Option<AnswerEnd>,
 }
 
 #[derive(Serialize)]
@@ -215,7 +216,7 @@ impl Answer {
     pub(super) fn closing(
         &self,
         index: usize,
-        end: &'static str,
+        end: AnswerEnd,
         usage: bool,
     ) -> Option<Envelope<'_>> {
         let content = Content::Delta(Delta::Nothing {});
@@ -363,7 +364,7 @@ mod tests {
         Piece {
             text: "é".to_owned(),
             tokens: vec![spelt, half],
-            end: Some("stop"),
+            end: Some(AnswerEnd::Stop),
             ..Piece::default()
         }
     }
@@ -415,7 +416,7 @@ mod tests {
         assert!(!more.as_object().unwrap().contains_key("usage"));
         assert_eq!(more["choices"][0]["delta"], json!({"content": "é"}));
         assert_eq!(more["choices"][0]["finish_reason"], Value::Null);
-        let closing = written(&answer.closing(0, "length", false).unwrap());
+        let closing = written(&answer.closing(0, AnswerEnd::Length, false).unwrap());
         assert_eq!(closing["choices"][0]["delta"], json!({}));
         assert_eq!(closing["choices"][0]["finish_reason"], "length");
         let figures = written(&answer.figures(Usage::new(1, 1)));

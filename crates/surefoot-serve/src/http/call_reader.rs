@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::answer_end::AnswerEnd;
 use crate::chat::CallStyle;
 
 /// A call that is whole.
@@ -36,7 +37,7 @@ pub(super) enum AnswerPart {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum ReaderState {
     /// Before anything but space.
     Start,
     /// In text.
@@ -55,7 +56,7 @@ enum Place {
 #[derive(Debug)]
 pub(super) struct CallReader {
     style: CallStyle,
-    place: Place,
+    state: ReaderState,
     rest: String,
     calls: usize,
     depth: usize,
@@ -67,7 +68,7 @@ impl CallReader {
     pub(super) fn new(style: CallStyle) -> Self {
         Self {
             style,
-            place: Place::Start,
+            state: ReaderState::Start,
             rest: String::new(),
             calls: 0,
             depth: 0,
@@ -78,9 +79,9 @@ impl CallReader {
 
     /// Why an answer that ended for the reason `end` did: for its calls, if it has some and the last one
     /// is whole, be it that there was no room for another one.
-    pub(super) fn end(&self, end: &'static str) -> &'static str {
-        let is_whole = end == "stop" || self.place == Place::Between;
-        if self.calls > 0 && is_whole { "tool_calls" } else { end }
+    pub(super) fn end(&self, end: AnswerEnd) -> AnswerEnd {
+        let is_whole = end == AnswerEnd::Stop || self.state == ReaderState::Between;
+        if self.calls > 0 && is_whole { AnswerEnd::ToolCalls } else { end }
     }
 
     /// What a further piece of text adds; with `is_last` nothing is held back.
@@ -91,17 +92,19 @@ impl CallReader {
         parts
     }
 
-    /// Reads as far as one place goes; false if more text is needed.
+    /// Reads as far as one state goes; false if more text is needed.
     fn advance(&mut self, is_last: bool, parts: &mut Vec<AnswerPart>) -> bool {
         let marker = self.style.marker();
-        match self.place {
-            Place::Start if marker.is_empty() => match self.rest.trim_start().chars().next() {
-                None => false,
-                Some('{') => self.go_on(0, Place::Head),
-                Some(_) => self.go_on(0, Place::Content),
-            },
-            Place::Start => self.go_on(0, Place::Content),
-            Place::Content => {
+        match self.state {
+            ReaderState::Start if marker.is_empty() => {
+                match self.rest.trim_start().chars().next() {
+                    None => false,
+                    Some('{') => self.go_on(0, ReaderState::Head),
+                    Some(_) => self.go_on(0, ReaderState::Content),
+                }
+            }
+            ReaderState::Start => self.go_on(0, ReaderState::Content),
+            ReaderState::Content => {
                 let found = (!marker.is_empty()).then(|| self.rest.find(marker)).flatten();
                 let (end, next) = match found {
                     Some(at) => (at, at + marker.len()),
@@ -113,44 +116,50 @@ impl CallReader {
                 if end > 0 {
                     parts.push(AnswerPart::Content(self.rest[..end].to_owned()));
                 }
-                self.go_on(next, if found.is_some() { Place::Head } else { Place::Content });
+                self.go_on(
+                    next,
+                    if found.is_some() { ReaderState::Head } else { ReaderState::Content },
+                );
                 found.is_some()
             }
-            Place::Head => match head(&self.rest, self.style.arguments_key()) {
+            ReaderState::Head => match head(&self.rest, self.style.arguments_key()) {
                 None => false,
                 Some((name, end)) => {
                     parts.push(AnswerPart::Call { number: self.calls, name });
                     self.calls += 1;
-                    self.go_on(end, Place::Arguments)
+                    self.go_on(end, ReaderState::Arguments)
                 }
             },
-            Place::Arguments => {
+            ReaderState::Arguments => {
                 let end = self.end_of_arguments();
                 let taken = end.unwrap_or(self.rest.len());
                 if taken > 0 {
                     let text = self.rest[..taken].to_owned();
                     parts.push(AnswerPart::Arguments { number: self.calls - 1, text });
                 }
-                self.go_on(taken, if end.is_some() { Place::Tail } else { Place::Arguments });
+                self.go_on(
+                    taken,
+                    if end.is_some() { ReaderState::Tail } else { ReaderState::Arguments },
+                );
                 end.is_some()
             }
-            Place::Tail => {
+            ReaderState::Tail => {
                 let end = self.style.end_marker();
                 match self.rest.find(end).filter(|_| !end.is_empty()) {
-                    Some(at) => self.go_on(at + end.len(), Place::Between),
+                    Some(at) => self.go_on(at + end.len(), ReaderState::Between),
                     None => false,
                 }
             }
-            Place::Between => match self.rest.find(marker) {
-                Some(at) => self.go_on(at + marker.len(), Place::Head),
+            ReaderState::Between => match self.rest.find(marker) {
+                Some(at) => self.go_on(at + marker.len(), ReaderState::Head),
                 None => false,
             },
         }
     }
 
-    fn go_on(&mut self, taken: usize, place: Place) -> bool {
+    fn go_on(&mut self, taken: usize, state: ReaderState) -> bool {
         self.rest.drain(..taken);
-        self.place = place;
+        self.state = state;
         true
     }
 
@@ -219,9 +228,9 @@ fn sure(text: &str, marker: &str) -> usize {
 pub(super) fn whole(
     style: CallStyle,
     text: &str,
-    end: Option<&'static str>,
+    end: Option<AnswerEnd>,
     id: impl Fn(usize) -> String,
-) -> (String, Vec<ToolCall>, Option<&'static str>) {
+) -> (String, Vec<ToolCall>, Option<AnswerEnd>) {
     let mut reader = CallReader::new(style);
     let mut content = String::new();
     let mut calls: Vec<ToolCall> = Vec::new();
@@ -290,10 +299,11 @@ mod tests {
     fn an_answer_ends_for_its_calls_if_the_last_one_is_whole() {
         let id = |number: usize| number.to_string();
         let end = |text: &str, end| whole(CallStyle::Tagged, text, Some(end), id).2.unwrap();
-        assert_eq!(end(TWO, "stop"), "tool_calls");
-        assert_eq!(end(TWO, "length"), "tool_calls");
-        assert_eq!(end(&TWO[..TWO.len() - 20], "length"), "length");
-        assert_eq!((end("text", "stop"), end("text", "length")), ("stop", "length"));
+        use AnswerEnd::{Length, Stop, ToolCalls};
+        assert_eq!(end(TWO, Stop), ToolCalls);
+        assert_eq!(end(TWO, Length), ToolCalls);
+        assert_eq!(end(&TWO[..TWO.len() - 20], Length), Length);
+        assert_eq!((end("text", Stop), end("text", Length)), (Stop, Length));
     }
 
     #[test]

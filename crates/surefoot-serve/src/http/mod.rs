@@ -7,6 +7,7 @@
 
 mod access;
 mod answer;
+mod answer_end;
 mod call_reader;
 mod chat;
 mod completions;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use super::answer::Form;
+use super::answer_end::AnswerEnd;
 use super::error::ApiError;
 use super::fields::{Fields, mistyped};
 use super::format::{self, AskedFormat};
@@ -127,8 +128,21 @@ pub(super) async fn responses(
     Ok(Json(written.response(status, Some(&piece.text), speaker.count())).into_response())
 }
 
-fn status(end: Option<&str>) -> &'static str {
-    if end == Some("length") { "incomplete" } else { "completed" }
+/// How far a response has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Status {
+    InProgress,
+    Completed,
+    /// It was cut off for its length.
+    Incomplete,
+}
+
+fn status(end: Option<AnswerEnd>) -> Status {
+    match end {
+        Some(AnswerEnd::Length) => Status::Incomplete,
+        _ => Status::Completed,
+    }
 }
 
 fn text_format(raw: &RawValue) -> Result<Option<AskedFormat>, ApiError> {
@@ -209,12 +223,12 @@ impl Written {
         json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
     }
 
-    fn item(&self, status: &str, text: Option<&str>) -> Value {
+    fn item(&self, status: Status, text: Option<&str>) -> Value {
         let content: Vec<Value> = text.into_iter().map(Self::part).collect();
         json!({"type": "message", "id": self.message, "status": status, "role": "assistant", "content": content})
     }
 
-    fn response(&self, status: &str, text: Option<&str>, tokens: usize) -> Value {
+    fn response(&self, status: Status, text: Option<&str>, tokens: usize) -> Value {
         let output: Vec<Value> = text.map(|_| self.item(status, text)).into_iter().collect();
         let is_done = text.is_some();
         json!({
@@ -225,7 +239,7 @@ impl Written {
             "model": self.model,
             "output": output,
             "error": null,
-            "incomplete_details": (status == "incomplete").then(|| json!({"reason": "max_output_tokens"})),
+            "incomplete_details": (status == Status::Incomplete).then(|| json!({"reason": "max_output_tokens"})),
             "instructions": null,
             "metadata": {},
             "parallel_tool_calls": false,
@@ -263,13 +277,13 @@ impl Written {
             body[key] = value;
             body
         };
-        let begun = self.response("in_progress", None, 0);
+        let begun = self.response(Status::InProgress, None, 0);
         for (kind, body) in [
             event("response.created", json!({"response": begun})),
             event("response.in_progress", json!({"response": begun})),
             event(
                 "response.output_item.added",
-                json!({"output_index": 0, "item": self.item("in_progress", None)}),
+                json!({"output_index": 0, "item": self.item(Status::InProgress, None)}),
             ),
             event("response.content_part.added", with("part", Self::part(""))),
         ] {
@@ -298,7 +312,8 @@ impl Written {
             }
         };
         let status = status(end);
-        let last = if status == "completed" { "response.completed" } else { "response.incomplete" };
+        let last =
+            if status == Status::Completed { "response.completed" } else { "response.incomplete" };
         for (kind, body) in [
             event("response.output_text.done", with("text", text.clone().into())),
             event("response.content_part.done", with("part", Self::part(&text))),

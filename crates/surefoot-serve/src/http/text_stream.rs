@@ -4,6 +4,7 @@ use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::FinishReason;
 use surefoot_models::generate::writer::Writer;
 
+use super::answer_end::AnswerEnd;
 use super::call_reader::ToolCall;
 use crate::engine::{EngineError, GenerationEvent, GenerationStream, Logprobs};
 
@@ -22,7 +23,7 @@ pub(super) struct Piece {
     pub(super) text: String,
     /// The tokens since the last piece, if probabilities were asked for.
     pub(super) tokens: Vec<TokenText>,
-    pub(super) end: Option<&'static str>,
+    pub(super) end: Option<AnswerEnd>,
     /// Calls of tools, which are no part of the text.
     pub(super) calls: Vec<ToolCall>,
 }
@@ -65,7 +66,7 @@ impl<'a> TextStream<'a> {
                     }
                     if self.writer.push(id)? {
                         self.heard.enough();
-                        return Ok(self.last("stop"));
+                        return Ok(self.last(AnswerEnd::Stop));
                     }
                     let text = self.writer.fresh().to_owned();
                     if !text.is_empty() {
@@ -74,12 +75,12 @@ impl<'a> TextStream<'a> {
                     }
                 }
                 Some(GenerationEvent::Ended(FinishReason::EndOfText | FinishReason::Stopped)) => {
-                    return Ok(self.last("stop"));
+                    return Ok(self.last(AnswerEnd::Stop));
                 }
                 Some(GenerationEvent::Ended(
                     FinishReason::MaxTokens | FinishReason::ContextFull,
                 )) => {
-                    return Ok(self.last("length"));
+                    return Ok(self.last(AnswerEnd::Length));
                 }
                 Some(GenerationEvent::Failed(error)) => return Err(error),
                 None => return Err(EngineError::Closed),
@@ -99,7 +100,7 @@ impl<'a> TextStream<'a> {
         Ok(whole)
     }
 
-    fn last(&mut self, end: &'static str) -> Piece {
+    fn last(&mut self, end: AnswerEnd) -> Piece {
         let text = self.writer.rest().to_owned();
         Piece {
             text,

@@ -1,6 +1,6 @@
 //! What the names of PyTorch and its neighbours stand for.
 
-use super::value::Dtype;
+use super::value::TorchDtype;
 
 /// One spelling for names that PyTorch offers in several places.
 pub(crate) fn canonical(path: &str) -> &str {
@@ -22,14 +22,14 @@ pub(crate) fn canonical(path: &str) -> &str {
 }
 
 /// The dtype a dotted name stands for.
-pub(crate) fn dtype(path: &str) -> Option<Dtype> {
+pub(crate) fn dtype(path: &str) -> Option<TorchDtype> {
     Some(match path {
-        "torch.float64" | "torch.double" => Dtype::F64,
-        "torch.float32" | "torch.float" => Dtype::F32,
-        "torch.float16" | "torch.half" => Dtype::F16,
-        "torch.bfloat16" => Dtype::Bf16,
+        "torch.float64" | "torch.double" => TorchDtype::F64,
+        "torch.float32" | "torch.float" => TorchDtype::F32,
+        "torch.float16" | "torch.half" => TorchDtype::F16,
+        "torch.bfloat16" => TorchDtype::Bf16,
         "torch.int8" | "torch.int16" | "torch.int32" | "torch.int64" | "torch.long"
-        | "torch.int" | "torch.short" | "torch.uint8" | "torch.bool" => Dtype::Other,
+        | "torch.int" | "torch.short" | "torch.uint8" | "torch.bool" => TorchDtype::Other,
         _ => return None,
     })
 }

@@ -6,7 +6,7 @@ use ruff_text_size::Ranged;
 use super::device::{Device, Places};
 use super::eval::is_device_name;
 use super::event::EventKind;
-use super::value::{Dims, Kind, State, Value};
+use super::value::{Dims, Kind, Maker, State, Value};
 use super::walk::Walker;
 
 impl<'a> Walker<'a> {
@@ -68,7 +68,7 @@ impl<'a> Walker<'a> {
                 Value::Sequence(parts) if parts.len() == targets.len() => parts[i].clone(),
                 Value::Batch(device) => match target {
                     Expr::Tuple(_) | Expr::List(_) => Value::Batch(*device),
-                    _ => self.tensor(target.range(), "a batch", State::on(*device)),
+                    _ => self.tensor(target.range(), Maker::Batch, State::on(*device)),
                 },
                 Value::Object(id) if self.facts.objects[*id as usize].kind == Kind::Tensor => {
                     let state = self.state_of(*id);

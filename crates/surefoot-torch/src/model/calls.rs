@@ -8,7 +8,7 @@ use super::context::With;
 use super::device::{Device, Places};
 use super::event::{Call, EventKind, Snap, Target};
 use super::make::{common_device, dtype_argument};
-use super::value::{Dims, Dtype, Kind, ObjectId, State, Value};
+use super::value::{Dims, Kind, ObjectId, State, TorchDtype, Value};
 use super::walk::Walker;
 
 impl<'a> Walker<'a> {
@@ -118,7 +118,8 @@ impl<'a> Walker<'a> {
         };
         // A class that deals with devices itself may put its parts anywhere.
         let device = if class.touches_devices { Device::Unknown } else { self.default_device() };
-        let id = self.make(kind, range, name, State { dtype: Dtype::F32, ..State::on(device) });
+        let id =
+            self.make(kind, range, name, State { dtype: TorchDtype::F32, ..State::on(device) });
         self.facts.objects[id as usize].class = Some(index);
         Value::Object(id)
     }
@@ -213,7 +214,7 @@ impl<'a> Walker<'a> {
                     call.args.first().map(|snap| &snap.value),
                     Some(Value::Array { double: true })
                 );
-                let dtype = if double { Dtype::F64 } else { Dtype::Unknown };
+                let dtype = if double { TorchDtype::F64 } else { TorchDtype::Unknown };
                 self.tensor(
                     range,
                     path,
@@ -230,7 +231,7 @@ impl<'a> Walker<'a> {
                     None if open => Device::Unknown,
                     None => self.default_device(),
                 };
-                let dtype = dtype_argument(call).unwrap_or(Dtype::F32);
+                let dtype = dtype_argument(call).unwrap_or(TorchDtype::F32);
                 Value::Object(self.make(kind, range, path, State { dtype, ..State::on(device) }))
             }
             Api::Optimizer => {
@@ -381,13 +382,13 @@ impl<'a> Walker<'a> {
 }
 
 /// The dtype of an autocast block.
-fn autocast_dtype(call: &Call<'_>, device: Device) -> Dtype {
+fn autocast_dtype(call: &Call<'_>, device: Device) -> TorchDtype {
     match call.argument(1, "dtype").map(|snap| &snap.value) {
         Some(Value::Dtype(dtype)) => *dtype,
         // The defaults of torch.
-        None if device.visibly_can_be(Places::CUDA) => Dtype::F16,
-        None if device.is(Places::CPU) => Dtype::Bf16,
-        _ => Dtype::Unknown,
+        None if device.visibly_can_be(Places::CUDA) => TorchDtype::F16,
+        None if device.is(Places::CPU) => TorchDtype::Bf16,
+        _ => TorchDtype::Unknown,
     }
 }
 

@@ -5,7 +5,7 @@ use ruff_python_ast::{ExceptHandlerExceptHandler, Expr};
 use ruff_text_size::TextRange;
 
 use super::device::Device;
-use super::value::Dtype;
+use super::value::TorchDtype;
 
 /// Index of a context; 0 is the module.
 pub(crate) type ContextId = u32;
@@ -20,7 +20,7 @@ pub(crate) enum With {
     /// Mixed precision on this device type, in this dtype.
     Autocast {
         device: Device,
-        dtype: Dtype,
+        dtype: TorchDtype,
     },
     /// Tensors are made on another device than the CPU.
     DefaultDevice,

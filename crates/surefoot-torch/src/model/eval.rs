@@ -7,7 +7,7 @@ use super::api;
 use super::context::ContextKind;
 use super::device::{Device, Places};
 use super::event::EventKind;
-use super::value::{Dtype, Kind, State, Value};
+use super::value::{Kind, Maker, State, TorchDtype, Value};
 use super::walk::Walker;
 
 impl<'a> Walker<'a> {
@@ -101,7 +101,8 @@ impl<'a> Walker<'a> {
                 }
                 let result = self.combine(&operands, compare.range, "a comparison");
                 if let Value::Object(id) = result {
-                    let state = State { graph: false, dtype: Dtype::Other, ..self.state_of(id) };
+                    let state =
+                        State { graph: false, dtype: TorchDtype::Other, ..self.state_of(id) };
                     self.flow.states.insert(id, state);
                 }
                 result
@@ -162,7 +163,7 @@ impl<'a> Walker<'a> {
                         .and_then(|n| parts.into_iter().nth(n))
                         .unwrap_or(Value::Unknown),
                     (Value::Batch(device), _) => {
-                        self.tensor(subscript.range, "a batch", State::on(device))
+                        self.tensor(subscript.range, Maker::Batch, State::on(device))
                     }
                     (Value::Object(id), _)
                         if self.facts.objects[id as usize].kind == Kind::Tensor =>
@@ -315,7 +316,9 @@ impl<'a> Walker<'a> {
             (Kind::Tensor, "data" | "T" | "mT" | "H" | "real") => Value::Object(id),
             (Kind::Tensor, "grad") => self.tensor(range, "a gradient", State::on(state.device)),
             (Kind::Tensor, "device") if state.device.is_known() => Value::Device(state.device),
-            (Kind::Tensor, "dtype") if state.dtype != Dtype::Unknown => Value::Dtype(state.dtype),
+            (Kind::Tensor, "dtype") if state.dtype != TorchDtype::Unknown => {
+                Value::Dtype(state.dtype)
+            }
             (Kind::Model, "module" | "_orig_mod") => Value::Object(id),
             (_, "device") => self.device_by_name(name, place),
             _ => Value::Unknown,
@@ -353,7 +356,12 @@ impl<'a> Walker<'a> {
         }
     }
 
-    pub(super) fn tensor(&mut self, made: TextRange, maker: &str, state: State) -> Value<'a> {
+    pub(super) fn tensor(
+        &mut self,
+        made: TextRange,
+        maker: impl Into<Maker>,
+        state: State,
+    ) -> Value<'a> {
         Value::Object(self.make(Kind::Tensor, made, maker, state))
     }
 
@@ -380,7 +388,7 @@ impl<'a> Walker<'a> {
     ) -> Value<'a> {
         let mut device: Option<Device> = None;
         let mut graph = false;
-        let mut dtype = Dtype::Unknown;
+        let mut dtype = TorchDtype::Unknown;
         for operand in operands {
             let Value::Object(id) = operand.value else { continue };
             if self.facts.objects[id as usize].kind != Kind::Tensor {

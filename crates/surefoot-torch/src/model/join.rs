@@ -88,7 +88,7 @@ impl<'a> Walker<'a> {
                 let theirs = other.state(*b).unwrap_or(right.born);
                 let state = self.state_of(*a).join(theirs);
                 let name = left.name;
-                let id = self.make(kind, made, &maker, state);
+                let id = self.make(kind, made, maker, state);
                 let object = &mut self.facts.objects[id as usize];
                 object.class = class;
                 object.name = name;

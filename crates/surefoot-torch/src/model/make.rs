@@ -4,7 +4,7 @@ use ruff_text_size::Ranged;
 
 use super::device::{Device, Places};
 use super::event::{Call, Snap};
-use super::value::{Dims, Dtype, State, Value};
+use super::value::{Dims, State, TorchDtype, Value};
 use super::walk::Walker;
 
 impl<'a> Walker<'a> {
@@ -40,7 +40,7 @@ impl<'a> Walker<'a> {
         };
         // A tensor on the meta device has no storage to fill.
         let filled = filled || device.is(Places::META) || !device.is_known() && given.is_none();
-        let dtype = dtype_argument(call).unwrap_or(Dtype::Unknown);
+        let dtype = dtype_argument(call).unwrap_or(TorchDtype::Unknown);
         State { device, dtype, filled, dims: Dims::Some, graph: false }
     }
 
@@ -100,7 +100,7 @@ impl<'a> Walker<'a> {
         let double = matches!(data.map(|snap| &snap.value), Some(Value::Array { double: true }));
         let dtype = match dtype_argument(call) {
             Some(dtype) => dtype,
-            None if double => Dtype::F64,
+            None if double => TorchDtype::F64,
             None => source.dtype,
         };
         self.tensor(
@@ -157,11 +157,11 @@ impl<'a> Walker<'a> {
     }
 }
 
-pub(super) fn dtype_argument(call: &Call<'_>) -> Option<Dtype> {
+pub(super) fn dtype_argument(call: &Call<'_>) -> Option<TorchDtype> {
     let given = call.keyword("dtype").or_else(|| call.keyword("torch_dtype"))?;
     Some(match given.value {
         Value::Dtype(dtype) => dtype,
-        _ => Dtype::Unknown,
+        _ => TorchDtype::Unknown,
     })
 }
 

@@ -6,7 +6,7 @@ use ruff_text_size::Ranged;
 use super::device::{Device, Places};
 use super::event::Call;
 use super::make::dtype_argument;
-use super::value::{Dims, Dtype, Kind, ObjectId, State, Value};
+use super::value::{Dims, Kind, ObjectId, State, TorchDtype, Value};
 use super::walk::Walker;
 
 /// Methods of tensors that look at the same storage.
@@ -51,7 +51,7 @@ pub(crate) const SHAPE_QUESTIONS: [&str; 14] = [
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Destination {
     pub(crate) device: Option<Device>,
-    pub(crate) dtype: Option<Dtype>,
+    pub(crate) dtype: Option<TorchDtype>,
 }
 
 /// Reads a call of `.to`, `.cuda`, `.cpu`, `.half` and their like; `None` for other methods.
@@ -79,7 +79,7 @@ pub(crate) fn destination(call: &Call<'_>) -> Option<Destination> {
                         // Not to be told: a device or a dtype.
                         None => {
                             found.device = Some(Device::Unknown);
-                            found.dtype = found.dtype.or(Some(Dtype::Unknown));
+                            found.dtype = found.dtype.or(Some(TorchDtype::Unknown));
                         }
                     },
                 }
@@ -92,10 +92,10 @@ pub(crate) fn destination(call: &Call<'_>) -> Option<Destination> {
             Some(_) => only_device(Device::Unknown),
         },
         "cpu" => only_device(Device::CPU),
-        "double" => only_dtype(Dtype::F64),
-        "float" => only_dtype(Dtype::F32),
-        "half" => only_dtype(Dtype::F16),
-        "bfloat16" => only_dtype(Dtype::Bf16),
+        "double" => only_dtype(TorchDtype::F64),
+        "float" => only_dtype(TorchDtype::F32),
+        "half" => only_dtype(TorchDtype::F16),
+        "bfloat16" => only_dtype(TorchDtype::Bf16),
         _ => None,
     }
 }

@@ -7,7 +7,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use super::context::{Context, ContextId, ContextKind, With};
 use super::device::Device;
 use super::event::{Call, Event, Snap, Target};
-use super::value::{Dtype, Kind, Object, Value};
+use super::value::{Kind, Object, TorchDtype, Value};
 use super::{Facts, Function};
 
 impl<'a> Facts<'a> {
@@ -96,7 +96,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The autocast block around.
-    pub(crate) fn autocast_around(&self, from: ContextId) -> Option<(Device, Dtype)> {
+    pub(crate) fn autocast_around(&self, from: ContextId) -> Option<(Device, TorchDtype)> {
         self.around(from).find_map(|context| match context.kind {
             ContextKind::With(With::Autocast { device, dtype }) => Some((device, dtype)),
             _ => None,

@@ -26,7 +26,7 @@ pub(crate) enum Kind {
 
 /// A floating dtype, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dtype {
+pub(crate) enum TorchDtype {
     Unknown,
     F64,
     F32,
@@ -49,7 +49,7 @@ pub(crate) enum Dims {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct State {
     pub(crate) device: Device,
-    pub(crate) dtype: Dtype,
+    pub(crate) dtype: TorchDtype,
     /// False only for storage that is known never to have been written.
     pub(crate) filled: bool,
     pub(crate) dims: Dims,
@@ -60,7 +60,7 @@ pub(crate) struct State {
 impl State {
     pub(crate) const UNKNOWN: Self = Self {
         device: Device::Unknown,
-        dtype: Dtype::Unknown,
+        dtype: TorchDtype::Unknown,
         filled: true,
         dims: Dims::Unknown,
         graph: false,
@@ -74,11 +74,36 @@ impl State {
     pub(crate) fn join(self, other: Self) -> Self {
         Self {
             device: if self.device == other.device { self.device } else { Device::Unknown },
-            dtype: if self.dtype == other.dtype { self.dtype } else { Dtype::Unknown },
+            dtype: if self.dtype == other.dtype { self.dtype } else { TorchDtype::Unknown },
             filled: self.filled || other.filled,
             dims: if self.dims == other.dims { self.dims } else { Dims::Unknown },
             graph: self.graph && other.graph,
         }
+    }
+}
+
+/// What made an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Maker {
+    /// A step of a loop over a loader, or an element of what such a step gave.
+    Batch,
+    /// An expression, as written or resolved, such as `torch.optim.SGD`.
+    Written(Box<str>),
+}
+
+impl Maker {
+    /// The expression, or `a batch`.
+    pub(crate) fn as_str(&self) -> &str {
+        match self {
+            Self::Batch => "a batch",
+            Self::Written(text) => text,
+        }
+    }
+}
+
+impl From<&str> for Maker {
+    fn from(text: &str) -> Self {
+        Self::Written(text.into())
     }
 }
 
@@ -94,8 +119,7 @@ pub(crate) struct Object<'a> {
     pub(crate) class: Option<usize>,
     /// For an optimizer: the model whose parameters it holds.
     pub(crate) model: Option<ObjectId>,
-    /// What made it, as written or resolved, such as `torch.optim.SGD`.
-    pub(crate) maker: Box<str>,
+    pub(crate) maker: Maker,
     /// The name it was first bound to.
     pub(crate) name: Option<&'a str>,
     /// Elements, where the size is written as literals.
@@ -122,7 +146,7 @@ pub(crate) enum Value<'a> {
     Device(Device),
     /// `device.type`, or a string made of a device.
     DeviceType(Device),
-    Dtype(Dtype),
+    Dtype(TorchDtype),
     Object(ObjectId),
     /// A class of this file.
     Class(usize),

@@ -14,7 +14,7 @@ use super::device::{Device, Places};
 use super::event::{Event, EventKind, Snap};
 use super::flow::Flow;
 use super::roles::Roles;
-use super::value::{Kind, Object, ObjectId, State, Value};
+use super::value::{Kind, Maker, Object, ObjectId, State, Value};
 use super::{Facts, Function, Mentions};
 
 /// A function in which more than this happens was written by a program. It is not checked: some
@@ -170,7 +170,7 @@ impl<'a> Walker<'a> {
         &mut self,
         kind: Kind,
         made: TextRange,
-        maker: &str,
+        maker: impl Into<Maker>,
         state: State,
     ) -> ObjectId {
         let id = self.facts.objects.len() as ObjectId;

@@ -8,7 +8,7 @@ mod story;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use crate::project::{Report, map_files};
+use crate::project::{CheckReport, map_files};
 use crate::report::count;
 use crate::source::Source;
 use story::{Made, Sort, Story};
@@ -17,7 +17,7 @@ use story::{Made, Sort, Story};
 const ROWS: usize = 60;
 
 /// The plan for these files and what was found in them.
-pub fn plan(files: &[PathBuf], report: &Report) -> String {
+pub fn plan(files: &[PathBuf], report: &CheckReport) -> String {
     let stories =
         map_files(files, |path| Source::read(path).ok().and_then(|source| story::tell(&source)));
     let mut all = Story::default();
@@ -28,7 +28,7 @@ pub fn plan(files: &[PathBuf], report: &Report) -> String {
     render(&all, report)
 }
 
-fn render(story: &Story, report: &Report) -> String {
+fn render(story: &Story, report: &CheckReport) -> String {
     let mut out = String::from("# Device plan\n\n");
     let mut write = |text: std::fmt::Arguments<'_>| {
         // Writing to a string can't fail.

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::finding::Finding;
-use crate::project::Report;
+use crate::project::CheckReport;
 use crate::report::count;
 use crate::source::Source;
 
@@ -24,7 +24,7 @@ const STAGES: [(&str, &[&str]); 7] = [
     ("Make it fast", &["SF027", "SF029"]),
 ];
 
-pub(super) fn render(report: &Report) -> String {
+pub(super) fn render(report: &CheckReport) -> String {
     let mut out = String::new();
     let mut number = 0;
     for (title, codes) in STAGES {

@@ -145,7 +145,7 @@ fn made(source: &Source, facts: &Facts<'_>, object: &Object<'_>, names: &Names) 
         Kind::Model => Sort::Model,
         Kind::Optimizer => Sort::Optimizer,
         Kind::Loader => Sort::Loader,
-        Kind::Tensor if object.maker.starts_with("torch.") => Sort::Tensor,
+        Kind::Tensor if object.maker.as_str().starts_with("torch.") => Sort::Tensor,
         _ => return None,
     };
     let name = object.name?;
@@ -169,7 +169,7 @@ fn made(source: &Source, facts: &Facts<'_>, object: &Object<'_>, names: &Names) 
     Some(Made {
         sort,
         name: name.to_owned(),
-        maker: object.maker.to_string(),
+        maker: object.maker.as_str().to_owned(),
         place: at(source, object.made.range()),
         device,
         of: of.and_then(|model| model.name).map(str::to_owned),

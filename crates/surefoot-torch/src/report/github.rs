@@ -2,10 +2,10 @@
 
 use super::extent;
 use crate::finding::Severity;
-use crate::project::Report;
+use crate::project::CheckReport;
 
 /// One command a line.
-pub fn render(report: &Report) -> String {
+pub fn render(report: &CheckReport) -> String {
     let mut out = String::new();
     for error in &report.errors {
         let place = error

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::extent;
 use crate::finding::{Finding, Severity};
-use crate::project::Report;
+use crate::project::CheckReport;
 use crate::rules;
 use crate::source::{FileError, Source};
 
@@ -51,7 +51,7 @@ struct EditRow<'a> {
 }
 
 /// The report as a document.
-pub fn document(report: &Report) -> Document<'_> {
+pub fn document(report: &CheckReport) -> Document<'_> {
     let rows = report
         .checked
         .iter()

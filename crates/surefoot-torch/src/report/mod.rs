@@ -7,10 +7,10 @@ pub mod text;
 
 use ruff_text_size::TextRange;
 
-use crate::source::{Place, Source};
+use crate::source::{Source, SourcePosition};
 
 /// Where a range begins and ends, as people count; the end is just past the last character.
-fn extent(source: &Source, range: TextRange) -> (Place, Place) {
+fn extent(source: &Source, range: TextRange) -> (SourcePosition, SourcePosition) {
     (source.place(range.start()), source.place(range.end()))
 }
 

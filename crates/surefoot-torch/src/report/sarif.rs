@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use super::extent;
 use crate::finding::{Finding, Severity};
-use crate::project::Report;
+use crate::project::CheckReport;
 use crate::rules;
 use crate::source::{FileError, Source};
 
 /// The report as a SARIF log.
-pub fn document(report: &Report) -> Value {
+pub fn document(report: &CheckReport) -> Value {
     let rules: Vec<Value> = rules::ALL
         .iter()
         .map(|rule| {

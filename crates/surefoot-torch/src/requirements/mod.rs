@@ -13,11 +13,11 @@ use pep440_rs::{Version, VersionSpecifiers};
 use ruff_text_size::TextRange;
 
 use crate::finding::{Finding, Severity};
-use crate::rules::Rule;
+use crate::rules::CheckRule;
 use crate::source::Source;
 use known_bugs::{KnownBug, RELEASES};
 
-pub(crate) static RULE: Rule = Rule {
+pub(crate) static RULE: CheckRule = CheckRule {
     code: "SF033",
     name: "torch-with-mps-bugs",
     severity: Severity::Warning,
@@ -50,7 +50,7 @@ pub fn is_requirements_file(path: &Path) -> bool {
 
 /// What is known to be wrong with the torch that a file asks for, for a project that runs on MPS. A
 /// line with `# noqa` or `# noqa: SF033` is left alone.
-pub fn check(source: &Source, rules: &[&'static Rule]) -> Vec<Finding> {
+pub fn check(source: &Source, rules: &[&'static CheckRule]) -> Vec<Finding> {
     if !rules.iter().any(|rule| rule.code == RULE.code) {
         return Vec::new();
     }

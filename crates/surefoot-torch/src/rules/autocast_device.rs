@@ -3,7 +3,7 @@
 use ruff_python_ast::Expr;
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{Findings, Rule, fix};
+use super::{CheckRule, Findings, fix};
 use crate::finding::Severity;
 use crate::model::context::{ContextKind, With};
 use crate::model::device::{Device, Places};
@@ -12,7 +12,7 @@ use crate::model::methods::destination;
 use crate::model::value::Value;
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF019",
     name: "autocast-device",
     severity: Severity::Warning,

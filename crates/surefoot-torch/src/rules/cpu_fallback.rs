@@ -4,14 +4,14 @@ use ruff_python_ast::ExceptHandlerExceptHandler;
 use ruff_text_size::{Ranged, TextRange};
 
 use super::out_of_memory::{caught, handlers, is_retry, is_work, watches_own_calls, watches_work};
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::device::Places;
 use crate::model::event::{Call, Event, EventKind};
 use crate::model::methods::destination;
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF034",
     name: "cpu-fallback-by-hand",
     severity: Severity::Warning,

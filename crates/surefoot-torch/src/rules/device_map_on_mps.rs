@@ -2,13 +2,13 @@
 
 use ruff_text_size::Ranged;
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::Facts;
 use crate::model::event::Call;
-use crate::model::value::{Dtype, Value};
+use crate::model::value::{TorchDtype, Value};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF031",
     name: "device-map-float32-on-mps",
     severity: Severity::Warning,
@@ -66,7 +66,7 @@ enum Float32 {
 fn float32(call: &Call<'_>) -> Option<Float32> {
     match call.keyword("dtype").or_else(|| call.keyword("torch_dtype")).map(|snap| &snap.value) {
         None => Some(Float32::Default),
-        Some(Value::Dtype(Dtype::F32) | Value::Str("float32")) => Some(Float32::Written),
+        Some(Value::Dtype(TorchDtype::F32) | Value::Str("float32")) => Some(Float32::Written),
         Some(_) => None,
     }
 }

@@ -3,11 +3,12 @@
 use ruff_python_ast::Expr;
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{Findings, Rule, fix};
+use super::{CheckRule, Findings, fix};
 use crate::finding::Severity;
 use crate::model::Facts;
+use crate::model::value::Maker;
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF004",
     name: "dropped-move",
     severity: Severity::Error,
@@ -34,7 +35,7 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
                 continue;
             }
             let batch =
-                facts.object(&call.receiver).is_some_and(|object| &*object.maker == "a batch");
+                facts.object(&call.receiver).is_some_and(|object| object.maker == Maker::Batch);
             if batch && graphs {
                 continue;
             }

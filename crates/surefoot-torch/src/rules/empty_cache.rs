@@ -1,12 +1,12 @@
 //! SF023: the allocator's cache is emptied in every turn of a hot loop.
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::Facts;
 use crate::model::context::ContextKind;
 use crate::model::event::Event;
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF023",
     name: "empty-cache-in-loop",
     severity: Severity::Warning,

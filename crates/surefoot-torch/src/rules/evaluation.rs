@@ -1,12 +1,12 @@
 //! SF015 and SF016: a model is evaluated with gradients on, or in training mode.
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::context::ContextKind;
 use crate::model::event::{Call, Event};
 use crate::model::{Facts, Function};
 
-pub(super) static GRADIENTS: Rule = Rule {
+pub(super) static GRADIENTS: CheckRule = CheckRule {
     code: "SF015",
     name: "evaluation-with-gradients",
     severity: Severity::Warning,
@@ -16,7 +16,7 @@ pub(super) static GRADIENTS: Rule = Rule {
     check: gradients,
 };
 
-pub(super) static MODE: Rule = Rule {
+pub(super) static MODE: CheckRule = CheckRule {
     code: "SF016",
     name: "evaluation-in-training-mode",
     severity: Severity::Warning,

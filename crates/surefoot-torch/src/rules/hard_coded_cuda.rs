@@ -3,13 +3,13 @@
 use ruff_python_ast::Expr;
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::event::{Call, Event, EventKind};
 use crate::model::value::Value;
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF006",
     name: "hard-coded-cuda",
     severity: Severity::Warning,

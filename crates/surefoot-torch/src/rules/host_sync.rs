@@ -3,13 +3,13 @@
 use ruff_python_ast::Expr;
 use ruff_text_size::Ranged;
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::device::Places;
 use crate::model::event::{Call, Event};
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF029",
     name: "sync-in-training-loop",
     severity: Severity::Hint,

@@ -2,14 +2,15 @@
 
 use ruff_text_size::Ranged;
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::device::{Apart, Device};
 use crate::model::event::{Call, Event};
 use crate::model::methods::destination;
+use crate::model::value::Maker;
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF002",
     name: "input-on-other-device",
     severity: Severity::Error,
@@ -46,7 +47,7 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
                 let mut input = snap.state.device;
                 // Batches of a loader from elsewhere, given to a model that was moved right here.
                 let untouched =
-                    facts.object(snap).is_some_and(|object| &*object.maker == "a batch")
+                    facts.object(snap).is_some_and(|object| object.maker == Maker::Batch)
                         && moves_here(function, call, facts);
                 if untouched && input == Device::Unknown {
                     input = Device::CPU;

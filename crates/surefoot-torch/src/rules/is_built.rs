@@ -3,12 +3,12 @@
 use ruff_python_ast::Expr;
 use ruff_text_size::Ranged;
 
-use super::{Findings, Rule, fix};
+use super::{CheckRule, Findings, fix};
 use crate::finding::Severity;
 use crate::model::event::EventKind;
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF005",
     name: "built-is-not-available",
     severity: Severity::Warning,

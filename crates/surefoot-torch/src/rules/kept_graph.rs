@@ -3,13 +3,13 @@
 use ruff_python_ast::{Expr, Operator};
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{Findings, Rule, fix};
+use super::{CheckRule, Findings, fix};
 use crate::finding::Severity;
 use crate::model::context::ContextKind;
 use crate::model::event::{Event, EventKind, Snap};
 use crate::model::{Facts, Function};
 
-pub(super) static LOSS: Rule = Rule {
+pub(super) static LOSS: CheckRule = CheckRule {
     code: "SF013",
     name: "loss-kept-with-graph",
     severity: Severity::Warning,
@@ -19,7 +19,7 @@ pub(super) static LOSS: Rule = Rule {
     check: losses,
 };
 
-pub(super) static OUTPUT: Rule = Rule {
+pub(super) static OUTPUT: CheckRule = CheckRule {
     code: "SF014",
     name: "output-kept-with-graph",
     severity: Severity::Warning,

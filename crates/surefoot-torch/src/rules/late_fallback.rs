@@ -2,13 +2,13 @@
 
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::Facts;
 use crate::model::event::{Event, EventKind};
 use crate::model::value::Value;
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF026",
     name: "late-mps-fallback",
     severity: Severity::Error,

@@ -2,14 +2,14 @@
 
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{Findings, Rule, fix};
+use super::{CheckRule, Findings, fix};
 use crate::finding::Severity;
 use crate::model::event::{Call, Event};
 use crate::model::questions::is_true;
 use crate::model::value::Value;
 use crate::model::{Facts, Function};
 
-pub(super) static PIN_MEMORY: Rule = Rule {
+pub(super) static PIN_MEMORY: CheckRule = CheckRule {
     code: "SF007",
     name: "pinned-memory-on-mps",
     severity: Severity::Warning,
@@ -19,7 +19,7 @@ pub(super) static PIN_MEMORY: Rule = Rule {
     check: pin_memory,
 };
 
-pub(super) static WORKERS: Rule = Rule {
+pub(super) static WORKERS: CheckRule = CheckRule {
     code: "SF008",
     name: "fixed-workers-on-mps",
     severity: Severity::Warning,
@@ -29,7 +29,7 @@ pub(super) static WORKERS: Rule = Rule {
     check: workers,
 };
 
-pub(super) static PERSISTENT: Rule = Rule {
+pub(super) static PERSISTENT: CheckRule = CheckRule {
     code: "SF009",
     name: "persistent-without-workers",
     severity: Severity::Error,

@@ -1,13 +1,13 @@
 //! SF020: training in float16 without a gradient scaler.
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::event::Event;
 use crate::model::methods::destination;
-use crate::model::value::Dtype;
+use crate::model::value::TorchDtype;
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF020",
     name: "fp16-without-scaler",
     severity: Severity::Warning,
@@ -28,7 +28,7 @@ fn check(facts: &Facts<'_>, findings: &mut Findings) {
         for event in &function.events {
             let Some(call) = event.call() else { continue };
             let halves = facts.is_model(&call.receiver)
-                && destination(call).is_some_and(|to| to.dtype == Some(Dtype::F16));
+                && destination(call).is_some_and(|to| to.dtype == Some(TorchDtype::F16));
             let casts = matches!(call.path(), Some("torch.autocast" | "torch.cuda.amp.autocast"))
                 && opens_float16(facts, event)
                 && call.keyword("enabled").is_none();
@@ -62,6 +62,8 @@ fn opens_float16<'a>(facts: &Facts<'a>, event: &Event<'a>) -> bool {
         inside
             && inner.range.start() > event.range.start()
             && !facts.gradients_off(inner.context)
-            && facts.autocast_around(inner.context).is_some_and(|(_, dtype)| dtype == Dtype::F16)
+            && facts
+                .autocast_around(inner.context)
+                .is_some_and(|(_, dtype)| dtype == TorchDtype::F16)
     })
 }

@@ -2,15 +2,15 @@
 
 use ruff_text_size::TextRange;
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::Facts;
 use crate::model::api;
 use crate::model::device::{Apart, Device, Places};
 use crate::model::event::{Call, EventKind, Snap, Target};
-use crate::model::value::{Dims, Kind, Value};
+use crate::model::value::{Dims, Kind, Maker, Value};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF003",
     name: "mixed-devices",
     severity: Severity::Error,
@@ -96,7 +96,7 @@ fn apart<'a>(facts: &Facts<'a>, left: &Snap<'a>, right: &Snap<'a>) -> Option<(De
     let sized = |snap: &Snap<'a>| {
         !snap.state.device.is(Places::CPU)
             || snap.state.dims == Dims::Some
-            || facts.object(snap).is_some_and(|object| &*object.maker == "a batch")
+            || facts.object(snap).is_some_and(|object| object.maker == Maker::Batch)
     };
     (sized(left)
         && sized(right)

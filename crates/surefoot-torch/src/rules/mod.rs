@@ -34,7 +34,7 @@ use crate::model::Facts;
 
 /// A rule: its code, what it is about, and how it is checked.
 #[derive(Debug)]
-pub struct Rule {
+pub struct CheckRule {
     /// Such as `SF001`.
     pub code: &'static str,
     /// Such as `uninitialised-memory`.
@@ -50,10 +50,16 @@ pub struct Rule {
     pub(crate) check: fn(&Facts<'_>, &mut Findings),
 }
 
-impl Rule {
+impl CheckRule {
     pub(crate) fn apply(&self, facts: &Facts<'_>, findings: &mut Findings) {
         (self.check)(facts, findings);
     }
+}
+
+/// Whether it is the rule about `torch.load` running code from a file, which projects that ask for a
+/// recent torch need not obey.
+pub(crate) fn is_about_pickle(rule: &'static CheckRule) -> bool {
+    std::ptr::eq(rule, &torch_load::PICKLE)
 }
 
 /// The findings so far.
@@ -64,7 +70,13 @@ pub(crate) struct Findings {
 
 impl Findings {
     /// Adds a finding; the caller may give it a fix.
-    fn add(&mut self, rule: &Rule, range: TextRange, message: String, help: &str) -> &mut Finding {
+    fn add(
+        &mut self,
+        rule: &CheckRule,
+        range: TextRange,
+        message: String,
+        help: &str,
+    ) -> &mut Finding {
         let at = self.list.len();
         self.list.push(Finding {
             code: rule.code,
@@ -88,7 +100,7 @@ fn fix(title: &str, range: TextRange, text: impl Into<String>) -> Option<Fix> {
 }
 
 /// All rules, by code.
-pub static ALL: [&Rule; 34] = [
+pub static ALL: [&CheckRule; 34] = [
     &uninitialised::RULE,
     &input_device::RULE,
     &mixed_devices::RULE,
@@ -126,7 +138,7 @@ pub static ALL: [&Rule; 34] = [
 ];
 
 /// The rule of this code, in whatever case.
-pub fn find(code: &str) -> Option<&'static Rule> {
+pub fn find(code: &str) -> Option<&'static CheckRule> {
     ALL.iter().copied().find(|rule| rule.code.eq_ignore_ascii_case(code) || rule.name == code)
 }
 

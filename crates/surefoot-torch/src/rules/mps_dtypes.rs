@@ -2,14 +2,14 @@
 
 use ruff_text_size::TextRange;
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::device::{Device, Places};
 use crate::model::event::{Call, Event};
-use crate::model::value::{Dtype, Kind, Value};
+use crate::model::value::{Kind, TorchDtype, Value};
 use crate::model::{Facts, Function};
 
-pub(super) static FLOAT64: Rule = Rule {
+pub(super) static FLOAT64: CheckRule = CheckRule {
     code: "SF017",
     name: "float64-on-mps",
     severity: Severity::Error,
@@ -19,7 +19,7 @@ pub(super) static FLOAT64: Rule = Rule {
     check: float64,
 };
 
-pub(super) static HALF: Rule = Rule {
+pub(super) static HALF: CheckRule = CheckRule {
     code: "SF018",
     name: "half-on-mps",
     severity: Severity::Warning,
@@ -35,8 +35,11 @@ fn float64(facts: &Facts<'_>, findings: &mut Findings) {
     }
     for (function, event, call) in facts.calls() {
         let default = call.path() == Some("torch.set_default_dtype")
-            && matches!(call.args.first().map(|snap| &snap.value), Some(Value::Dtype(Dtype::F64)));
-        if (default || meets(facts, call, &[Dtype::F64]))
+            && matches!(
+                call.args.first().map(|snap| &snap.value),
+                Some(Value::Dtype(TorchDtype::F64))
+            );
+        if (default || meets(facts, call, &[TorchDtype::F64]))
             && !facts.is_guarded(function, event, &["mps", "double", "float64", "dtype"])
         {
             findings.add(
@@ -54,7 +57,7 @@ fn half(facts: &Facts<'_>, findings: &mut Findings) {
         return;
     }
     for (function, event, call) in facts.calls() {
-        if (meets(facts, call, &[Dtype::F16, Dtype::Bf16]) || autocasts(call))
+        if (meets(facts, call, &[TorchDtype::F16, TorchDtype::Bf16]) || autocasts(call))
             && !is_checked(facts, function, event)
         {
             report_half(event.range, findings);
@@ -81,11 +84,11 @@ fn report_half(range: TextRange, findings: &mut Findings) {
 }
 
 /// Whether this call brings one of the dtypes together with a device that can be MPS.
-fn meets<'a>(facts: &Facts<'a>, call: &Call<'a>, dtypes: &[Dtype]) -> bool {
+fn meets<'a>(facts: &Facts<'a>, call: &Call<'a>, dtypes: &[TorchDtype]) -> bool {
     if !matches!(facts.kind(&call.result), Some(Kind::Tensor | Kind::Model)) {
         return false;
     }
-    let bad = |device: Device, dtype: Dtype| {
+    let bad = |device: Device, dtype: TorchDtype| {
         device.visibly_can_be(Places::MPS) && dtypes.contains(&dtype)
     };
     let brings =
@@ -103,6 +106,6 @@ fn autocasts(call: &Call<'_>) -> bool {
     let dtype = call.argument(1, "dtype").map(|snap| &snap.value);
     call.path() == Some("torch.autocast")
         && device.is_some_and(|device| device.visibly_can_be(Places::MPS))
-        && matches!(dtype, Some(Value::Dtype(Dtype::F16 | Dtype::Bf16)))
+        && matches!(dtype, Some(Value::Dtype(TorchDtype::F16 | TorchDtype::Bf16)))
         && call.keyword("enabled").is_none()
 }

@@ -2,7 +2,7 @@
 
 use ruff_text_size::TextRange;
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::Facts;
 use crate::model::context::{ContextId, ContextKind};
@@ -10,7 +10,7 @@ use crate::model::device::Places;
 use crate::model::methods::destination;
 use crate::model::value::{Kind, ObjectId};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF010",
     name: "optimizer-before-move",
     severity: Severity::Warning,

@@ -3,7 +3,7 @@
 use ruff_python_ast::{ExceptHandlerExceptHandler, Expr, Stmt};
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::context::ContextKind;
 use crate::model::device::Places;
@@ -11,7 +11,7 @@ use crate::model::event::{Call, Event, Target};
 use crate::model::methods::destination;
 use crate::model::{Facts, Function};
 
-pub(super) static SWALLOWED: Rule = Rule {
+pub(super) static SWALLOWED: CheckRule = CheckRule {
     code: "SF021",
     name: "swallowed-out-of-memory",
     severity: Severity::Warning,
@@ -21,7 +21,7 @@ pub(super) static SWALLOWED: Rule = Rule {
     check: swallowed,
 };
 
-pub(super) static RETRIED: Rule = Rule {
+pub(super) static RETRIED: CheckRule = CheckRule {
     code: "SF022",
     name: "retry-inside-handler",
     severity: Severity::Warning,

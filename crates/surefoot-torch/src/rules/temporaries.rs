@@ -3,12 +3,12 @@
 use ruff_python_ast::{Expr, Operator};
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::event::{Event, EventKind};
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF028",
     name: "needless-temporary",
     severity: Severity::Hint,
@@ -126,7 +126,7 @@ fn is_large_buffer<'a>(
             _ => false,
         })
     };
-    let own = object.maker.starts_with("torch.")
-        && !matches!(&*object.maker, "torch.from_numpy" | "torch.as_tensor");
+    let own = object.maker.as_str().starts_with("torch.")
+        && !matches!(object.maker.as_str(), "torch.from_numpy" | "torch.as_tensor");
     own && object.elements != Some(1) && (large || looped) && !aliased()
 }

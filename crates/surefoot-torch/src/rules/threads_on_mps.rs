@@ -6,7 +6,7 @@
 use ruff_python_ast::Expr;
 use ruff_text_size::Ranged;
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::context::{ContextKind, With};
 use crate::model::device::{Device, Places};
@@ -15,7 +15,7 @@ use crate::model::methods::destination;
 use crate::model::value::{Kind, Value};
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF030",
     name: "threads-on-mps",
     severity: Severity::Warning,

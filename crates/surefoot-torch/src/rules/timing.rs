@@ -3,7 +3,7 @@
 use ruff_python_ast::Operator;
 use ruff_text_size::TextSize;
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::api;
 use crate::model::context::{Context, ContextKind};
@@ -12,7 +12,7 @@ use crate::model::event::{Call, Event, EventKind, Snap, Target};
 use crate::model::value::Value;
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF027",
     name: "unsynchronised-timing",
     severity: Severity::Warning,

@@ -4,12 +4,12 @@ use ruff_python_ast::visitor::{Visitor, walk_expr, walk_stmt};
 use ruff_python_ast::{Expr, ExprCall, Stmt};
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{Findings, Rule, fix};
+use super::{CheckRule, Findings, fix};
 use crate::finding::{Fix, Severity};
 use crate::model::event::{Call, Event};
 use crate::model::{Facts, Function};
 
-pub(super) static DEVICE: Rule = Rule {
+pub(super) static DEVICE: CheckRule = CheckRule {
     code: "SF024",
     name: "load-without-map-location",
     severity: Severity::Warning,
@@ -19,7 +19,7 @@ pub(super) static DEVICE: Rule = Rule {
     check: device,
 };
 
-pub(super) static PICKLE: Rule = Rule {
+pub(super) static PICKLE: CheckRule = CheckRule {
     code: "SF025",
     name: "load-without-weights-only",
     severity: Severity::Warning,

@@ -2,7 +2,7 @@
 
 use ruff_text_size::{Ranged, TextRange};
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::api::{self, Api};
 use crate::model::context::ContextKind;
@@ -10,7 +10,7 @@ use crate::model::event::{Call, Event, EventKind, Snap, Target};
 use crate::model::methods::{SHAPE_QUESTIONS, VIEWS};
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF001",
     name: "uninitialised-memory",
     severity: Severity::Error,
@@ -126,7 +126,7 @@ fn read<'a>(
     if function.name.contains("empty") {
         return;
     }
-    let maker = &object.maker;
+    let maker = object.maker.as_str();
     findings.add(
         &RULE,
         at,

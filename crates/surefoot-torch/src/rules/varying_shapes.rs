@@ -8,14 +8,14 @@ use ruff_python_ast::visitor::{Visitor, walk_expr};
 use ruff_python_ast::{Expr, ExprCall, ExprSlice};
 use ruff_text_size::Ranged;
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::context::{Context, ContextKind};
 use crate::model::event::{Call, EventKind};
 use crate::model::value::Value;
 use crate::model::{Facts, Function};
 
-pub(super) static RULE: Rule = Rule {
+pub(super) static RULE: CheckRule = CheckRule {
     code: "SF032",
     name: "varying-shapes-on-mps",
     severity: Severity::Hint,

@@ -4,13 +4,13 @@ use ruff_python_ast::Expr;
 use ruff_text_size::{Ranged, TextRange};
 use rustc_hash::FxHashSet;
 
-use super::{Findings, Rule};
+use super::{CheckRule, Findings};
 use crate::finding::Severity;
 use crate::model::event::{Call, Event, EventKind, Target};
 use crate::model::value::Kind;
 use crate::model::{Facts, Function};
 
-pub(super) static MISSING: Rule = Rule {
+pub(super) static MISSING: CheckRule = CheckRule {
     code: "SF011",
     name: "missing-zero-grad",
     severity: Severity::Error,
@@ -20,7 +20,7 @@ pub(super) static MISSING: Rule = Rule {
     check: missing,
 };
 
-pub(super) static MISPLACED: Rule = Rule {
+pub(super) static MISPLACED: CheckRule = CheckRule {
     code: "SF012",
     name: "misplaced-zero-grad",
     severity: Severity::Error,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use super::yaml::{self, Node, Value};
 use super::{ClassWeights, Config, ConfigError, Length, ModelConfig, OnBadSample, OnFault};
-use crate::optimizer::{Rule, Schedule};
+use crate::optimizer::{Schedule, UpdateRule};
 
 /// A resolved configuration: keys such as `optimizer.lr` and their values.
 pub type Entries = BTreeMap<String, String>;
@@ -139,13 +139,13 @@ impl Config {
         }
         let optimizer = &self.optimizer;
         match optimizer.rule {
-            Rule::AdamW { beta1, beta2, weight_decay, .. } => {
+            UpdateRule::AdamW { beta1, beta2, weight_decay, .. } => {
                 put("optimizer.kind", "adamw".to_owned());
                 put("optimizer.beta1", beta1.to_string());
                 put("optimizer.beta2", beta2.to_string());
                 put("optimizer.weight_decay", weight_decay.to_string());
             }
-            Rule::Sgd { momentum, weight_decay } => {
+            UpdateRule::Sgd { momentum, weight_decay } => {
                 put("optimizer.kind", "sgd".to_owned());
                 put("optimizer.momentum", momentum.to_string());
                 put("optimizer.weight_decay", weight_decay.to_string());

@@ -19,7 +19,7 @@ use surefoot::place::Precision;
 use surefoot::recover::Policy;
 
 use crate::data::Augment;
-use crate::optimizer::{Rule, Schedule};
+use crate::optimizer::{Schedule, UpdateRule};
 
 pub use entries::Entries;
 pub use error::ConfigError;
@@ -276,7 +276,7 @@ impl Tune {
 #[derive(Clone, Debug, PartialEq)]
 pub struct OptimizerConfig {
     /// The rule.
-    pub rule: Rule,
+    pub rule: UpdateRule,
     /// The largest learning rate.
     pub lr: f64,
     /// How it changes over the run.

@@ -9,7 +9,7 @@ use super::{
     Tune, yaml,
 };
 use crate::data::Augment;
-use crate::optimizer::{Rule, Schedule};
+use crate::optimizer::{Schedule, UpdateRule};
 
 /// The longest run that can be asked for: its steps can be counted without running over.
 const MOST_EPOCHS: u64 = 1_000_000_000;
@@ -310,12 +310,12 @@ fn optimizer(mut section: Section) -> Result<OptimizerConfig, ConfigError> {
             let weight_decay = decay(&mut section, 0.01)?;
             let beta1 = section.number("beta1", share, below_1)?.unwrap_or(0.9);
             let beta2 = section.number("beta2", share, below_1)?.unwrap_or(0.999);
-            (Rule::AdamW { beta1, beta2, epsilon: 1e-8, weight_decay }, 1e-3)
+            (UpdateRule::AdamW { beta1, beta2, epsilon: 1e-8, weight_decay }, 1e-3)
         }
         RuleKind::Sgd => {
             let weight_decay = decay(&mut section, 0.0)?;
             let momentum = section.number("momentum", share, below_1)?.unwrap_or(0.9);
-            (Rule::Sgd { momentum, weight_decay }, 0.05)
+            (UpdateRule::Sgd { momentum, weight_decay }, 0.05)
         }
     };
     let config = OptimizerConfig {

@@ -9,7 +9,7 @@ use crate::curves;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::model::Trainable;
 use crate::parameters::Shape;
-use crate::report::{EpochReport, Report, TrainEvent};
+use crate::report::{EpochReport, TrainEvent, TrainReport};
 
 impl Run<'_> {
     /// Tests the state; none if it went with its device and the run went back to the copy.
@@ -84,7 +84,7 @@ impl Run<'_> {
         resumed_from: Option<u64>,
         interrupted: bool,
         tell: &mut dyn FnMut(&TrainEvent),
-    ) -> Result<Report, TrainError> {
+    ) -> Result<TrainReport, TrainError> {
         let step = run.state.step;
         let last = match self.checkpoints.path(step) {
             path if path.exists() && !interrupted => path,
@@ -95,7 +95,7 @@ impl Run<'_> {
         let curves = curves::write(self.checkpoints.folder(), &run.epochs).ok().flatten();
         let tested = run.epochs.last();
         let best = run.best.as_ref();
-        Ok(Report {
+        Ok(TrainReport {
             metric: if self.data.form().is_regression() { "r2" } else { "accuracy" },
             test_accuracy: tested.map_or(f64::NAN, |epoch| epoch.test_accuracy),
             test_loss: tested.map_or(f64::NAN, |epoch| epoch.test_loss),

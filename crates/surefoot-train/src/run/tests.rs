@@ -63,7 +63,7 @@ impl Trainable for Bound {
     }
 }
 
-fn train(drill: Drill) -> (Report, Vec<TrainEvent>) {
+fn train(drill: Drill) -> (TrainReport, Vec<TrainEvent>) {
     let (report, heard) = try_to_train(CONFIG, drill, Policy::default(), |_| {});
     (report.unwrap(), heard)
 }
@@ -73,7 +73,7 @@ fn try_to_train(
     drill: Drill,
     policy: Policy,
     tell: impl Fn(&TrainEvent),
-) -> (Result<Report, TrainError>, Vec<TrainEvent>) {
+) -> (Result<TrainReport, TrainError>, Vec<TrainEvent>) {
     let config = Config::parse(text, &[]).unwrap();
     let data = crate::data::open(&config.data, config.seed).unwrap();
     let spare = DeviceName { backend: Backend::Cpu, index: 1 };
@@ -112,7 +112,7 @@ fn a_state_that_goes_with_its_device_is_made_again_from_the_host_s_copy() {
         assert!(news.iter().any(|news| matches!(news, TrainEvent::Rewound { .. })), "{step}");
         assert_eq!((report.steps, report.device.as_str()), (12, "cpu"), "{step}");
         assert_eq!(report.test_loss.to_bits(), expected.test_loss.to_bits(), "{step}");
-        let losses = |report: &Report| report.epochs.last().unwrap().train_loss.to_bits();
+        let losses = |report: &TrainReport| report.epochs.last().unwrap().train_loss.to_bits();
         assert_eq!(losses(&report), losses(&expected), "{step}");
     }
 }

@@ -9,7 +9,7 @@ use surefoot::recover::{Drill, Policy};
 use surefoot_train::checkpoint::CheckpointFolder;
 use surefoot_train::data;
 use surefoot_train::model::Builtin;
-use surefoot_train::{Config, Report, Run, TrainError, TrainEvent};
+use surefoot_train::{Config, Run, TrainError, TrainEvent, TrainReport};
 
 /// Twelve steps: an epoch of nine batches and a bit.
 pub(crate) const SHORT: &str = "\
@@ -60,7 +60,7 @@ impl<'a> Trial<'a> {
         self
     }
 
-    pub(crate) fn run(self) -> Result<(Report, Vec<TrainEvent>), TrainError> {
+    pub(crate) fn run(self) -> Result<(TrainReport, Vec<TrainEvent>), TrainError> {
         let config = Config::parse(self.config, &self.flags).unwrap();
         let data = data::open(&config.data, config.seed).unwrap();
         let drill: Drill = match (self.counted_drill, self.drill) {

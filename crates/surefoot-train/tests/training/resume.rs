@@ -39,7 +39,7 @@ fn stopping_anywhere_and_going_on_gives_the_same_bits() {
         assert_eq!(second.steps, 12);
         assert_eq!(second.test_loss.to_bits(), expected.test_loss.to_bits(), "{stop_after}");
         assert_eq!(weights(&second.checkpoint), weights(&expected.checkpoint), "{stop_after}");
-        let losses = |report: &surefoot_train::Report| -> Vec<u64> {
+        let losses = |report: &surefoot_train::TrainReport| -> Vec<u64> {
             report.epochs.iter().map(|epoch| epoch.train_loss.to_bits()).collect()
         };
         assert_eq!(losses(&second), losses(&expected), "{stop_after}");
@@ -161,7 +161,7 @@ fn a_fault_between_an_epoch_and_its_test_costs_neither() {
     assert_eq!(step, 9);
     let trial = Trial { resume: saved.as_deref(), ..Trial::new(folder.path()) };
     let (report, _) = trial.run().unwrap();
-    let told = |report: &surefoot_train::Report| -> Vec<(u64, u64)> {
+    let told = |report: &surefoot_train::TrainReport| -> Vec<(u64, u64)> {
         report.epochs.iter().map(|epoch| (epoch.step, epoch.train_loss.to_bits())).collect()
     };
     assert_eq!(told(&report), told(&expected));

@@ -2,14 +2,14 @@
 
 use std::path::Path;
 
-use surefoot_train::Report;
+use surefoot_train::TrainReport;
 use surefoot_train::config::{Config, ModelConfig, Tune};
 use surefoot_train::export::{self, ExportFormat};
 
 use crate::terminal::Terminal;
 
 /// Writes the adapter of the last checkpoint into `FOLDER/adapter`, if the run trained one.
-pub(super) fn write(config: &Config, report: &Report, folder: &Path, terminal: &Terminal) {
+pub(super) fn write(config: &Config, report: &TrainReport, folder: &Path, terminal: &Terminal) {
     let ModelConfig::Pretrained(model) = &config.model else { return };
     if model.tune != Tune::Lora || !report.checkpoint.is_file() {
         return;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use surefoot_report::{ClassRow, Epoch, Point, Training};
 use surefoot_train::config::Config;
 use surefoot_train::evaluate::Confusion;
-use surefoot_train::{Report, TrainEvent};
+use surefoot_train::{TrainEvent, TrainReport};
 
 /// A table of more classes can't be read.
 const MOST_CLASSES: usize = 100;
@@ -54,7 +54,7 @@ impl Page {
         self,
         folder: &Path,
         title: String,
-        report: &Report,
+        report: &TrainReport,
         classes: &[String],
         config: &Config,
     ) -> io::Result<PathBuf> {

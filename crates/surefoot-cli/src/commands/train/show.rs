@@ -13,7 +13,7 @@ use surefoot::device::memory::Bytes;
 use surefoot_train::config::{Config, Length};
 use surefoot_train::loader::Loading;
 use surefoot_train::report::EpochReport;
-use surefoot_train::{Report, TrainEvent};
+use surefoot_train::{TrainEvent, TrainReport};
 
 use crate::args::Global;
 use crate::exit::Failure;
@@ -250,7 +250,7 @@ impl<'a> Show<'a> {
     /// The end: a table, or the last line of JSON.
     pub(super) fn report(
         &self,
-        report: &Report,
+        report: &TrainReport,
         config: &Config,
         page: Option<&Path>,
     ) -> Result<(), Failure> {
@@ -321,7 +321,7 @@ impl<'a> Show<'a> {
     }
 }
 
-fn faults(report: &Report) -> String {
+fn faults(report: &TrainReport) -> String {
     if report.fault_log.is_empty() {
         return "none".to_owned();
     }

@@ -49,7 +49,7 @@ impl From<StatsError> for Failure {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Challenges and sketches")]
 pub(crate) struct ChallengeArgs {
-    /// Make the challenges from the key in this file (64 hexadecimal letters), not the usual one
+    /// Make the challenges from the key in this file (64 hexadecimal digits) instead of the public one
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Name the run: another name, other challenges

@@ -1,4 +1,4 @@
-//! Results as files that are whole or not there.
+//! Writes results to files that appear complete or not at all.
 
 use std::borrow::Cow;
 use std::fs::{self, File};

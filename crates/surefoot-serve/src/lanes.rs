@@ -62,7 +62,7 @@ struct Tuning {
 }
 
 impl<K: Eq + Hash + Clone> Lanes<K> {
-    /// At most `most` lanes on `device`; as many of them are active as pay.
+    /// At most `most` lanes on `device`; as many of them are active as raise the throughput.
     pub fn new(device: Arc<OpenDevice>, most: usize) -> Self {
         if !device.is_asynchronous() {
             let cores = std::thread::available_parallelism().map_or(1, NonZero::get);

@@ -2,7 +2,7 @@
 //! sequences join and leave between tokens, and all of it is served over HTTP as OpenAI's
 //! clients expect it.
 //!
-//! - [`lanes`]: streams leased to callers, as many as pay on this device.
+//! - [`lanes`]: streams leased to callers, as many as raise the throughput of this device.
 //! - [`warm_up`]: what a model's first run of a shape needs, once and ahead of time.
 //! - [`engine`]: batches of embeddings and of decoding, over a model that moves when a device
 //!   fails.

@@ -1,4 +1,4 @@
-//! What is counted: for Prometheus to scrape, and for the journal to sum up.
+//! Metrics: scraped by Prometheus, and summarised in the journal.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! Warm-up: what the first run of a key has to compile and tune is done before anyone waits for it.
 //!
-//! What of that the next process finds on disk is the device's affair (`surefoot::device`): the
+//! `surefoot::device` decides what is kept on disk for the next process: the
 //! results of tuning, SPIR-V and CUDA's binaries are kept in the user's cache, shaders in WGSL and
 //! Metal's by their drivers. A warm-up then takes as long as reading them.
 

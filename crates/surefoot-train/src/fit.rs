@@ -1,4 +1,4 @@
-//! How large a batch fits and how large a one is fastest, by trying.
+//! Finds by trying how large a batch fits in memory and which size is fastest.
 //!
 //! Batches of 1, 2, 4 and so on samples are run for real, each a few steps whose results are
 //! thrown away. Memory is measured after each. Running out of the host's memory would kill the

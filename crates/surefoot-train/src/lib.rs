@@ -1,5 +1,5 @@
-//! Training that survives: data, the loop, mixed precision, running out of memory, losing a
-//! device, being killed.
+//! Training that survives running out of memory, losing a device and being killed: data sources, the
+//! training loop, mixed precision, checkpoints.
 //!
 //! A [`Config`] says what to do; [`data::open`] gives the samples; [`Run::train`] takes any
 //! Burn module that is [`Trainable`] from its first weights to the last step:

@@ -1,4 +1,4 @@
-//! How weights change: AdamW, and SGD with momentum.
+//! Optimizers: AdamW, and SGD with momentum.
 //!
 //! Weights, gradients and moments are flat tensors in the order in which the model shows its
 //! parameters. An update makes new tensors and leaves the old ones alone, so that a step that

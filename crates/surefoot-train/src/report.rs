@@ -1,4 +1,4 @@
-//! What a run tells: news as it happens, and a report at the end.
+//! What a training run reports: events while it runs, and a summary at the end.
 
 use std::path::PathBuf;
 

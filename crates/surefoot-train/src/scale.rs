@@ -1,4 +1,4 @@
-//! Loss scaling: gradients in fp16 are lifted out of the range where they would become 0.
+//! Loss scaling: gradients in fp16 are multiplied by a factor so that they don't underflow to 0.
 
 use serde::{Deserialize, Serialize};
 use surefoot::place::Dtype;

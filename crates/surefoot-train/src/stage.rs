@@ -1,4 +1,4 @@
-//! The way of a batch from the loader to the device.
+//! Copies batches from the loader to the device, ahead of their step where that helps.
 //!
 //! Where the device's memory is its own, the next batch is brought there while the device works
 //! on a step that has been handed to it: the training thread has nothing else to do until the

@@ -1,5 +1,5 @@
-//! What a run is at one step: weights, moments, loss scale. Moved between devices and held on
-//! the host as a whole.
+//! The state of a run after a step: weights, optimizer moments, loss scale. It is moved between devices
+//! and copied to the host as a whole.
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor, TensorData};

@@ -27,10 +27,10 @@ use crate::terminal::Terminal;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Variants are measured in turns, so that other load on the machine affects all of them alike. A
-sample ends when a value that depends on the work was read. Medians have a 95 % confidence interval;
-a difference within it is reported as too noisy. `peak` is the share of the best rate that the device
-reached in this run, for large matrix products or for memory. A CPU takes about a minute, a GPU
-another minute; with --quick about 10 seconds.
+sample ends when a value that depends on the work was read. Medians have a 95 % confidence
+interval; a difference within it is reported as too noisy. `peak` is the share of the best rate
+that the device reached in this run, for large matrix products or for memory. A CPU takes about a
+minute, a GPU another minute; with --quick about 10 seconds.
 
 With --compare the exit code is 1 if a workload got slower by more than its noise and 5 %.
 

@@ -48,12 +48,13 @@ same device (or one of --calibrate-on) only the order of sums is allowed for, el
 bf16 as well. A verdict is about behaviour on the challenges; the files of both are compared too,
 and tensors that differ are named where both are folders.
 
-A candidate whose weights are quantised (a GGUF file, a folder of `surefoot quantize`, --weights) is compared with the
-reference rounded to the same formats, if that is a folder: SAME then means that it is that quantisation of that model.
+A candidate whose weights are quantised (a GGUF file, a folder of `surefoot quantize`, --weights)
+is compared with the reference rounded to the same formats, if that is a folder: SAME then means
+that it is that quantisation of that model.
 
---quality TEXTFILE measures instead how well the candidate stands in for the reference on a text of yours: divergence of its
-predictions, agreement, perplexity; cosine of embeddings of the lines for encoders. There --weights is for the
-candidate only.
+--quality TEXTFILE measures instead how well the candidate stands in for the reference on a text
+of yours: divergence of its predictions, agreement, perplexity; cosine of embeddings of the lines
+for encoders. There --weights is for the candidate only.
 
 Exit code 0 for SAME, 1 for DIFFERENT, 4 for UNDECIDED, 2 if the two can't be compared.
 

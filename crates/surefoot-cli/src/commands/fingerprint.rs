@@ -22,8 +22,9 @@ use crate::weights_args::WeightsArgs;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The model is run in one pass, streamed if it doesn't fit --memory, then a few times more in other
-variants to measure how far it deviates from itself. The file holds no weights and no texts. Compare it
-with `surefoot compare`, look it up with `surefoot identify`, check it with `surefoot verify`.
+variants to measure how far it deviates from itself. The file holds no weights and no texts.
+Compare it with `surefoot compare`, look it up with `surefoot identify`, check it with `surefoot
+verify`.
 
 Challenges follow from a key and a run id. The usual key is public, so that everyone's
 fingerprints can be compared; take a key of your own if a model could be prepared for it.

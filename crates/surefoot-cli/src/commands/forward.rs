@@ -25,7 +25,7 @@ use crate::weights_args::WeightsArgs;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The file gets the tensor `logits`, or `last_hidden_state` for encoders: f32, one row per token.
-With --hidden also `hidden_0` (the embeddings) to `hidden_n` (behind the final norm).
+With --hidden also `hidden_0` (the embeddings) to `hidden_n` (after the final norm).
 Products with weights are in fp32 unless --precision says fp16 or bf16; sums stay in fp32.
 
 Examples:

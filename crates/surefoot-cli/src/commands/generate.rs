@@ -25,10 +25,10 @@ use crate::terminal::Terminal;
 use crate::weights_args::WeightsArgs;
 use printed::PrintedTokens;
 
-/// Generate text behind a prompt, or behind each line of a file as one batch
+/// Generate text that continues a prompt, or each line of a file as one batch
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints what comes behind the prompt. With --prompts, one line per prompt, in which \\n and \\\\ stand
+Prints the continuation of the prompt. With --prompts, one line per prompt, in which \\n and \\\\ stand
 for line breaks and backslashes. A prompt gives the same text alone and in a batch; where memory
 does not allow all prompts at once, they run in groups.
 Products with weights are in fp32 unless --precision says fp16 or bf16.
@@ -49,19 +49,19 @@ pub(crate) struct Generate {
     /// A file with one prompt a line, or - for stdin
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
-    /// Chat: each line of stdin is a message, and is answered with all that was said before in mind
+    /// Chat: each line of stdin is a message; answers depend on the whole conversation so far
     #[arg(long, conflicts_with_all = ["prompt", "prompts", "json", "stream", "isolate"])]
     chat: bool,
-    /// What the system says at the beginning of a chat
+    /// The system message of a chat
     #[arg(long, value_name = "TEXT", requires = "chat")]
     system: Option<String>,
-    /// The template of chats: a file, chatml, or plain (each message behind its role)
+    /// The template of chats: a file, chatml, or plain (the role before each message)
     #[arg(long, value_name = "WHAT", requires = "chat")]
     chat_template: Option<String>,
     /// The most tokens to generate
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     max_tokens: u32,
-    /// 0 takes the most likely token, 1 samples as the model says, more is bolder
+    /// 0 takes the most likely token, 1 samples from the model's probabilities, more is more random
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Sample from the N most likely tokens only
@@ -70,7 +70,7 @@ pub(crate) struct Generate {
     /// Sample from the most likely tokens that together have this probability
     #[arg(long, value_name = "P")]
     top_p: Option<f32>,
-    /// Where the random numbers start
+    /// Random seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// End a text before this; can be given several times

@@ -7,9 +7,9 @@ use crate::exit::{Exit, Failure};
 /// Show the findings of `check` in an editor, as a language server over stdin and stdout
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Editors start it themselves. What it offers: findings as diagnostics while you type, quick fixes, a
-fix for the whole file (source.fixAll.surefoot), and the explanation of a rule on hover. Settings are read
-from [tool.surefoot] in pyproject.toml, as by `surefoot check`.
+Editors start it themselves. What it offers: findings as diagnostics while you type, quick fixes,
+a fix for the whole file (source.fixAll.surefoot), and the explanation of a rule on hover.
+Settings are read from [tool.surefoot] in pyproject.toml, as by `surefoot check`.
 
 Neovim 0.11:
   vim.lsp.config.surefoot = { cmd = { 'surefoot', 'lsp' }, filetypes = { 'python' },

@@ -27,9 +27,10 @@ use crate::weights_args::WeightsArgs;
 /// Say what a model will need, what will be resident and what streamed, and how fast it will be
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing of a model is loaded. The forms of its weights (--weights) are compared, and one is recommended. The expected rate comes from small samples of this machine. For a
-training configuration, a few steps are run and their results thrown away.
-Exit code 1 if the memory is not enough; the plan says how much would be.
+Nothing of a model is loaded. The forms of its weights (--weights) are compared, and one is
+recommended. The expected rate comes from small samples of this machine. For a training
+configuration, a few steps are run and their results thrown away. Exit code 1 if the memory is not
+enough; the plan says how much would be.
 
 Examples:
   surefoot plan models/llama
@@ -44,7 +45,7 @@ pub(crate) struct Plan {
     /// Tokens of the longest prompt
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     prompt_tokens: u32,
-    /// Tokens to generate; 0 for a mere forward
+    /// Tokens to generate; 0 for a forward pass only
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(0..=16_777_216))]
     max_tokens: u32,
     /// Sequences at once

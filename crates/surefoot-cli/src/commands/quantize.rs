@@ -18,12 +18,14 @@ use crate::terminal::Terminal;
 /// Quantise a model's weights to 8 or 4 bits, once, into a new folder
 #[derive(Debug, Args)]
 #[command(after_help = "\
-q8 (Q8_0) takes 8.5 bits a weight, q4 (Q4_0, with a head in Q8_0) 4.5. Matrices are quantised; token embeddings, norms
-and biases stay. The new folder has the same tokenizer, configuration and chat template and can be used wherever a model
-folder can; it gives the same numbers as `--weights` does while loading, but loads at once and is streamed from
-disk in its packed form. Every family can be quantised. transformers does not read the new folder.
+q8 (Q8_0) takes 8.5 bits a weight, q4 (Q4_0, with a head in Q8_0) 4.5. Matrices are quantised;
+token embeddings, norms and biases stay. The new folder has the same tokenizer, configuration and
+chat template and can be used wherever a model folder can; it gives the same numbers as
+`--weights` does while loading, but loads at once and is streamed from disk in its packed form.
+Every family can be quantised. transformers does not read the new folder.
 
-A run that was interrupted goes on when it is started again. The folder appears only when it is whole.
+A run that was interrupted goes on when it is started again. The folder appears only when it is
+whole.
 
 Examples:
   surefoot quantize models/llama --to q4 --out models/llama-q4

@@ -31,9 +31,10 @@ Examples:
   surefoot run --restarts 3 --journal run.jsonl train.py
   surefoot run --python .venv/bin/python -m package.train
 
-A script that is started again begins anew: use `foot.save` and `foot.resume` of the Python package, or
-checkpoints of your own. A `surefoot.Footing` in it writes to the journal that --journal names, leaves out
-a device that took an earlier process down, and starts with smaller parts if memory ran out.
+A script that is started again begins anew: use `foot.save` and `foot.resume` of the Python
+package, or checkpoints of your own. A `surefoot.Footing` in it writes to the journal that
+--journal names, leaves out a device that took an earlier process down, and starts with smaller
+parts if memory ran out.
 
 The exit code is the script's own; 3 if it died more often than it may be started again.")]
 pub(crate) struct Run {

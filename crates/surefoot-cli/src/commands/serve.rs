@@ -44,7 +44,8 @@ const LONGEST_END: Duration = Duration::from_secs(15);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints the address on stdout once requests are taken. Paths: /v1/embeddings, /v1/completions,
-/v1/chat/completions (with \"stream\": true as server-sent events), /v1/models, /tokenize,
+/v1/chat/completions (with \"stream\": true as server-sent events), /v1/responses, /v1/rerank,
+/v1/models, /tokenize,
 /detokenize, /health, /live, /ready, /metrics.
 Requests are run in batches, and new ones join those that run between two tokens. Ctrl-C and SIGTERM
 finish what was accepted; a second Ctrl-C doesn't wait.
@@ -89,10 +90,10 @@ pub(crate) struct Serve {
     #[arg(long)]
     allow_anyone: bool,
     /// Refuse to start unless the model's files have this digest, which `surefoot fingerprint`
-    /// prints: behind a load balancer, a replica with other weights is found out before it answers
+    /// prints: behind a load balancer, a replica with other weights is refused before it answers
     #[arg(long, value_name = "DIGEST")]
     expect_digest: Option<String>,
-    /// The template of chats: a file, chatml, or plain (each message behind its role)
+    /// The template of chats: a file, chatml, or plain (the role before each message)
     #[arg(long, value_name = "WHAT")]
     chat_template: Option<String>,
     /// Let pages of this origin ask from a browser: `https://example.org`, or `*` for all; can be given

@@ -85,7 +85,7 @@ pub(crate) struct Train {
     /// moved aside), or the latest of the last run
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, require_equals = true, default_missing_value = LATEST)]
     resume: Option<PathBuf>,
-    /// Let what the command line or the configuration says win over the checkpoint to go on from
+    /// Let the command line and the configuration override the settings in the checkpoint
     #[arg(long = "override", requires = "resume")]
     overriding: bool,
     /// Test a checkpoint instead of training; it knows its own configuration and classes

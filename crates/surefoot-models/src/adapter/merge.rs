@@ -20,7 +20,7 @@ use crate::weights::convert;
 use crate::weights::format::bytes_of;
 
 impl AdapterPair {
-    /// Adds the product of the pair to a weight, as it lies in its file.
+    /// Adds the product of the pair to a weight, in the layout of its file.
     pub fn add_to(&self, numbers: &mut [f32]) {
         let (inputs, outputs, rank) = (self.target.inputs, self.target.outputs, self.rank);
         let mut row = vec![0.0_f32; inputs];

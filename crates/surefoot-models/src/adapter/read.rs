@@ -1,4 +1,4 @@
-//! Reading an adapter for a model. The files come from a stranger: sizes are checked before numbers are read.
+//! Reading an adapter for a model. The files are not trusted: sizes are checked before numbers are read.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! BERT: an encoder that sees the whole text, with norms behind its halves. MiniLM and most
-//! sentence encoders are of this shape.
+//! BERT: an encoder whose attention sees the whole text, with norms after attention and after the
+//! feed-forward. MiniLM and most sentence encoders are built like this.
 
 use super::activation::Activation;
 use super::blueprint::{

@@ -17,7 +17,7 @@ pub(crate) mod limits {
     pub(crate) const POSITIONS: RangeInclusive<usize> = 1..=(1 << 30);
 }
 
-/// How a matrix lies in its file.
+/// How a matrix is stored in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Layout {
     /// `[outputs, inputs]`, as `torch.nn.Linear` stores it.
@@ -37,7 +37,7 @@ pub struct Projection {
     pub inputs: usize,
     /// Outputs.
     pub outputs: usize,
-    /// How the weight lies in the file.
+    /// How the weight is stored in its file.
     pub layout: Layout,
 }
 
@@ -68,7 +68,7 @@ pub enum NormKind {
     Layer,
 }
 
-/// Where a block normalises and how its two halves are joined.
+/// Where a block normalises, and how its attention and feed-forward are added to the residual stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Residual {
     /// `x += attention(norm(x)); x += mlp(norm(x))`.

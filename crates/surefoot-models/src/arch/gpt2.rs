@@ -1,4 +1,4 @@
-//! GPT-2: learned positions, layer norms, matrices stored the other way round.
+//! GPT-2: learned positions, layer norms, weight matrices stored with inputs as rows.
 
 use super::activation::Activation;
 use super::blueprint::{

@@ -1,11 +1,11 @@
-//! Granite: Llama with factors on embeddings, attention, what blocks add, and logits.
+//! Granite: Llama with constant factors on embeddings, attention scores, residual additions and logits.
 
 use super::blueprint::{Blueprint, Scales};
 use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
-/// Describes one.
+/// Describes a Granite.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
     let mut blueprint = llama::variant(settings, &Variant::with_biases("granite", settings)?)?;
     let factor = |key: &str| Ok::<_, ModelError>(settings.positive(key)?.unwrap_or(1.0));

@@ -1,5 +1,5 @@
-//! The architectures, one file each: from a configuration to a [`Blueprint`]. To add a sibling,
-//! write its file and name it in [`describe`].
+//! The families of models, one file each: from a configuration to a [`Blueprint`]. To add a family,
+//! write its file and name it in [`FAMILIES`] and [`describe`].
 
 pub mod activation;
 pub mod blueprint;

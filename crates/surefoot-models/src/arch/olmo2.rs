@@ -1,11 +1,11 @@
-//! OLMo 2: Llama with norms behind attention and feed-forward instead of before them, and norms over all queries and all keys.
+//! OLMo 2: Llama with norms after attention and feed-forward instead of before them, and norms over all queries and all keys.
 
 use super::blueprint::{Blueprint, Residual};
 use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
-/// Describes one.
+/// Describes an OLMo 2.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
     let mut blueprint = llama::variant(
         settings,

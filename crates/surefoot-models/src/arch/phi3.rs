@@ -1,11 +1,11 @@
-//! Phi-3: Llama whose queries, keys and values come out of one projection, as do gate and value.
+//! Phi-3: Llama with one fused projection for queries, keys and values, and one for gate and up.
 
 use super::blueprint::{Blueprint, Projection, QkvSplit, limits};
 use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
-/// Describes one.
+/// Describes a Phi-3.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
     let mut blueprint = llama::variant(
         settings,

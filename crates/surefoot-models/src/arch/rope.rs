@@ -1,4 +1,4 @@
-//! Rotary positions: how configuration files spell them, and the frequencies that follow.
+//! Rotary positions: how configuration files write them, and the frequencies that follow.
 //!
 //! The settings are in `rope_parameters` (newer files) or `rope_scaling` (older ones), the base
 //! in either of them or beside them. Frequencies are computed in f32, step by step as
@@ -31,7 +31,7 @@ impl Rope {
     }
 }
 
-/// What differs between families in how the settings are spelt.
+/// What differs between families in how the settings are written.
 pub(crate) struct Spelling {
     /// The key of the base beside the object, and its default.
     pub(crate) base: (&'static str, f64),

@@ -1,11 +1,11 @@
-//! SmolLM3: Llama with layers that rotate nothing.
+//! SmolLM3: Llama in which every fourth layer has no rotary positions.
 
 use super::blueprint::{Blueprint, Head, limits};
 use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
 
-/// Describes one.
+/// Describes a SmolLM3.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
     let mut blueprint = llama::variant(
         settings,

@@ -1,5 +1,5 @@
-//! A GGUF file as a model: its metadata as the settings, and its tensors under the names, that a model
-//! folder has.
+//! Reads a GGUF file as if it were a model folder: its metadata become the settings, and its tensors get
+//! the names that they have in a folder.
 //!
 //! Files of the architectures `llama`, `qwen2`, `qwen3` and `gpt2` can be run. What differs from a folder:
 //!
@@ -73,7 +73,7 @@ fn refused(path: &Path, error: &GgufError) -> ModelError {
 pub(crate) struct GgufModel {
     pub(crate) settings: Settings,
     pub(crate) checkpoint: Checkpoint,
-    /// Neighbours are rotated, not halves.
+    /// Rotary positions rotate pairs of neighbouring numbers, not the first half of a head with the second.
     interleaved: bool,
     frequencies: Option<Stored>,
 }

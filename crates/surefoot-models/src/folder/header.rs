@@ -1,6 +1,6 @@
 //! The header of a safetensors file: eight bytes of length, that much JSON, then the data.
 //!
-//! Nothing in it is believed. The length is bounded before anything is allocated, every
+//! Nothing in it is trusted. The length is bounded before anything is allocated, every
 //! tensor's range must lie in the file and be as long as its shape says, and no two may overlap.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! `model.safetensors.index.json`: which shard holds which tensor.
 //!
-//! The file names in it come from a stranger. Each must be the name of a file in the folder;
+//! The file names in it are not trusted. Each must be the name of a file in the folder;
 //! a link may lead out of it only within a hub cache, where snapshots link to their blobs.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
-//! A model folder as published: `config.json`, `tokenizer.json`, safetensors weights. Every
-//! byte of it comes from a stranger and is bounded before it is parsed.
+//! A model folder as published: `config.json`, `tokenizer.json`, safetensors weights. Its
+//! files are not trusted: sizes are bounded before anything is parsed.
 
 pub mod checkpoint;
 pub mod gguf;

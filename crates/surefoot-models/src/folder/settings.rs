@@ -56,7 +56,7 @@ impl Settings {
         self.get(key).is_some()
     }
 
-    /// Whether the key is there, be it null.
+    /// Whether the key is there, even if its value is null.
     pub fn mentions(&self, key: &str) -> bool {
         self.values.contains_key(key)
     }

@@ -2,7 +2,7 @@
 //!
 //! Two kinds are known: `gpt2`, byte-level pairs with merges, whose way of splitting a text into words has a
 //! name (`tokenizer.ggml.pre`); and `llama`, SentencePiece's pairs, whose merges follow from the scores of the
-//! tokens. Others, and names that are not known, are refused: a text would be split wrongly without a word.
+//! tokens. Others, and names that are not known, are refused: otherwise texts would silently be split in the wrong places.
 
 use std::collections::HashMap;
 use std::path::Path;

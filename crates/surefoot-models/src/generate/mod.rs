@@ -1,4 +1,4 @@
-//! Generating text.
+//! Generating text: tokenizers, sampling, and decoding with a cache of keys and values.
 
 mod gguf_tokenizer;
 pub mod prefill;

@@ -1,7 +1,7 @@
 //! A prompt that is run alone and in parts, between which others can be decoded, and that can begin with
 //! the keys and values of an earlier prompt that began alike.
 //!
-//! A [`Prefill`] joins a [`Decoding`] when all its tokens are run. After an error it is of no use any more.
+//! A [`Prefill`] joins a [`Decoding`] when all its tokens are run. After an error it must be dropped.
 
 use burn::tensor::Tensor;
 

@@ -1,4 +1,4 @@
-//! From logits to a token.
+//! Chooses the next token from logits: temperature, top-k, top-p and a seed.
 
 /// How the next token is chosen.
 #[derive(Clone, Copy, Debug)]

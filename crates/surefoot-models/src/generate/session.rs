@@ -6,7 +6,7 @@
 //! padding, which the masks hide. One that leaves gives its row to the last one. The cache grows
 //! with what is in it, in rows and in columns, up to the limits.
 //!
-//! After an error a session is of no use any more: its rows may end in different columns. Make
+//! After an error a session must be dropped: its rows may end in different columns. Make
 //! a new one and let the sequences join with the tokens they have.
 
 use burn::tensor::Tensor;

@@ -162,7 +162,7 @@ impl Texts {
         }
     }
 
-    /// The text of one token, be it special; characters that it only begins are `\u{fffd}`.
+    /// The text of one token, also of a special one; characters that it only begins are `\u{fffd}`.
     pub fn spell(&self, id: u32) -> Result<String, ModelError> {
         self.tokenizer.decode(&[id], false).map_err(|error| {
             ModelError::file(&self.file, format!("can't decode token {id}: {error}"))

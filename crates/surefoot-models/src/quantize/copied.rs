@@ -1,4 +1,4 @@
-//! What a model folder has beside its weights.
+//! Copies what a model folder has besides its weights: configuration, tokenizer, templates.
 
 use std::collections::BTreeMap;
 use std::fs;

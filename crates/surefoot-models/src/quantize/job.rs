@@ -13,7 +13,7 @@ use crate::run::opened::Opened;
 const FILE: &str = "job.json";
 const MAX_FILE: u64 = 64 << 20;
 
-/// What a folder is made from: if any of it is another, what was made before is of no use.
+/// What a folder is made from: if any of it has changed, files that were made before can't be used.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Job {
     source: PathBuf,

@@ -1,4 +1,4 @@
-//! Activations, applied.
+//! Computes activation functions.
 
 use burn::tensor::{Tensor, activation};
 

@@ -76,7 +76,7 @@ impl TokenBatch {
         self.pads.len()
     }
 
-    /// Whether there is none; never, once made.
+    /// Whether it has no sequences: never, since [`Self::new`] refuses that.
     pub fn is_empty(&self) -> bool {
         self.pads.is_empty()
     }

@@ -1,7 +1,7 @@
 //! One block: attention and feed-forward over the rows of all sequences of a batch.
 //!
-//! Inside the halves activations are `[features, rows]`: a matrix as files store it then
-//! multiplies from the left, which is the fast way round for one row as for many.
+//! Inside attention and feed-forward, activations are `[features, rows]`: a matrix as files store it
+//! then multiplies from the left, which is fast for one row and for many.
 //!
 //! Attention, the growth of the cache and the feed-forward are points where a drill can strike.
 

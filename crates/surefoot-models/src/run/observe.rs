@@ -1,6 +1,6 @@
 //! Looking at a pass while it runs: an observer is given the hidden state at every boundary, one
-//! at a time, so that no pass has to keep them all. It may also change the state, to try how a
-//! model answers to noise.
+//! at a time, so that no pass has to keep them all. It may also change the state, to measure how a
+//! model reacts to noise.
 
 use burn::tensor::{Tensor, TensorData};
 

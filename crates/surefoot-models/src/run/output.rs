@@ -42,7 +42,7 @@ impl Rows {
         &self.numbers[row * self.cols..(row + 1) * self.cols]
     }
 
-    /// How many of the numbers are infinite or none at all.
+    /// How many of the numbers are infinite or NaN.
     pub fn not_finite(&self) -> usize {
         self.numbers.iter().filter(|number| !number.is_finite()).count()
     }

@@ -34,7 +34,7 @@ impl Model {
         self.pass_observed(batch, want, session, cache, None)
     }
 
-    /// [`Self::pass`], with someone who looks on.
+    /// [`Self::pass`], with an observer that is shown the hidden state at every boundary.
     pub(crate) fn pass_observed(
         &self,
         batch: &TokenBatch,

@@ -1,4 +1,4 @@
-//! Rotary positions, applied.
+//! Applies rotary positions to queries and keys.
 
 use burn::tensor::{Device, Tensor, TensorData};
 

@@ -46,7 +46,7 @@ impl LoadedModel {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// Counts a failure when it is dropped, be it by a panic, unless it was disarmed.
+    /// Counts a failure when it is dropped, also by a panic, unless it was disarmed.
     pub(super) fn failure_guard(&self) -> FailureGuard<'_> {
         FailureGuard(Some(&self.failures))
     }
@@ -88,7 +88,7 @@ impl<'a> Attempt<'a> {
         &self.loaded.model
     }
 
-    /// Where and how it is loaded. What was computed in one location is of no use in another.
+    /// Where and how it is loaded. Tensors that were computed in one location can't be used in another.
     pub fn location(&self) -> Location {
         self.loaded.location
     }

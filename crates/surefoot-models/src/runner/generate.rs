@@ -45,7 +45,7 @@ impl Runner {
     /// Generates a text behind each prompt of `request`, each up to the first of `stops`.
     ///
     /// `earlier` has tokens that an earlier process generated and reported already, one list for
-    /// each prompt, or none at all: generation goes on behind them. `report` is given every new
+    /// each prompt, or be empty: generation continues after them. `report` is given every new
     /// token; an error of its ends the run.
     pub fn generate(
         &self,

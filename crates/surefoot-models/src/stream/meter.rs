@@ -1,4 +1,4 @@
-//! What loading and running cost so far, for progress and for what limits.
+//! What loading and running cost so far: for progress bars, and to say what the bottleneck is.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Running a model in less memory than it needs: the plan, what stays, what streams.
+//! Running a model in less memory than it needs: the plan, the weights that stay in memory, and those that are streamed.
 
 pub mod choices;
 pub(crate) mod expert_cache;

@@ -1,4 +1,4 @@
-//! What a piece of work needs beside the matrices: upper bounds, so that a budget holds.
+//! How much memory a piece of work needs besides the weight matrices: upper bounds, so that a budget holds.
 
 use serde::Serialize;
 

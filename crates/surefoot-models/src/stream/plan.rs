@@ -1,4 +1,4 @@
-//! What will be where, before anything is loaded.
+//! The memory plan: decides before loading which weights stay in memory and which are streamed.
 //!
 //! What is needed in any case comes first: the process as it stands, norms and biases, the cache,
 //! the activations. If all matrices fit into the rest they stay. If not, matrices are cut into pieces

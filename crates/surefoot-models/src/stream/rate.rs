@@ -1,4 +1,4 @@
-//! How fast a plan will run: small samples of this machine, taken now.
+//! Predicts how fast a plan will run, from short measurements on this machine.
 
 use std::time::Instant;
 

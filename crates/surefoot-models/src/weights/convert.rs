@@ -1,4 +1,4 @@
-//! Between what files store, what is kept and f32.
+//! Converts between the formats of files, the formats in memory, and f32.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};

@@ -1,5 +1,5 @@
-//! How many bytes of streamed weights may be in memory at once. Who brings a piece in takes a
-//! permit first and waits if there is no room; the permit goes back when the piece's memory does.
+//! How many bytes of streamed weights may be in memory at once. A thread that loads a piece takes
+//! a permit first and waits if there is no room; the permit is returned when the piece's memory is freed.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};

@@ -1,4 +1,4 @@
-//! From tensors in files to tensors on a device.
+//! Weights: from tensors in files to tensors on a device, in the format that products take.
 
 pub mod binding;
 pub mod choice;

@@ -2,8 +2,8 @@
 //!
 //! What is kept as its file has it is not copied on the processor: its memory is the mapped file.
 //! Anything else is converted into memory that is mapped for it. Either way a [`Permit`] is held
-//! as long as the memory is; a device's memory doesn't know of permits, so there the permit
-//! goes with the weight.
+//! as long as the memory is; Burn can't hold a permit with memory of a GPU, so there the permit
+//! is held by the weight.
 
 use std::ops::Range;
 use std::sync::Arc;

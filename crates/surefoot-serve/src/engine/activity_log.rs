@@ -1,7 +1,7 @@
-//! What the engine tells the journal: now and then how much was done, not every request.
+//! What the engine writes to the journal: a summary a few times a second, not every request.
 //!
-//! Guarded work tells of every pass; at thousands of passes a second that would be all that a
-//! journal holds. So an engine's footing gets a journal that passes on what matters (faults,
+//! A guarded run writes an event for every pass; at thousands of passes a second a journal would hold
+//! nothing else. So an engine's footing gets a journal that passes on what matters (faults,
 //! rungs, how they ended) and leaves out passes that just worked; these are summed up in a note
 //! a few times a second.
 

@@ -1,5 +1,5 @@
-//! Lengths that are run together. A batch is as wide as its longest sequence, so what is far
-//! shorter would mostly compute padding.
+//! Groups of sequence lengths that are run in one batch. A batch is as wide as its longest sequence, so
+//! much shorter sequences would mostly compute padding.
 
 use surefoot_models::Rectangle;
 

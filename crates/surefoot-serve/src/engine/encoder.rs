@@ -1,8 +1,8 @@
 //! Embedding many texts at once: those of about the same length are stacked and run as one.
 //!
 //! A text goes at once if nothing runs; else when its bucket is full or it has waited long
-//! enough. When a batch fails for good its halves are run again, down to the one text that is to
-//! blame, and only that one fails.
+//! enough. When a batch fails and recovery is exhausted, its halves are run again, down to the one text
+//! that causes the failure, and only that one fails.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

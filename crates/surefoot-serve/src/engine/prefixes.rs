@@ -1,7 +1,7 @@
 //! Beginnings of prompts that were run, so that prompts that begin alike (the same system prompt, a chat
 //! that goes on) don't run them again.
 //!
-//! Whole prompts are kept, the latest used longest, up to a number of tokens. They belong to one location of
+//! Whole prompts are kept up to a number of tokens; the least recently used are dropped first. They belong to one location of
 //! the model: the owner clears them when that changes or memory runs out.
 
 use surefoot_models::generate::prefill::KnownPrefix;

@@ -1,4 +1,4 @@
-//! Taking requests in.
+//! Accepts requests into the engine's queues.
 
 use std::hash::Hash;
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Who may ask: API keys, compared in a time that tells nothing of them.
+//! Access control: API keys, compared in constant time.
 
 use axum::http::{HeaderMap, header};
 use subtle::{Choice, ConstantTimeEq};

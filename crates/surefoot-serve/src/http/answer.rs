@@ -1,5 +1,5 @@
 //! Answers as OpenAI writes them: whole ones and chunks, of completions and of chats. They are
-//! written straight from what was said: an answer with probabilities has a hundred thousand parts.
+//! serialised without building a tree first: an answer with log-probabilities has a hundred thousand values.
 
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};

@@ -1,4 +1,4 @@
-//! Finds the calls of tools in an answer as it comes.
+//! Finds the tool calls in an answer while it is generated.
 
 use serde::Serialize;
 
@@ -77,8 +77,8 @@ impl CallReader {
         }
     }
 
-    /// Why an answer that ended for the reason `end` did: for its calls, if it has some and the last one
-    /// is whole, be it that there was no room for another one.
+    /// The finish reason of an answer that ended by `end`: its tool calls, if it has some and the last one
+    /// is complete, even if there was no room for another one.
     pub(super) fn end(&self, end: AnswerEnd) -> AnswerEnd {
         let is_whole = end == AnswerEnd::Stop || self.state == ReaderState::Between;
         if self.calls > 0 && is_whole { AnswerEnd::ToolCalls } else { end }

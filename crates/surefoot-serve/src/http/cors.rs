@@ -1,4 +1,4 @@
-//! Which pages may ask from a browser (CORS): none unless the operator says so.
+//! Which web pages may send requests from a browser (CORS): none unless the operator allows it.
 
 use std::time::Duration;
 

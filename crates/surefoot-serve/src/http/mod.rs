@@ -335,7 +335,7 @@ fn is_stream(response: &Response) -> bool {
     response.headers().get(header::CONTENT_TYPE).is_some_and(|kind| kind == "text/event-stream")
 }
 
-/// The path as it is counted: strangers can't make up new ones.
+/// The path under which a request is counted in the metrics: clients can't add new ones.
 fn known(path: &str) -> &'static str {
     match path {
         "/v1/embeddings" => "/v1/embeddings",

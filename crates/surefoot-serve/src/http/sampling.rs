@@ -1,5 +1,5 @@
-//! What completions and chats have in common: how much, how chosen, where to stop, and whether
-//! the answer streams.
+//! The parameters that completions and chats share: number of tokens, sampling, stop texts, and whether
+//! the answer is streamed.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::RangeInclusive;

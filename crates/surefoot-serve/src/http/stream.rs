@@ -1,4 +1,4 @@
-//! Asking the engine, and answering whole or as server-sent events.
+//! Sends a request to the engine and answers with one document or with server-sent events.
 
 use std::convert::Infallible;
 use std::future::Future;

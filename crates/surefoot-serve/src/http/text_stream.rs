@@ -1,4 +1,4 @@
-//! From what an engine says of a sequence to pieces of text.
+//! Turns the engine's token events of a sequence into pieces of text.
 
 use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::FinishReason;

@@ -2,7 +2,7 @@
 //!
 //! The file is a safetensors file. Its metadata holds the [`Manifest`] as JSON and a BLAKE3 digest of the whole
 //! file, computed with the digest's own characters as zeros. A file whose digest is wrong is refused: a
-//! flipped bit in a weight would change every result without a word.
+//! flipped bit in a weight would silently change every result.
 
 use std::collections::HashMap;
 use std::fs::File;

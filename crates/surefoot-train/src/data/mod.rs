@@ -1,7 +1,7 @@
 //! Where samples come from.
 //!
 //! A [`Source`] gives one sample at a time, by number, from any thread. What was read is checked
-//! when it enters: a file that is too short or a label that is none is an error that names it.
+//! when it enters: a file that is too short or a label that is not a class is an error that names it.
 
 mod augment;
 mod cifar;

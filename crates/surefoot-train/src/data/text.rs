@@ -18,7 +18,7 @@ pub struct Text {
     length: usize,
 }
 
-/// How text becomes tokens. Checkpoints hold all of it: a model is of no use without.
+/// How text becomes tokens. Checkpoints hold all of it: a model can't be used without it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Vocabulary {

@@ -1,4 +1,4 @@
-//! First weights that depend on the seed alone: the same on every device.
+//! Initial weights that depend on the seed alone: the same on every device.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor, TensorData};

@@ -1,4 +1,4 @@
-//! Layers of neurons.
+//! A multi-layer perceptron.
 
 use burn::module::Module;
 use burn::nn::{Initializer, Linear, LinearConfig};

@@ -1,4 +1,4 @@
-//! Models: what the loop needs of one, and those that are built in.
+//! Models: the trait that the training loop needs, and the models that are built in.
 
 mod builtin;
 mod cnn;

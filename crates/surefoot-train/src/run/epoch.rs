@@ -1,4 +1,4 @@
-//! The end of an epoch, and of a run: testing and telling.
+//! The end of an epoch and of a run: evaluation and reporting.
 
 use surefoot::FaultKind;
 

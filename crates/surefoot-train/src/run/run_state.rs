@@ -1,4 +1,4 @@
-//! What changes while a run goes on, and how it begins.
+//! The state of a run that changes from step to step, and how it is initialised or resumed.
 
 use std::collections::BTreeSet;
 use std::path::Path;

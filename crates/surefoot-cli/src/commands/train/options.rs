@@ -24,7 +24,7 @@ pub(super) struct Options {
     /// Train for this many steps
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
-    /// Samples of a step
+    /// Samples per step
     #[arg(long, value_name = "N")]
     batch_size: Option<usize>,
     /// Random seed

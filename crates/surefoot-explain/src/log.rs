@@ -291,7 +291,7 @@ fn kind_of_line(line: &str) -> Option<FaultKind> {
         .then_some(found.kind)
 }
 
-/// The same for lines that differ in numbers only.
+/// The same for lines that differ in numbers only. FNV-1a, by hand since it is one line.
 fn signature(line: &str) -> u64 {
     line.bytes().filter(|byte| !byte.is_ascii_digit()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -11,6 +11,22 @@
 //!
 //! What a sum is made of depends on the shapes alone, never on the number of threads: the same
 //! inputs give the same bits.
+//!
+//! ```
+//! use burn::tensor::{Device, Tensor};
+//! use surefoot_ops::{gelu, layer_norm, linear};
+//!
+//! let device = Device::flex().autodiff();
+//! let x = Tensor::<2>::ones([4, 3], &device);
+//! let weight = Tensor::<2>::ones([3, 2], &device).require_grad();
+//! let bias = Tensor::<1>::zeros([2], &device);
+//! let (gamma, beta) = (Tensor::<1>::ones([2], &device), Tensor::<1>::zeros([2], &device));
+//!
+//! let y = layer_norm(gelu(linear(x, weight.clone(), bias, None)), gamma, beta, 1e-5);
+//! assert_eq!(y.dims(), [4, 2]);
+//! let gradients = y.sum().backward();
+//! assert_eq!(weight.grad(&gradients).map(|gradient| gradient.dims()), Some([3, 2]));
+//! ```
 
 mod attention;
 mod constant_product;

@@ -277,7 +277,7 @@ mod tests {
     use surefoot::Footing;
     use surefoot::device::{DeviceName, Selector};
     use surefoot_models::ModelError;
-    use testkit::model_folders::{self, Dtype};
+    use testkit::model_folders::{self, FolderDtype};
 
     /// A model of 16 MiB in a budget, if there is one.
     fn runner(folder: &std::path::Path, budget: Option<u64>) -> Runner {
@@ -292,7 +292,7 @@ mod tests {
 
     fn folder() -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        model_folders::llama(folder.path(), 16 << 20, Dtype::Bf16);
+        model_folders::llama(folder.path(), 16 << 20, FolderDtype::Bf16);
         folder
     }
 

@@ -23,6 +23,8 @@
 //! # Ok::<(), surefoot::Fault>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 pub mod compare;
 pub mod machine;
 pub mod measure;

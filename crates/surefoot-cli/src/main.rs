@@ -1,5 +1,7 @@
 //! The program `surefoot`: parses arguments, calls the libraries, prints, and returns an exit code.
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 mod args;
 mod child;
 mod commands;

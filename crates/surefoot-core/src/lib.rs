@@ -25,6 +25,8 @@
 //! People who write Burn use the crate `surefoot`, which implements the engine and re-exports
 //! this crate.
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 pub mod device;
 pub mod engine;
 pub mod fault;

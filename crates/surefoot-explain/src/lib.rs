@@ -11,6 +11,8 @@
 //! assert_eq!(found.kind, FaultKind::OutOfMemory);
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 mod answer;
 mod explain;
 mod facts;

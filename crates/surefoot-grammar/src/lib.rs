@@ -8,6 +8,8 @@
 //!
 //! This crate knows neither models nor tensors nor HTTP.
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 mod error;
 mod gbnf;
 mod grammar;

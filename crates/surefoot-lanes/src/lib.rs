@@ -36,6 +36,8 @@
 //! No lock is held while a caller's code runs. All threads and all time come through one module,
 //! `sync`, in which the features `loom` and `shuttle` substitute a model checker's.
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 mod batch_queue;
 mod lane_tuner;
 mod meter;

@@ -8,6 +8,8 @@
 //! Invariants: stdout carries protocol messages only; a document that was changed is checked before the
 //! next message is read, so answers are never about an older text; nothing is written to disk.
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 mod actions;
 mod document;
 mod server;

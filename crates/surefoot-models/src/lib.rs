@@ -17,6 +17,7 @@
 //! # Ok::<(), surefoot_models::ModelError>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
 #![deny(unsafe_code)]
 
 pub mod adapter;

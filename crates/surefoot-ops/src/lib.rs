@@ -28,6 +28,8 @@
 //! assert_eq!(weight.grad(&gradients).map(|gradient| gradient.dims()), Some([3, 2]));
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 mod attention;
 mod constant_product;
 mod conv;

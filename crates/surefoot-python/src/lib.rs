@@ -4,6 +4,8 @@
 //! Python module `surefoot._devices`; guarded work is a Python callable that the core calls for each attempt
 //! (modules `footing` and `attempt`). Policy, ladder, drills, health and journal are the core's own.
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 mod attempt;
 mod comparison;
 mod engine;

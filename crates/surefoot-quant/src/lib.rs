@@ -25,6 +25,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
 #![deny(unsafe_code)]
 
 pub mod block;

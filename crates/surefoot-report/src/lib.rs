@@ -17,6 +17,8 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 mod bench;
 mod chunk;
 mod evidence;

@@ -25,6 +25,8 @@
 //! # Ok::<(), surefoot::Fault>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 pub mod engine;
 pub mod http;
 pub mod lanes;

@@ -51,6 +51,7 @@
 //! # Ok::<_, surefoot_stats::StatsError>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
 #![forbid(unsafe_code)]
 
 pub mod betting;

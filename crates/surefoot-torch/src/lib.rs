@@ -22,6 +22,8 @@
 //! # Ok::<(), surefoot_torch::source::FileError>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 pub mod check;
 pub mod discover;
 mod encoding;

@@ -29,6 +29,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 pub mod batch;
 pub mod checkpoint;
 pub mod config;

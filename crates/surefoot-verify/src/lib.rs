@@ -40,6 +40,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
 #![forbid(unsafe_code)]
 
 pub mod calibrate;

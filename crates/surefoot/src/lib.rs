@@ -41,6 +41,8 @@
 //! the engine ([`Burn`]), discovery and probing of devices ([`device`]), placement, precision and
 //! bounds ([`place`]), and the classification of Burn's and cubecl's errors ([`fault`]).
 
+#![cfg_attr(not(test), warn(clippy::expect_used))]
+
 pub mod device;
 mod engine;
 pub mod fault;

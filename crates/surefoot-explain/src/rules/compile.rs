@@ -79,6 +79,10 @@ pub(crate) fn about() -> &'static RuleSet {
 }
 
 impl RuleSet {
+    #[cfg_attr(
+        not(test),
+        expect(clippy::expect_used, reason = "the rules are constants, which tests compile")
+    )]
     fn new(tables: &[&'static [TextRule]]) -> Self {
         let mut rules = Vec::new();
         let mut patterns = Vec::new();

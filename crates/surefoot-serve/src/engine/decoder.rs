@@ -102,19 +102,18 @@ impl Decoder {
         deadline: Option<Instant>,
     ) -> Result<Vec<GenerationStream>, EngineError> {
         let mut items = Vec::with_capacity(generations.len());
-        let mut heard = Vec::with_capacity(generations.len());
+        let mut streams = Vec::with_capacity(generations.len());
         for generation in generations {
-            let (sequence, hearing) =
-                Sequence::new(generation, deadline, Arc::clone(&self.metrics));
+            let (sequence, stream) = Sequence::new(generation, deadline, Arc::clone(&self.metrics));
             items.push(((), sequence));
-            heard.push(hearing);
+            streams.push(stream);
         }
         let queued =
             submit_all(&self.queue, items, deadline, Sequence::is_abandoned, &self.metrics);
         match queued {
-            Ok(()) => Ok(heard),
+            Ok(()) => Ok(streams),
             Err(refused) => {
-                drop(heard);
+                drop(streams);
                 drop(refused.items);
                 Err(refused.error)
             }

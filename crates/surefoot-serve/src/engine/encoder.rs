@@ -120,21 +120,21 @@ impl Encoder {
         deadline: Option<Instant>,
     ) -> Result<Vec<PendingVector>, EngineError> {
         let mut items = Vec::with_capacity(texts.len());
-        let mut heard = Vec::with_capacity(texts.len());
+        let mut answers = Vec::with_capacity(texts.len());
         for tokens in texts {
-            let (sender, hear) = oneshot::channel();
+            let (sender, answer) = oneshot::channel();
             let metrics = Arc::clone(&self.metrics);
             items.push((
                 bucket::width(tokens.len()),
                 Text { tokens, sender: Some(sender), metrics },
             ));
-            heard.push(hear);
+            answers.push(answer);
         }
         let queued = submit_all(&self.queue, items, deadline, Text::is_abandoned, &self.metrics);
         match queued {
-            Ok(()) => Ok(heard),
+            Ok(()) => Ok(answers),
             Err(refused) => {
-                drop(heard);
+                drop(answers);
                 drop(refused.items);
                 Err(refused.error)
             }

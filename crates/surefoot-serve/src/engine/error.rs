@@ -7,11 +7,11 @@ use surefoot::{Fault, FaultKind};
 use surefoot_grammar::GrammarError;
 use surefoot_models::ModelError;
 
-/// What can happen to one request. The others of its batch are none the worse.
+/// Why a request failed. The others of its batch are not affected.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// As many wait as may.
+    /// The queue is full.
     #[error("the queue is full: {0} requests may wait")]
     Full(usize),
     /// The engine is shutting down.
@@ -24,7 +24,7 @@ pub enum EngineError {
          request again, and please report the defect"
     )]
     Panicked,
-    /// Its time is over.
+    /// Its time limit is over.
     #[error("the request was not done within {:.1} s", .0.as_secs_f64())]
     Expired(Duration),
     /// It can't be done by this model.

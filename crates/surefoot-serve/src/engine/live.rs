@@ -214,7 +214,7 @@ mod tests {
 
     fn waiting(lengths: &[usize]) -> (LiveSequences, Vec<GenerationStream>) {
         let mut live = LiveSequences::default();
-        let mut heard = Vec::new();
+        let mut streams = Vec::new();
         for &length in lengths {
             let generation = Generation {
                 prompt: vec![1; length],
@@ -225,13 +225,13 @@ mod tests {
                 logprobs: None,
                 rates_prompt: false,
             };
-            let (sequence, hearing) = Sequence::new(generation, None, Arc::default());
+            let (sequence, stream) = Sequence::new(generation, None, Arc::default());
             live.sequences.push(sequence);
-            heard.push(hearing);
+            streams.push(stream);
             // So that no two are accepted at the same time.
             std::thread::sleep(Duration::from_millis(1));
         }
-        (live, heard)
+        (live, streams)
     }
 
     fn lengths<'a>(sequences: impl IntoIterator<Item = &'a Sequence>) -> Vec<usize> {

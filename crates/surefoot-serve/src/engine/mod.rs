@@ -173,7 +173,7 @@ impl Engine {
         &self.capacity
     }
 
-    /// What is where.
+    /// The plan: which weights are in memory, and on which device.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -197,7 +197,7 @@ impl Engine {
         self.counted(self.encoder.submit(texts, deadline))
     }
 
-    /// Queues sequences to be decoded, all of them or none. Dropping a hearing ends its
+    /// Queues sequences to be decoded, all of them or none. Dropping a stream ends its
     /// sequence.
     pub fn generate(
         &self,

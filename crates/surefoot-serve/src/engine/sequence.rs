@@ -48,7 +48,7 @@ pub enum GenerationEvent {
     },
     /// There are no more tokens.
     Ended(FinishReason),
-    /// There will be none.
+    /// It failed: there will be no more tokens.
     Failed(EngineError),
 }
 
@@ -131,7 +131,7 @@ impl Sequence {
         metrics: Arc<Metrics>,
     ) -> (Self, GenerationStream) {
         let (sender, events) = unbounded_channel();
-        let hearing = GenerationStream { events, enough: Arc::default() };
+        let stream = GenerationStream { events, enough: Arc::default() };
         let sequence = Self {
             prompt: generation.prompt.len(),
             tokens: generation.prompt,
@@ -143,13 +143,13 @@ impl Sequence {
             logprobs: generation.logprobs,
             rates_prompt: generation.rates_prompt,
             sender,
-            enough: Arc::clone(&hearing.enough),
+            enough: Arc::clone(&stream.enough),
             accepted: Instant::now(),
             deadline,
             metrics,
             answered: false,
         };
-        (sequence, hearing)
+        (sequence, stream)
     }
 
     /// Whether nobody listens any more.
@@ -157,7 +157,7 @@ impl Sequence {
         self.sender.is_closed()
     }
 
-    /// Whether who listened has heard all that was wanted.
+    /// Whether who listened has streams all that was wanted.
     pub(crate) fn has_enough(&self) -> bool {
         self.enough.load(Ordering::Acquire)
     }
@@ -343,16 +343,16 @@ mod tests {
             logprobs: None,
             rates_prompt: false,
         };
-        let (mut sequence, GenerationStream { events: mut heard, .. }) =
+        let (mut sequence, GenerationStream { events: mut streams, .. }) =
             Sequence::new(generation.clone(), None, Arc::default());
         assert_eq!(sequence.accept(&[0.0, 1.0], &[]), TokenOutcome::Continues);
         assert_eq!(sequence.accept(&[1.0, 0.0], &[]), TokenOutcome::Ended(FinishReason::MaxTokens));
         assert_eq!(sequence.tokens, [5, 1, 0]);
         sequence.end(FinishReason::MaxTokens);
-        assert!(matches!(heard.try_recv(), Ok(GenerationEvent::Token { id: 1, .. })));
-        assert!(matches!(heard.try_recv(), Ok(GenerationEvent::Token { id: 0, .. })));
-        assert!(matches!(heard.try_recv(), Ok(GenerationEvent::Ended(FinishReason::MaxTokens))));
-        let (mut sequence, GenerationStream { events: mut heard, .. }) =
+        assert!(matches!(streams.try_recv(), Ok(GenerationEvent::Token { id: 1, .. })));
+        assert!(matches!(streams.try_recv(), Ok(GenerationEvent::Token { id: 0, .. })));
+        assert!(matches!(streams.try_recv(), Ok(GenerationEvent::Ended(FinishReason::MaxTokens))));
+        let (mut sequence, GenerationStream { events: mut streams, .. }) =
             Sequence::new(generation, None, Arc::default());
         assert_eq!(sequence.accept(&[0.0, f32::NAN], &[]), TokenOutcome::NotFinite);
         assert_eq!(
@@ -361,7 +361,7 @@ mod tests {
         );
         assert_eq!(sequence.generated(), 0);
         sequence.fail(EngineError::NotFinite);
-        assert!(matches!(heard.try_recv(), Ok(GenerationEvent::Failed(EngineError::NotFinite))));
+        assert!(matches!(streams.try_recv(), Ok(GenerationEvent::Failed(EngineError::NotFinite))));
     }
 
     #[test]
@@ -377,15 +377,15 @@ mod tests {
         };
         let metrics: Arc<Metrics> = Arc::default();
         let new = || Sequence::new(generation.clone(), None, Arc::clone(&metrics));
-        let (lost, mut hearing) = new();
+        let (lost, mut stream) = new();
         drop(lost);
         assert!(matches!(
-            hearing.events.try_recv(),
+            stream.events.try_recv(),
             Ok(GenerationEvent::Failed(EngineError::Panicked))
         ));
         assert_eq!(metrics.counts().failed, 1);
-        let (abandoned, hearing) = new();
-        drop(hearing);
+        let (abandoned, stream) = new();
+        drop(stream);
         assert!(abandoned.is_abandoned());
         drop(abandoned);
         assert_eq!(metrics.counts().failed, 1);

@@ -3,6 +3,9 @@
 //! Batches of 1, 2, 4 and so on samples are run for real, each a few steps whose results are
 //! thrown away. Memory is measured after each. Running out of the host's memory would kill the
 //! process, so a size is only tried if the growth so far says that it will stay below the limit.
+//!
+//! Why this is not one of the other tuners: it runs before training, on steps that are made for the
+//! measurement, and memory is measured together with time; the others tune work that runs anyway.
 
 use std::time::{Duration, Instant};
 

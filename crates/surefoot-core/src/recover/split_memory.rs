@@ -1,4 +1,8 @@
 //! The part size that fits, remembered per operation and device, and tried larger again later.
+//!
+//! Why this is not one of the tuners by speed (`surefoot_lanes::LaneTuner`, `pass_size.rs` of the server,
+//! `fit.rs` of training): the only measurement here is whether memory ran out, which costs a failed run,
+//! so the size grows seldom and one step at a time instead of being searched for.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -33,7 +33,7 @@ use crate::stream::store::Session;
 pub(crate) struct CpuFallback {
     footing: Arc<Footing>,
     home: DeviceName,
-    careful: AtomicBool,
+    confirms_blocks: AtomicBool,
     /// The blocks' norms and biases on the CPU, where they were needed there.
     spare: Vec<OnceLock<BlockRunner>>,
     /// Parts that ran on the CPU; the head is behind the last block.
@@ -43,13 +43,13 @@ pub(crate) struct CpuFallback {
 impl CpuFallback {
     pub(crate) fn new(footing: Arc<Footing>, home: DeviceName, blocks: usize) -> Self {
         let spare = (0..blocks).map(|_| OnceLock::new()).collect();
-        let careful = AtomicBool::new(false);
-        Self { footing, home, careful, spare, moved: Mutex::default() }
+        let confirms_blocks = AtomicBool::new(false);
+        Self { footing, home, confirms_blocks, spare, moved: Mutex::default() }
     }
 
     /// Whether every block is a segment whose result is confirmed.
     pub(crate) fn confirm_blocks(&self, on: bool) {
-        self.careful.store(on, Ordering::Relaxed);
+        self.confirms_blocks.store(on, Ordering::Relaxed);
     }
 
     /// The parts that ran on the CPU.
@@ -116,10 +116,10 @@ impl CpuFallback {
     where
         Ran<T>: Confirm<Burn> + Place<Burn>,
     {
-        let careful = self.careful.load(Ordering::Relaxed);
+        let confirms_blocks = self.confirms_blocks.load(Ordering::Relaxed);
         let known = self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&part);
         let mut task = self.footing.task(self.name(part)).starting_on(self.home);
-        if !careful && !known {
+        if !confirms_blocks && !known {
             let plain = || work(&x.device(), x.clone());
             let drill = self.footing.drill();
             let tried = match drill.is_empty() {
@@ -155,13 +155,13 @@ impl CpuFallback {
                             .entry(part)
                             .or_default();
                     }
-                    Ok(Ran { value: Some(value), careful })
+                    Ok(Ran { value: Some(value), confirms_blocks })
                 }
                 Err(error) => match device_error(error) {
                     Ok(error) => Err(error),
                     Err(callers) => {
                         *mistake.borrow_mut() = Some(callers);
-                        Ok(Ran { value: None, careful: false })
+                        Ok(Ran { value: None, confirms_blocks: false })
                     }
                 },
             }
@@ -202,13 +202,13 @@ pub struct MovedPart {
 #[derive(Clone)]
 struct Ran<T> {
     value: Option<T>,
-    careful: bool,
+    confirms_blocks: bool,
 }
 
 impl Confirm<Burn> for Ran<Tensor<2>> {
     fn confirm(&self, operation: &str) -> Result<(), Fault> {
         match &self.value {
-            Some(tensor) if self.careful => tensor.confirm(operation),
+            Some(tensor) if self.confirms_blocks => tensor.confirm(operation),
             _ => Ok(()),
         }
     }

@@ -85,7 +85,7 @@ pub enum Length {
 /// Where samples come from.
 #[derive(Clone, Debug)]
 pub struct DataConfig {
-    /// What sort of data.
+    /// The kind of data.
     pub kind: DataKind,
     /// Its file or folder.
     pub path: Option<PathBuf>,
@@ -123,7 +123,7 @@ pub struct DataConfig {
     pub model: Option<PathBuf>,
 }
 
-/// Sorts of data.
+/// The kinds of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataKind {
     /// The handwritten digits that are built in.
@@ -162,7 +162,7 @@ impl DataKind {
 /// How much the samples of each class count in the loss.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ClassWeights {
-    /// All the same.
+    /// All classes count the same.
     #[default]
     Equal,
     /// Each class as much as any other, however many samples it has.
@@ -205,7 +205,7 @@ pub enum OnBadSample {
 /// The model and its size.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelConfig {
-    /// Layers of neurons.
+    /// A multi-layer perceptron.
     Mlp {
         /// The width of each hidden layer.
         hidden: Vec<usize>,

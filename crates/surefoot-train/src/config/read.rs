@@ -73,7 +73,7 @@ impl Config {
         Ok(config)
     }
 
-    /// What is wrong only together.
+    /// Checks values that are wrong only in combination.
     fn check(&self) -> Result<(), ConfigError> {
         if let ModelConfig::Pretrained(model) = &self.model {
             return self.check_pretrained(model);

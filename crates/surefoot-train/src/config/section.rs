@@ -6,7 +6,7 @@ use std::str::FromStr;
 use super::ConfigError;
 use super::yaml::{Node, Value};
 
-/// A mapping that is being read.
+/// A mapping of the configuration that is being read.
 pub(super) struct Section {
     name: String,
     line: usize,
@@ -188,7 +188,7 @@ impl Section {
             .hint(format!("for example `{key}: {example}`"))
     }
 
-    /// Whatever was not taken is a mistake: the first one, with the nearest right key.
+    /// Reports the first key that was not read as a mistake, with the known key that is most like it.
     pub(super) fn finish(self) -> Result<(), ConfigError> {
         let Some((key, line, _)) = self.entries.first() else { return Ok(()) };
         let name = self.full_name(key);

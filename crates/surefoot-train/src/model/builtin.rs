@@ -15,7 +15,7 @@ use crate::data::Form;
 #[derive(Module, Debug)]
 #[allow(clippy::large_enum_variant)]
 pub enum Builtin {
-    /// Layers of neurons.
+    /// A multi-layer perceptron.
     Mlp(Mlp),
     /// A residual network for images.
     Cnn(Cnn),

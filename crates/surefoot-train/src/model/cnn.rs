@@ -36,7 +36,7 @@ struct Unit {
     padding: usize,
 }
 
-/// Two units and a way around them.
+/// Two units with a residual connection around them.
 #[derive(Module, Debug)]
 struct Block {
     first: Unit,
@@ -82,7 +82,7 @@ impl Unit {
         Self { conv, norm, stride, padding }
     }
 
-    /// The convolution and its norm, then what goes around is added and ReLU applied.
+    /// The convolution and its norm; then the residual is added and ReLU applied.
     fn forward(
         &self,
         x: Tensor<4>,

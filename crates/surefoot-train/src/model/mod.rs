@@ -139,7 +139,7 @@ impl Score {
     }
 }
 
-/// A linear layer, with what goes around it added in fp32.
+/// A linear layer, with a residual added in fp32.
 fn applied(layer: &Linear, x: Tensor<2>, around: Option<Tensor<2>>, cast: Autocast) -> Tensor<2> {
     let (x, weight) = (cast.heavy(x), cast.heavy(layer.weight.val()));
     let bias = match &layer.bias {

@@ -9,7 +9,7 @@ use super::session::{Decoding, Passes};
 use super::tokens::WANT;
 use crate::error::ModelError;
 use crate::run::batch::TokenBatch;
-use crate::run::cache::Cache;
+use crate::run::cache::{Cache, moved_to};
 use crate::run::model::Model;
 use crate::run::output::{Logits, Rows, Want};
 
@@ -46,8 +46,8 @@ impl Prefill {
                 let place = [0..1, 0..heads, 0..count, 0..dim];
                 let part = |all: &Tensor<4>| all.clone().slice(place.clone());
                 *layer = Some((
-                    own_keys.slice_assign(place.clone(), part(keys)),
-                    own_values.slice_assign(place.clone(), part(values)),
+                    moved_to(keys, own_keys).slice_assign(place.clone(), part(keys)),
+                    moved_to(values, own_values).slice_assign(place.clone(), part(values)),
                 ));
             }
             cache.filled = count;

@@ -14,7 +14,7 @@ use burn::tensor::Tensor;
 use super::tokens::WANT;
 use crate::error::ModelError;
 use crate::run::batch::{Rectangle, TokenBatch};
-use crate::run::cache::Cache;
+use crate::run::cache::{Cache, moved_to};
 use crate::run::model::Model;
 use crate::run::output::{Logits, Output, Rows, Want};
 use crate::stream::store::Session;
@@ -265,7 +265,9 @@ impl Decoding {
         let begin = end - (to - from);
         for layer in self.cache.layers.iter_mut() {
             let moved = |old: Option<Tensor<4>>| {
-                let new = Tensor::zeros([rows, heads, capacity, dim], &model.device);
+                // The cache of a block that runs on the CPU alone is there too.
+                let device = old.as_ref().map_or_else(|| model.device.clone(), Tensor::device);
+                let new = Tensor::zeros([rows, heads, capacity, dim], &device);
                 match old.filter(|_| count > 0) {
                     Some(old) => new.slice_assign(
                         [0..count, 0..heads, begin..end, 0..dim],
@@ -292,6 +294,8 @@ impl Decoding {
         let (first, filled) = (self.len(), self.cache.filled);
         for (layer, fresh) in self.cache.layers.iter_mut().zip(fresh.layers) {
             let (Some((keys, values)), Some((k, v))) = (layer.take(), fresh) else { continue };
+            // The block may have gone to the CPU while it ran over the prompts.
+            let (keys, values) = (moved_to(&k, keys), moved_to(&v, values));
             let [_, heads, _, dim] = k.dims();
             let place = [first..first + count, 0..heads, 0..filled, 0..dim];
             let whole = |part: Tensor<4>| {

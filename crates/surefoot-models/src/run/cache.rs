@@ -50,14 +50,19 @@ impl Cache {
         // Taken out, so that the tensors are written in place and not copied.
         let Some((keys, values)) = self.layers[layer].take() else { return (k, v) };
         // A block that runs elsewhere takes its part of the cache along.
-        let (keys, values) = match keys.device() == k.device() {
-            true => (keys, values),
-            false => (keys.to_device(&k.device()), values.to_device(&k.device())),
-        };
+        let (keys, values) = (moved_to(&k, keys), moved_to(&v, values));
         let keys = keys.slice_assign(place.clone(), k);
         let values = values.slice_assign(place, v);
         self.layers[layer] = Some((keys.clone(), values.clone()));
         let seen = [0..batch, 0..heads, self.start..end, 0..dim];
         (keys.slice(seen.clone()), values.slice(seen))
+    }
+}
+
+/// `tensor` on the device that `other` is on; not copied if it is there.
+pub(crate) fn moved_to(other: &Tensor<4>, tensor: Tensor<4>) -> Tensor<4> {
+    match tensor.device() == other.device() {
+        true => tensor,
+        false => tensor.to_device(&other.device()),
     }
 }

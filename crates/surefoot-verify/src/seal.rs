@@ -123,7 +123,7 @@ impl SecretKey {
         let text = String::from_utf8_lossy(&bytes);
         hex::decode32(text.trim())
             .map(|bytes| Self(SigningKey::from_bytes(&bytes)))
-            .map_err(|_| VerifyError::file(path, "is no key: it should be 64 hexadecimal letters"))
+            .map_err(|_| VerifyError::file(path, "is no key: it should be 64 hexadecimal digits"))
     }
 
     /// Writes it to a new file that only its owner can read.

@@ -15,7 +15,7 @@ pub struct Work {
     pub batch: usize,
     /// Tokens of the longest sequence.
     pub prompt: usize,
-    /// Tokens to be generated behind it; none for a mere forward.
+    /// Tokens to be generated behind it; 0 for a forward pass only.
     pub new_tokens: usize,
     /// What is kept of a pass.
     pub want: Want,

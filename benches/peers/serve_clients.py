@@ -1,7 +1,8 @@
 """Runs clients that people use against `surefoot serve`, and checks what they get.
 
-    python benches/peers/serve_clients.py target/release/surefoot
+    python benches/peers/serve_clients.py target/release/surefoot [--node DIR]
 
+With --node, OpenAI's client for Node runs too, from the node_modules of DIR (`npm install openai` there).
 Needs a Python environment with torch, transformers, openai, langchain-openai and lm-eval[api]. Nothing is
 downloaded: the model is a small one with random weights that the tests have, and the task of
 lm-evaluation-harness is written here. Its scores through `local-completions` have to be those of its own
@@ -10,6 +11,7 @@ backend for transformers (`hf`) on the same model, up to rounding.
 This is no lane of CI: the environment has more than a gigabyte, and a run takes minutes.
 """
 
+import argparse
 import json
 import os
 import pathlib
@@ -150,6 +152,12 @@ def openai_client(url):
         check("openai: an unknown model is an error", error.code == "model_not_found", error)
 
 
+def node_client(url, folder):
+    script = pathlib.Path(__file__).with_suffix(".mjs")
+    ended = subprocess.run(["node", str(script), url, KEY], cwd=folder)
+    check("node: all of it", ended.returncode == 0, f"exit code {ended.returncode}")
+
+
 def langchain(url):
     from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 
@@ -248,11 +256,17 @@ def harness(url, folder, parent):
 
 
 def main():
-    program = sys.argv[1] if len(sys.argv) > 1 else str(ROOT / "target/release/surefoot")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", nargs="?", default=str(ROOT / "target/release/surefoot"))
+    parser.add_argument("--node", metavar="DIR", help="a folder whose node_modules has `openai`")
+    arguments = parser.parse_args()
+    program = str(pathlib.Path(arguments.program).resolve())
     with tempfile.TemporaryDirectory() as parent:
         folder = model_folder(parent)
         with Served(program, folder) as url:
             openai_client(url)
+            if arguments.node:
+                node_client(url, arguments.node)
             langchain(url)
             harness(url, folder, parent)
     print("all clients get what they ask for")

@@ -12,6 +12,8 @@ use surefoot::device::{DeviceName, OpenDevice};
 use surefoot::fault::{catch, from_panic};
 use surefoot::place::{Dtype, DtypeSupport, probe_dtype};
 
+use surefoot_ops::{Launches, count_launches};
+
 use crate::machine::Machine;
 use crate::report::{
     BenchReport, Interval, Measured, Peak, Ratio, Status, Throughput, VERSION, WarmUp,
@@ -118,6 +120,7 @@ struct Variant {
     repeats: u32,
     times: Vec<f64>,
     memory: u64,
+    launches: Launches,
     status: Status,
     why: Option<String>,
 }
@@ -239,6 +242,7 @@ impl Variant {
             repeats: 1,
             times: Vec::new(),
             memory: 0,
+            launches: Launches::new(),
             status: Status::Measured,
             why: None,
         };
@@ -251,17 +255,27 @@ impl Variant {
             let started = Instant::now();
             let mut job = workload.prepare(device, precision)?;
             let (warm_up, last) = warm_up(job.as_mut(), started, time_each)?;
-            Ok::<_, Fault>((job, warm_up, last))
+            // Once more for the launches, unless it is too slow to be measured at all.
+            let launches = match is_too_slow(last, time_each) {
+                true => Launches::new(),
+                false => {
+                    let (ran, launches) = count_launches(|| job.run(1));
+                    ran?;
+                    launches
+                }
+            };
+            Ok::<_, Fault>((job, warm_up, last, launches))
         });
         match outcome.unwrap_or_else(|record| Err(from_panic(workload.name(), &record))) {
-            Ok((_, warm_up, last)) if is_too_slow(last, time_each) => {
+            Ok((_, warm_up, last, _)) if is_too_slow(last, time_each) => {
                 variant.warm_up = warm_up;
                 variant.status = Status::Skipped;
                 variant.why = Some(format!("one run takes {last:.0} s: too slow to measure here"));
             }
-            Ok((job, warm_up, last)) => {
+            Ok((job, warm_up, last, launches)) => {
                 variant.memory = device.memory_in_use().saturating_sub(before);
                 variant.warm_up = warm_up;
+                variant.launches = launches;
                 variant.amount = job.amount();
                 variant.what = job.what();
                 if job.can_repeat() {
@@ -399,6 +413,7 @@ fn finish(workload: &Workload, variants: Vec<Variant>) -> Vec<Measured> {
             },
             share_of_peak: None,
             memory: variant.memory,
+            launches: variant.launches,
             speed_to_cpu: ratio,
             times_ns: variant.times,
         }

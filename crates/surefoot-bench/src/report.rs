@@ -1,5 +1,7 @@
 //! The result of a benchmark run, as `--json` prints it and `--compare` reads it.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use surefoot::device::DeviceName;
 use surefoot::place::Dtype;
@@ -85,6 +87,9 @@ pub struct Measured {
     pub share_of_peak: Option<f64>,
     /// Bytes of device memory that the workload uses.
     pub memory: u64,
+    /// How often one run launches each kernel of the device; empty on the CPU.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub launches: BTreeMap<String, u64>,
     /// Speed relative to the CPU in fp32.
     pub speed_to_cpu: Option<Ratio>,
 }
@@ -212,6 +217,7 @@ pub(crate) mod tests {
             throughput: Throughput::default(),
             share_of_peak: None,
             memory: 0,
+            launches: BTreeMap::new(),
             speed_to_cpu: None,
             times_ns,
         }

@@ -5,6 +5,8 @@
 
 use std::any::TypeId;
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use burn::backend::Cube;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::{BalancedCheckpointing, CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
@@ -20,6 +22,8 @@ use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use crate::cube::{self, CubeKernels};
 use crate::flat;
 use crate::math::{exp, fast, rows_at_once, sums};
 
@@ -53,40 +57,110 @@ fn composed<B: Backend>(mixed: FloatTensor<B>, heads: usize) -> FloatTensor<B> {
     B::float_reshape(B::float_swap_dims(out, 1, 2), Shape::new([samples, tokens, width]))
 }
 
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-impl Attention for burn::backend::Cube {}
+/// Kernels of a backend.
+pub(crate) trait Kernels: Backend {
+    /// Whether the kernels take this tensor.
+    fn takes(tensor: &FloatTensor<Self>) -> bool;
+
+    /// What each token gets, and how much each takes from each other: `[samples, heads, tokens, tokens]`.
+    fn forward(mixed: FloatTensor<Self>, heads: usize) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// How much each token takes from each other, once more.
+    fn shares(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self>;
+
+    /// The gradient by `mixed`.
+    fn backward(
+        mixed: FloatTensor<Self>,
+        heads: usize,
+        shares: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+impl Kernels for Flex {
+    fn takes(tensor: &FlexTensor) -> bool {
+        flat::is_ours(tensor)
+    }
+
+    fn forward(mixed: FlexTensor, heads: usize) -> (FlexTensor, FlexTensor) {
+        let parts = Parts::new(mixed, heads);
+        let shares = parts.shares();
+        (parts.gather(shares.clone()), shares)
+    }
+
+    fn shares(mixed: FlexTensor, heads: usize) -> FlexTensor {
+        Parts::new(mixed, heads).shares()
+    }
+
+    fn backward(
+        mixed: FlexTensor,
+        heads: usize,
+        shares: FlexTensor,
+        gradient: FlexTensor,
+    ) -> FlexTensor {
+        Parts::new(mixed, heads).gradient(shares, gradient)
+    }
+}
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
-impl<C: CheckpointStrategy> Attention for Autodiff<burn::backend::Cube, C> {}
+impl Kernels for Cube {
+    fn takes(tensor: &FloatTensor<Self>) -> bool {
+        cube::is_ours(tensor)
+    }
 
-impl Attention for Flex {
-    fn attended(mixed: FlexTensor, heads: usize) -> FlexTensor {
-        if flat::is_ours(&mixed) {
-            let parts = Parts::new(mixed, heads);
-            parts.gather(parts.shares())
-        } else {
-            composed::<Self>(mixed, heads)
+    fn forward(mixed: FloatTensor<Self>, heads: usize) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        <Self as CubeKernels>::causal_attention(mixed, heads)
+    }
+
+    fn shares(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
+        <Self as CubeKernels>::attention_shares(mixed, heads)
+    }
+
+    fn backward(
+        mixed: FloatTensor<Self>,
+        heads: usize,
+        shares: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        <Self as CubeKernels>::attention_gradient(mixed, shares, gradient, heads)
+    }
+}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl Attention for Cube {
+    fn attended(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
+        match Self::takes(&mixed) {
+            true => <Self as Kernels>::forward(mixed, heads).0,
+            false => composed::<Self>(mixed, heads),
         }
     }
 }
 
-impl<C: CheckpointStrategy> Attention for Autodiff<Flex, C> {
+impl Attention for Flex {
+    fn attended(mixed: FlexTensor, heads: usize) -> FlexTensor {
+        match Self::takes(&mixed) {
+            true => <Self as Kernels>::forward(mixed, heads).0,
+            false => composed::<Self>(mixed, heads),
+        }
+    }
+}
+
+impl<B: Kernels, C: CheckpointStrategy> Attention for Autodiff<B, C> {
     fn attended(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
-        if !flat::is_ours(mixed.primitive()) {
+        if !B::takes(mixed.primitive()) {
             return composed::<Self>(mixed, heads);
         }
-        let parts = Parts::new(mixed.primitive().clone(), heads);
-        let shares = parts.shares();
+        let (out, shares) = B::forward(mixed.primitive().clone(), heads);
         match AttentionBackward.prepare::<C>([mixed.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 // A matrix of tokens by tokens for each head: worth recomputing when memory is
                 // what lacks.
                 let spare = TypeId::of::<C>() == TypeId::of::<BalancedCheckpointing>();
-                let kept = (!spare).then(|| shares.clone());
+                let kept = (!spare).then_some(shares);
                 let state = (prep.checkpoint(&mixed), heads, kept);
-                prep.finish(state, parts.gather(shares))
+                prep.finish(state, out)
             }
-            OpsKind::UnTracked(prep) => prep.finish(parts.gather(shares)),
+            OpsKind::UnTracked(prep) => prep.finish(out),
         }
     }
 }
@@ -94,8 +168,8 @@ impl<C: CheckpointStrategy> Attention for Autodiff<Flex, C> {
 #[derive(Debug)]
 struct AttentionBackward;
 
-impl Backward<Flex, 1> for AttentionBackward {
-    type State = (NodeId, usize, Option<FlexTensor>);
+impl<B: Kernels> Backward<B, 1> for AttentionBackward {
+    type State = (NodeId, usize, Option<FloatTensor<B>>);
 
     fn backward(
         self,
@@ -104,14 +178,13 @@ impl Backward<Flex, 1> for AttentionBackward {
         checkpointer: &mut Checkpointer,
     ) {
         point(Point::Operation);
-        let gradient = grads.consume::<Flex>(&ops.node);
+        let gradient = grads.consume::<B>(&ops.node);
         let (mixed, heads, kept) = ops.state;
-        let mixed = checkpointer.retrieve_node_output::<FlexTensor>(mixed);
+        let mixed = checkpointer.retrieve_node_output::<FloatTensor<B>>(mixed);
         let [parent] = ops.parents;
         if let Some(node) = parent {
-            let parts = Parts::new(mixed, heads);
-            let shares = kept.unwrap_or_else(|| parts.shares());
-            grads.register::<Flex>(node.id, parts.gradient(shares, gradient));
+            let shares = kept.unwrap_or_else(|| B::shares(mixed.clone(), heads));
+            grads.register::<B>(node.id, B::backward(mixed, heads, shares, gradient));
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Cross entropy of logits, summed over rows: the softmax, its logarithm and the gradient in one
 //! pass.
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use burn::backend::Cube;
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -14,6 +16,8 @@ use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use crate::cube::{self, CubeKernels};
 use crate::flat;
 use crate::math::{each, exp, fast, rows_at_once, sums};
 
@@ -40,29 +44,75 @@ fn composed<B: Backend>(logits: FloatTensor<B>, targets: IntTensor<B>) -> FloatT
     B::float_neg(B::float_sum(right))
 }
 
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-impl CrossEntropy for burn::backend::Cube {}
+/// Kernels of a backend.
+pub(crate) trait Kernels: Backend {
+    /// The loss and its gradient by the logits, if the kernels take these tensors.
+    fn forward(
+        logits: &FloatTensor<Self>,
+        targets: &IntTensor<Self>,
+    ) -> Option<(FloatTensor<Self>, FloatTensor<Self>)>;
+
+    /// The gradient by the logits, given the one by the loss.
+    fn backward(slopes: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl Kernels for Flex {
+    fn forward(logits: &FlexTensor, targets: &FlexTensor) -> Option<(FlexTensor, FlexTensor)> {
+        let classes = classes(logits, targets)?;
+        Some(forward(logits.clone(), &classes))
+    }
+
+    fn backward(mut slopes: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+        let gradient = flat::contiguous(gradient);
+        let factor = flat::numbers(&gradient)[0];
+        fast(
+            #[inline(always)]
+            || slopes.storage_mut::<f32>().iter_mut().for_each(|slope| *slope *= factor),
+        );
+        slopes
+    }
+}
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
-impl<C: CheckpointStrategy> CrossEntropy for Autodiff<burn::backend::Cube, C> {}
+impl Kernels for Cube {
+    fn forward(
+        logits: &FloatTensor<Self>,
+        targets: &IntTensor<Self>,
+    ) -> Option<(FloatTensor<Self>, FloatTensor<Self>)> {
+        let ours = cube::is_ours(logits) && targets.dtype() == DType::I32;
+        ours.then(|| <Self as CubeKernels>::cross_entropy(logits.clone(), targets.clone()))
+    }
 
-impl CrossEntropy for Flex {
-    fn missed(logits: FlexTensor, targets: FlexTensor) -> FlexTensor {
-        match classes(&logits, &targets) {
-            Some(classes) => forward(logits, &classes).0,
+    fn backward(slopes: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as CubeKernels>::cross_entropy_gradient(slopes, gradient)
+    }
+}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl CrossEntropy for Cube {
+    fn missed(logits: FloatTensor<Self>, targets: IntTensor<Self>) -> FloatTensor<Self> {
+        match <Self as Kernels>::forward(&logits, &targets) {
+            Some((loss, _)) => loss,
             None => composed::<Self>(logits, targets),
         }
     }
 }
 
-impl<C: CheckpointStrategy> CrossEntropy for Autodiff<Flex, C> {
+impl CrossEntropy for Flex {
+    fn missed(logits: FlexTensor, targets: FlexTensor) -> FlexTensor {
+        match <Self as Kernels>::forward(&logits, &targets) {
+            Some((loss, _)) => loss,
+            None => composed::<Self>(logits, targets),
+        }
+    }
+}
+
+impl<B: Kernels, C: CheckpointStrategy> CrossEntropy for Autodiff<B, C> {
     fn missed(logits: FloatTensor<Self>, targets: IntTensor<Self>) -> FloatTensor<Self> {
-        let Some(classes) = classes(logits.primitive(), &targets) else {
+        let Some((loss, slopes)) = B::forward(logits.primitive(), &targets) else {
             return composed::<Self>(logits, targets);
         };
-        let prep = EntropyBackward.prepare::<C>([logits.node()]).compute_bound().stateful();
-        let (loss, slopes) = forward(logits.into_primitive(), &classes);
-        match prep {
+        match EntropyBackward.prepare::<C>([logits.node()]).compute_bound().stateful() {
             OpsKind::Tracked(prep) => prep.finish(slopes, loss),
             OpsKind::UnTracked(prep) => prep.finish(loss),
         }
@@ -72,8 +122,8 @@ impl<C: CheckpointStrategy> CrossEntropy for Autodiff<Flex, C> {
 #[derive(Debug)]
 struct EntropyBackward;
 
-impl Backward<Flex, 1> for EntropyBackward {
-    type State = FlexTensor;
+impl<B: Kernels> Backward<B, 1> for EntropyBackward {
+    type State = FloatTensor<B>;
 
     fn backward(
         self,
@@ -82,16 +132,10 @@ impl Backward<Flex, 1> for EntropyBackward {
         _checkpointer: &mut Checkpointer,
     ) {
         point(Point::Operation);
-        let gradient = flat::contiguous(grads.consume::<Flex>(&ops.node));
-        let factor = flat::numbers(&gradient)[0];
-        let mut slopes = ops.state;
+        let gradient = grads.consume::<B>(&ops.node);
         let [parent] = ops.parents;
         if let Some(node) = parent {
-            fast(
-                #[inline(always)]
-                || slopes.storage_mut::<f32>().iter_mut().for_each(|slope| *slope *= factor),
-            );
-            grads.register::<Flex>(node.id, slopes);
+            grads.register::<B>(node.id, B::backward(ops.state, gradient));
         }
     }
 }

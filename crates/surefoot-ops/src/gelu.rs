@@ -1,7 +1,10 @@
 //! GELU, `x · Φ(x)`, with one power of e for each number.
 
 use std::f64::consts::FRAC_1_SQRT_2;
+use std::marker::PhantomData;
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use burn::backend::Cube;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
 use burn::backend::autodiff::checkpoint::state::BackwardStates;
@@ -17,6 +20,8 @@ use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use crate::cube::{self, CubeKernels};
 use crate::flat;
 use crate::math::{TASK, change, each, fast, normal};
 
@@ -42,54 +47,96 @@ fn composed<B: Backend>(x: FloatTensor<B>) -> FloatTensor<B> {
     B::float_mul(x, share)
 }
 
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-impl Gelu for burn::backend::Cube {}
+/// Kernels of a backend.
+pub(crate) trait Kernels: Backend {
+    /// Whether the kernels take this tensor.
+    fn takes(tensor: &FloatTensor<Self>) -> bool;
 
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-impl<C: CheckpointStrategy> Gelu for Autodiff<burn::backend::Cube, C> {}
+    /// The result.
+    fn forward(x: FloatTensor<Self>) -> FloatTensor<Self>;
 
-impl Gelu for Flex {
-    fn smooth(x: FlexTensor) -> FlexTensor {
-        if flat::is_ours(&x) { forward(x) } else { composed::<Self>(x) }
+    /// The gradient by x.
+    fn backward(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl Kernels for Flex {
+    fn takes(tensor: &FlexTensor) -> bool {
+        flat::is_ours(tensor)
+    }
+
+    fn forward(x: FlexTensor) -> FlexTensor {
+        forward(x)
+    }
+
+    fn backward(x: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+        backward(x, gradient)
     }
 }
 
-impl<C: CheckpointStrategy> Gelu for Autodiff<Flex, C> {
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl Kernels for Cube {
+    fn takes(tensor: &FloatTensor<Self>) -> bool {
+        cube::is_ours(tensor)
+    }
+
+    fn forward(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as CubeKernels>::gelu(x)
+    }
+
+    fn backward(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as CubeKernels>::gelu_gradient(x, gradient)
+    }
+}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl Gelu for Cube {
     fn smooth(x: FloatTensor<Self>) -> FloatTensor<Self> {
-        if !flat::is_ours(x.primitive()) {
+        if Self::takes(&x) { <Self as Kernels>::forward(x) } else { composed::<Self>(x) }
+    }
+}
+
+impl Gelu for Flex {
+    fn smooth(x: FlexTensor) -> FlexTensor {
+        if Self::takes(&x) { <Self as Kernels>::forward(x) } else { composed::<Self>(x) }
+    }
+}
+
+impl<B: Kernels, C: CheckpointStrategy> Gelu for Autodiff<B, C> {
+    fn smooth(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        if !B::takes(x.primitive()) {
             return composed::<Self>(x);
         }
         let prep = GeluBackward
             .prepare::<C>([x.node()])
             .memory_bound()
-            .retro_forward(Recompute(x.id()))
+            .retro_forward(Recompute::<B>(x.id(), PhantomData))
             .parents([&x])
             .stateful();
         match prep {
             OpsKind::Tracked(mut prep) => {
                 let id = prep.checkpoint(&x);
-                prep.finish(id, forward(x.into_primitive()))
+                prep.finish(id, B::forward(x.into_primitive()))
             }
-            OpsKind::UnTracked(prep) => prep.finish(forward(x.into_primitive())),
+            OpsKind::UnTracked(prep) => prep.finish(B::forward(x.into_primitive())),
         }
     }
 }
 
 /// Does the forward pass again, when activations are recomputed.
 #[derive(Debug)]
-struct Recompute(NodeId);
+struct Recompute<B>(NodeId, PhantomData<B>);
 
-impl RetroForward for Recompute {
+impl<B: Kernels> RetroForward for Recompute<B> {
     fn forward(&self, states: &mut BackwardStates, out: NodeId) {
-        let x = states.get_state::<FlexTensor>(&self.0);
-        states.save(out, forward(x));
+        let x = states.get_state::<FloatTensor<B>>(&self.0);
+        states.save(out, B::forward(x));
     }
 }
 
 #[derive(Debug)]
 struct GeluBackward;
 
-impl Backward<Flex, 1> for GeluBackward {
+impl<B: Kernels> Backward<B, 1> for GeluBackward {
     type State = NodeId;
 
     fn backward(
@@ -99,11 +146,11 @@ impl Backward<Flex, 1> for GeluBackward {
         checkpointer: &mut Checkpointer,
     ) {
         point(Point::Operation);
-        let gradient = grads.consume::<Flex>(&ops.node);
-        let x = checkpointer.retrieve_node_output::<FlexTensor>(ops.state);
+        let gradient = grads.consume::<B>(&ops.node);
+        let x = checkpointer.retrieve_node_output::<FloatTensor<B>>(ops.state);
         let [parent] = ops.parents;
         if let Some(node) = parent {
-            grads.register::<Flex>(node.id, backward(x, gradient));
+            grads.register::<B>(node.id, B::backward(x, gradient));
         }
     }
 }

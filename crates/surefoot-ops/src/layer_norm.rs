@@ -1,5 +1,10 @@
 //! Layer normalisation over the last dimension, in one pass over each row.
 
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use burn::backend::Cube;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
 use burn::backend::autodiff::checkpoint::state::BackwardStates;
@@ -15,6 +20,8 @@ use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use crate::cube::{self, CubeKernels};
 use crate::flat;
 use crate::math::{column_sums, each, fast, rows_at_once, sums};
 
@@ -53,24 +60,97 @@ fn composed<B: Backend>(
     B::float_add(x, B::float_reshape(beta, row))
 }
 
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-impl LayerNormed for burn::backend::Cube {}
+/// Kernels of a backend.
+pub(crate) trait Kernels: Backend {
+    /// For each row its mean and the inverse of its deviation.
+    type Stats: Clone + Debug + Send + 'static;
 
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-impl<C: CheckpointStrategy> LayerNormed for Autodiff<burn::backend::Cube, C> {}
+    /// Whether the kernels take this tensor.
+    fn takes(tensor: &FloatTensor<Self>) -> bool;
 
-impl LayerNormed for Flex {
-    fn layered(x: FlexTensor, gamma: FlexTensor, beta: FlexTensor, epsilon: f64) -> FlexTensor {
-        let inputs = [x, gamma, beta];
-        if inputs.iter().all(flat::is_ours) {
-            return forward(inputs, epsilon).0;
-        }
-        let [x, gamma, beta] = inputs;
-        composed::<Self>(x, gamma, beta, epsilon)
+    /// The result, and what the backward pass needs of it.
+    fn forward(inputs: [FloatTensor<Self>; 3], epsilon: f64) -> (FloatTensor<Self>, Self::Stats);
+
+    /// The gradients by x, gamma and beta.
+    fn backward(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        stats: Self::Stats,
+        gradient: FloatTensor<Self>,
+    ) -> [FloatTensor<Self>; 3];
+}
+
+impl Kernels for Flex {
+    type Stats = Vec<f32>;
+
+    fn takes(tensor: &FlexTensor) -> bool {
+        flat::is_ours(tensor)
+    }
+
+    fn forward(inputs: [FlexTensor; 3], epsilon: f64) -> (FlexTensor, Vec<f32>) {
+        forward(inputs, epsilon)
+    }
+
+    fn backward(
+        x: FlexTensor,
+        gamma: FlexTensor,
+        stats: Vec<f32>,
+        gradient: FlexTensor,
+    ) -> [FlexTensor; 3] {
+        backward(x, gamma, &stats, gradient)
     }
 }
 
-impl<C: CheckpointStrategy> LayerNormed for Autodiff<Flex, C> {
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl Kernels for Cube {
+    type Stats = FloatTensor<Self>;
+
+    fn takes(tensor: &FloatTensor<Self>) -> bool {
+        cube::is_ours(tensor)
+    }
+
+    fn forward(inputs: [FloatTensor<Self>; 3], epsilon: f64) -> (FloatTensor<Self>, Self::Stats) {
+        let [x, gamma, beta] = inputs;
+        <Self as CubeKernels>::layer_norm(x, gamma, beta, epsilon)
+    }
+
+    fn backward(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        stats: Self::Stats,
+        gradient: FloatTensor<Self>,
+    ) -> [FloatTensor<Self>; 3] {
+        <Self as CubeKernels>::layer_norm_gradient(x, gamma, stats, gradient).into()
+    }
+}
+
+fn kernel_or_composed<B: Kernels>(inputs: [FloatTensor<B>; 3], epsilon: f64) -> FloatTensor<B> {
+    if inputs.iter().all(B::takes) {
+        return B::forward(inputs, epsilon).0;
+    }
+    let [x, gamma, beta] = inputs;
+    composed::<B>(x, gamma, beta, epsilon)
+}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl LayerNormed for Cube {
+    fn layered(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        kernel_or_composed::<Self>([x, gamma, beta], epsilon)
+    }
+}
+
+impl LayerNormed for Flex {
+    fn layered(x: FlexTensor, gamma: FlexTensor, beta: FlexTensor, epsilon: f64) -> FlexTensor {
+        kernel_or_composed::<Self>([x, gamma, beta], epsilon)
+    }
+}
+
+impl<B: Kernels, C: CheckpointStrategy> LayerNormed for Autodiff<B, C> {
     fn layered(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
@@ -78,7 +158,7 @@ impl<C: CheckpointStrategy> LayerNormed for Autodiff<Flex, C> {
         epsilon: f64,
     ) -> FloatTensor<Self> {
         let inputs = [x, gamma, beta];
-        if !inputs.iter().all(|input| flat::is_ours(input.primitive())) {
+        if !inputs.iter().all(|input| B::takes(input.primitive())) {
             let [x, gamma, beta] = inputs;
             return composed::<Self>(x, gamma, beta, epsilon);
         }
@@ -86,11 +166,11 @@ impl<C: CheckpointStrategy> LayerNormed for Autodiff<Flex, C> {
         let prep = NormBackward
             .prepare::<C>(inputs.each_ref().map(|input| input.node()))
             .memory_bound()
-            .retro_forward(Recompute { ids, epsilon })
+            .retro_forward(Recompute::<B> { ids, epsilon, backend: PhantomData })
             .parents(&inputs)
             .stateful();
         let primitives = inputs.each_ref().map(|input| input.primitive().clone());
-        let (out, stats) = forward(primitives, epsilon);
+        let (out, stats) = B::forward(primitives, epsilon);
         match prep {
             OpsKind::Tracked(mut prep) => {
                 let [x, gamma, _] = &inputs;
@@ -104,23 +184,24 @@ impl<C: CheckpointStrategy> LayerNormed for Autodiff<Flex, C> {
 
 /// Does the forward pass again, when activations are recomputed.
 #[derive(Debug)]
-struct Recompute {
+struct Recompute<B> {
     ids: [NodeId; 3],
     epsilon: f64,
+    backend: PhantomData<B>,
 }
 
-impl RetroForward for Recompute {
+impl<B: Kernels> RetroForward for Recompute<B> {
     fn forward(&self, states: &mut BackwardStates, out: NodeId) {
-        let inputs = self.ids.map(|id| states.get_state::<FlexTensor>(&id));
-        states.save(out, forward(inputs, self.epsilon).0);
+        let inputs = self.ids.map(|id| states.get_state::<FloatTensor<B>>(&id));
+        states.save(out, B::forward(inputs, self.epsilon).0);
     }
 }
 
 #[derive(Debug)]
 struct NormBackward;
 
-impl Backward<Flex, 3> for NormBackward {
-    type State = ([NodeId; 2], Vec<f32>);
+impl<B: Kernels> Backward<B, 3> for NormBackward {
+    type State = ([NodeId; 2], B::Stats);
 
     fn backward(
         self,
@@ -129,13 +210,13 @@ impl Backward<Flex, 3> for NormBackward {
         checkpointer: &mut Checkpointer,
     ) {
         point(Point::Operation);
-        let gradient = grads.consume::<Flex>(&ops.node);
+        let gradient = grads.consume::<B>(&ops.node);
         let (ids, stats) = ops.state;
-        let [x, gamma] = ids.map(|id| checkpointer.retrieve_node_output::<FlexTensor>(id));
-        let found = backward(x, gamma, &stats, gradient);
+        let [x, gamma] = ids.map(|id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id));
+        let found = B::backward(x, gamma, stats, gradient);
         for (parent, gradient) in ops.parents.into_iter().zip(found) {
             if let Some(node) = parent {
-                grads.register::<Flex>(node.id, gradient);
+                grads.register::<B>(node.id, gradient);
             }
         }
     }

@@ -2,9 +2,9 @@
 //!
 //! Each file is one operation, in the same form: a function over [`Tensor`](burn::tensor::Tensor)s,
 //! a trait that Burn routes by the tensor's backend, Burn's own operations composed as that
-//! trait's default, and kernels of our own for f32 on the CPU. Other dtypes, other devices and CPUs
-//! without the vector instructions that the kernels are written for run the composed form, so the
-//! operations work and mean the same everywhere.
+//! trait's default, and kernels of our own for f32: on the CPU, and for many of the operations on
+//! devices of CubeCL. Other dtypes, other operations there, and CPUs without the vector instructions
+//! that the kernels are written for run the composed form, so the operations work and mean the same everywhere.
 //!
 //! Each operation, forward and backward, is a point at which a drill can strike
 //! ([`surefoot_core::recover::drill`]).
@@ -34,14 +34,20 @@ mod attention;
 mod constant_product;
 mod conv;
 mod cross_entropy;
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+mod cube;
+mod embedding;
 mod flat;
 mod gelu;
 mod group_norm;
+mod inference;
+mod launches;
 mod layer_norm;
 mod linear;
 mod math;
 mod memory;
 mod optional;
+mod packed;
 mod product;
 #[cfg(test)]
 mod testing;
@@ -51,10 +57,14 @@ pub use attention::causal_attention;
 pub use constant_product::{ConstantMatrix, constant_product};
 pub use conv::conv2d;
 pub use cross_entropy::cross_entropy;
+pub use embedding::embedding;
 pub use gelu::gelu;
 pub use group_norm::{GroupNorm, group_norm};
+pub use inference::{MOST_QUERIES, attend_to_all, gated_silu, rms_norm, rotate};
+pub use launches::{Launches, count_launches};
 pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use memory::keep_freed_memory;
+pub use packed::{Clip, Packed, adamw_packed, first_numbers};
 pub use product::product;
 pub use update::{AdamW, Sgd, adamw, sgd};

@@ -1,5 +1,7 @@
 //! A linear layer with its bias and a residual connection, added in one pass.
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use burn::backend::Cube;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
@@ -14,6 +16,8 @@ use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use crate::cube::{self, CubeKernels};
 use crate::flat;
 use crate::math::{column_sums, fast, rows_at_once};
 use crate::optional::{Optional, optional};
@@ -59,11 +63,92 @@ fn composed<B: Backend>(
     }
 }
 
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-impl Linear for burn::backend::Cube {}
+/// Kernels of a backend.
+pub(crate) trait Kernels: Backend {
+    /// Whether the kernels take this tensor.
+    fn takes(tensor: &FloatTensor<Self>) -> bool;
+
+    /// The result.
+    fn forward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        around: Option<FloatTensor<Self>>,
+    ) -> FloatTensor<Self>;
+
+    /// The gradient by the weight.
+    fn product_over_rows(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(Self::float_swap_dims(x, 0, 1), gradient)
+    }
+
+    /// The gradient by the bias.
+    fn sum_of_rows(gradient: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+impl Kernels for Flex {
+    fn takes(tensor: &FlexTensor) -> bool {
+        flat::is_ours(tensor)
+    }
+
+    fn forward(
+        x: FlexTensor,
+        weight: FlexTensor,
+        bias: FlexTensor,
+        around: Option<FlexTensor>,
+    ) -> FlexTensor {
+        forward(x, weight, bias, around)
+    }
+
+    fn sum_of_rows(gradient: FlexTensor) -> FlexTensor {
+        sum_of_rows(&flat::contiguous(gradient))
+    }
+}
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
-impl<C: CheckpointStrategy> Linear for Autodiff<burn::backend::Cube, C> {}
+impl Kernels for Cube {
+    fn takes(tensor: &FloatTensor<Self>) -> bool {
+        cube::is_ours(tensor)
+    }
+
+    fn forward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        around: Option<FloatTensor<Self>>,
+    ) -> FloatTensor<Self> {
+        let around = around.map_or(Optional::Absent, Optional::Given);
+        <Self as CubeKernels>::linear_layer(x, weight, bias, around)
+    }
+
+    fn sum_of_rows(gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as CubeKernels>::sum_of_rows(gradient)
+    }
+}
+
+fn kernel_or_composed<B: Kernels>(
+    x: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    bias: FloatTensor<B>,
+    around: Option<FloatTensor<B>>,
+) -> FloatTensor<B> {
+    let ours = [&x, &weight, &bias].into_iter().chain(&around).all(B::takes);
+    match ours {
+        true => B::forward(x, weight, bias, around),
+        false => composed::<B>(x, weight, bias, around),
+    }
+}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl Linear for Cube {
+    fn applied(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        around: Optional<Self>,
+    ) -> FloatTensor<Self> {
+        kernel_or_composed::<Self>(x, weight, bias, around.into_option())
+    }
+}
 
 impl Linear for Flex {
     fn applied(
@@ -72,16 +157,11 @@ impl Linear for Flex {
         bias: FlexTensor,
         around: Optional<Self>,
     ) -> FlexTensor {
-        let around = around.into_option();
-        let ours = [&x, &weight, &bias].into_iter().chain(&around).all(flat::is_ours);
-        match ours {
-            true => forward(x, weight, bias, around),
-            false => composed::<Self>(x, weight, bias, around),
-        }
+        kernel_or_composed::<Self>(x, weight, bias, around.into_option())
     }
 }
 
-impl<C: CheckpointStrategy> Linear for Autodiff<Flex, C> {
+impl<B: Kernels, C: CheckpointStrategy> Linear for Autodiff<B, C> {
     fn applied(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
@@ -89,25 +169,24 @@ impl<C: CheckpointStrategy> Linear for Autodiff<Flex, C> {
         around: Optional<Self>,
     ) -> FloatTensor<Self> {
         let around = around.into_option();
-        let is_ours = |tensor: &FloatTensor<Self>| flat::is_ours(tensor.primitive());
-        let ours = [&x, &weight, &bias].into_iter().chain(&around).all(is_ours);
-        if !ours {
+        let is_ours = |tensor: &FloatTensor<Self>| B::takes(tensor.primitive());
+        if ![&x, &weight, &bias].into_iter().chain(&around).all(is_ours) {
             return composed::<Self>(x, weight, bias, around);
         }
         match around {
-            Some(around) => record::<C, 4>([x, weight, bias, around]),
-            None => record::<C, 3>([x, weight, bias]),
+            Some(around) => record::<B, C, 4>([x, weight, bias, around]),
+            None => record::<B, C, 3>([x, weight, bias]),
         }
     }
 }
 
-fn record<C: CheckpointStrategy, const N: usize>(
-    inputs: [FloatTensor<Autodiff<Flex, C>>; N],
-) -> FloatTensor<Autodiff<Flex, C>> {
+fn record<B: Kernels, C: CheckpointStrategy, const N: usize>(
+    inputs: [FloatTensor<Autodiff<B, C>>; N],
+) -> FloatTensor<Autodiff<B, C>> {
     let nodes = inputs.each_ref().map(|input| input.node());
     let [x, weight, bias] = [0, 1, 2].map(|at| inputs[at].primitive().clone());
     let around = inputs.get(3).map(|around| around.primitive().clone());
-    let out = forward(x, weight, bias, around);
+    let out = B::forward(x, weight, bias, around);
     match LinearBackward.prepare::<C>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(mut prep) => {
             let state = [prep.checkpoint(&inputs[0]), prep.checkpoint(&inputs[1])];
@@ -120,7 +199,7 @@ fn record<C: CheckpointStrategy, const N: usize>(
 #[derive(Debug)]
 struct LinearBackward;
 
-impl<const N: usize> Backward<Flex, N> for LinearBackward {
+impl<B: Kernels, const N: usize> Backward<B, N> for LinearBackward {
     type State = [NodeId; 2];
 
     fn backward(
@@ -130,27 +209,24 @@ impl<const N: usize> Backward<Flex, N> for LinearBackward {
         checkpointer: &mut Checkpointer,
     ) {
         point(Point::Operation);
-        let gradient = flat::contiguous(grads.consume::<Flex>(&ops.node));
-        let [x, weight] = ops.state.map(|id| checkpointer.retrieve_node_output::<FlexTensor>(id));
+        let gradient = grads.consume::<B>(&ops.node);
+        let [x, weight] =
+            ops.state.map(|id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id));
         for (at, parent) in ops.parents.into_iter().enumerate() {
             let Some(node) = parent else { continue };
             let found = match at {
-                0 => product(gradient.clone(), turned(weight.clone())),
-                1 => product(turned(x.clone()), gradient.clone()),
-                2 => sum_of_rows(&gradient),
+                0 => B::float_matmul(gradient.clone(), B::float_swap_dims(weight.clone(), 0, 1)),
+                1 => B::product_over_rows(x.clone(), gradient.clone()),
+                2 => B::sum_of_rows(gradient.clone()),
                 _ => gradient.clone(),
             };
-            grads.register::<Flex>(node.id, found);
+            grads.register::<B>(node.id, found);
         }
     }
 }
 
 fn product(left: FlexTensor, right: FlexTensor) -> FlexTensor {
     <Flex as FloatTensorOps<Flex>>::float_matmul(left, right)
-}
-
-fn turned(tensor: FlexTensor) -> FlexTensor {
-    <Flex as FloatTensorOps<Flex>>::float_swap_dims(tensor, 0, 1)
 }
 
 fn forward(

@@ -1,5 +1,6 @@
 //! The training steps that `benches/peers/train.py` does in PyTorch: prints `NAME MILLISECONDS`
-//! for both, or for those that are named.
+//! for both, or for those that are named. `gpt-512` is the one of `benches/peers/gpu.py`; with `--device gpu` a step's kernel
+//! launches follow.
 
 use std::time::Instant;
 
@@ -22,22 +23,35 @@ fn main() {
     let text = Form::Text { vocabulary: 96, length: 128 };
     let cnn = ModelConfig::Cnn { width: 16, stages: 3 };
     let gpt = ModelConfig::Gpt { layers: 4, heads: 4, width: 256 };
-    let wanted: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
-    for (name, config, form, samples) in [("cnn", cnn, images, 32), ("gpt", gpt, text, 8)] {
-        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
-            println!("{name} {:.1}", milliseconds(&config, form, samples));
+    let long = Form::Text { vocabulary: 95, length: 256 };
+    let wide = ModelConfig::Gpt { layers: 6, heads: 8, width: 512 };
+    let mut wanted: Vec<String> =
+        std::env::args().skip(1).filter(|name| name != "--bench").collect();
+    let device = match wanted.iter().position(|name| name == "--device") {
+        Some(at) => wanted.drain(at..).nth(1).expect("--device has a name"),
+        None => "cpu".to_owned(),
+    };
+    let device: DeviceName = device.parse().expect("the name of a device");
+    let cases = [("cnn", cnn, images, 32), ("gpt", gpt, text, 8), ("gpt-512", wide, long, 16)];
+    for (at, (name, config, form, samples)) in cases.into_iter().enumerate() {
+        if (wanted.is_empty() && at < 2) || wanted.iter().any(|wanted| wanted == name) {
+            let (time, launches) = milliseconds(&config, form, samples, device);
+            println!("{name} {time:.1}");
+            if launches > 0 {
+                println!("{name}: {launches} launches");
+            }
         }
     }
 }
 
-fn milliseconds(config: &ModelConfig, form: Form, samples: usize) -> f64 {
+fn milliseconds(config: &ModelConfig, form: Form, samples: usize, name: DeviceName) -> (f64, u64) {
     let footing =
-        Footing::builder().devices(Selector::only(DeviceName::CPU)).build().expect("the CPU opens");
-    let device = footing.device().expect("the CPU opens");
+        Footing::builder().devices(Selector::only(name)).build().expect("the device opens");
+    let device = footing.device().expect("the device opens");
     let model =
         Builtin::new(config, form, 1, device.burn()).unwrap_or_else(|error| panic!("{error}"));
     let shapes = shapes(&model);
-    let mut state = State::new(model.valid(), DeviceName::CPU);
+    let mut state = State::new(model.valid(), name);
     let mut random = SeededRandom::of(&[1]);
     let mut batch = HostBatch::new(form, samples);
     for _ in 0..samples {
@@ -53,7 +67,8 @@ fn milliseconds(config: &ModelConfig, form: Form, samples: usize) -> f64 {
         batch.push(sample).expect("the sample fits");
     }
     let rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
-    let settings = StepSettings { rule, clip_norm: None, micro_batch: samples };
+    let clip_norm = (samples == 16).then_some(1.0);
+    let settings = StepSettings { rule, clip_norm, micro_batch: samples };
     let order = StepOrder { lr: 1e-3, checkpointing: false, name_bad: false };
     let mut times: Vec<f64> = (0..23)
         .map(|_| {
@@ -65,5 +80,8 @@ fn milliseconds(config: &ModelConfig, form: Form, samples: usize) -> f64 {
         .skip(3)
         .collect();
     times.sort_by(f64::total_cmp);
-    times[times.len() / 2]
+    let (done, launches) =
+        surefoot_ops::count_launches(|| step(&footing, &settings, order, &state, &shapes, &batch));
+    done.expect("a step works");
+    (times[times.len() / 2], launches.values().sum())
 }

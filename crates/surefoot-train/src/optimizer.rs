@@ -5,7 +5,7 @@
 //! turns out to have failed can be done again from what was.
 
 use burn::tensor::{Device, Tensor};
-use surefoot_ops::{AdamW, Sgd, adamw, sgd};
+use surefoot_ops::{AdamW, Clip, Packed, Sgd, adamw, adamw_packed, sgd};
 
 /// A rule for changing weights. Weight decay is applied to matrices and kernels, not to biases
 /// and norms.
@@ -68,9 +68,41 @@ pub struct Moments {
     pub second: Vec<Option<Tensor<1>>>,
     /// How often weights were changed.
     pub updates: u64,
+    /// The same, packed, where the last update was one of packed parameters; and which ones those were.
+    packed: Option<(Vec<usize>, [Packed; 2])>,
 }
 
 impl Moments {
+    /// Moments after so many updates.
+    pub fn new(
+        first: Vec<Option<Tensor<1>>>,
+        second: Vec<Option<Tensor<1>>>,
+        updates: u64,
+    ) -> Self {
+        Self { first, second, updates, packed: None }
+    }
+
+    /// Both moments, packed as the gradients are. A parameter without moments has zeros.
+    fn packed_as(&self, gradients: &PackedGradients, values: &[Tensor<1>]) -> Option<[Packed; 2]> {
+        if let Some((order, packed)) = &self.packed
+            && *order == gradients.order
+            && packed.iter().all(|packed| packed.is_alike(&gradients.packed))
+        {
+            return Some(packed.clone());
+        }
+        let pack = |moments: &[Option<Tensor<1>>]| {
+            if moments.iter().all(Option::is_none) {
+                return Some(gradients.packed.zeros());
+            }
+            let moment = |at: &usize| {
+                let moment = moments.get(*at).cloned().flatten();
+                moment.unwrap_or_else(|| values[*at].zeros_like())
+            };
+            Packed::new(&gradients.order.iter().map(moment).collect::<Vec<_>>())
+        };
+        Some([pack(&self.first)?, pack(&self.second)?])
+    }
+
     /// The same on another device.
     #[must_use]
     pub fn to_device(self, device: &Device) -> Self {
@@ -78,7 +110,7 @@ impl Moments {
             let to = |tensor: Tensor<1>| tensor.to_device(device);
             moments.into_iter().map(|moment| moment.map(to)).collect()
         };
-        Self { first: moved(self.first), second: moved(self.second), updates: self.updates }
+        Self::new(moved(self.first), moved(self.second), self.updates)
     }
 }
 
@@ -93,7 +125,94 @@ pub struct Slice {
     pub decays: bool,
 }
 
+/// The gradients of a step, packed on devices where that saves launches.
+#[derive(Clone, Debug)]
+pub struct PackedGradients {
+    packed: Packed,
+    /// Which parameters have a gradient: first those that decay.
+    order: Vec<usize>,
+    decaying: usize,
+}
+
+impl PackedGradients {
+    /// Packs copies of them. `decays` says of each parameter whether weight decay applies to it. None where nothing would
+    /// be gained, or nothing can be packed.
+    pub fn new(gradients: &[Option<Tensor<1>>], decays: impl Fn(usize) -> bool) -> Option<Self> {
+        let given = (0..gradients.len()).filter(|at| gradients[*at].is_some());
+        let (mut order, rest): (Vec<_>, Vec<_>) = given.partition(|at| decays(*at));
+        let decaying = order.len();
+        order.extend(rest);
+        let tensors: Vec<Tensor<1>> =
+            order.iter().filter_map(|at| gradients[*at].clone()).collect();
+        Some(Self { packed: Packed::new(&tensors)?, order, decaying })
+    }
+
+    /// The gradients of `count` parameters, unpacked.
+    pub fn unpacked(&self, count: usize) -> Vec<Option<Tensor<1>>> {
+        let mut gradients = vec![None; count];
+        for (at, gradient) in self.order.iter().zip(self.packed.parts()) {
+            gradients[*at] = Some(gradient);
+        }
+        gradients
+    }
+
+    /// The sum of all numbers, or of their squares.
+    pub fn sum(&self, squared: bool) -> Tensor<1> {
+        self.packed.sum(squared)
+    }
+}
+
+/// What an update of packed parameters made.
+#[derive(Clone, Debug)]
+pub struct PackedUpdate {
+    /// The new values, of all parameters.
+    pub values: Vec<Tensor<1>>,
+    /// The new moments.
+    pub moments: Moments,
+    /// Tensors whose first numbers can be read only if all of it was made.
+    pub witnesses: [Tensor<1>; 3],
+}
+
 impl UpdateRule {
+    /// Whether [`update_packed`](Self::update_packed) knows the rule.
+    pub fn takes_packed(&self) -> bool {
+        matches!(self, Self::AdamW { .. })
+    }
+
+    /// Like [`update`](Self::update), for all parameters in one launch, with clipping on the device. None if the values can't
+    /// be packed as the gradients are, or the rule is not known here.
+    pub fn update_packed(
+        &self,
+        lr: f64,
+        factor: f64,
+        clip: Option<Clip>,
+        mut values: Vec<Tensor<1>>,
+        gradients: &PackedGradients,
+        moments: &Moments,
+    ) -> Option<PackedUpdate> {
+        let Self::AdamW { beta1, beta2, epsilon, weight_decay } = *self else { return None };
+        let packed = gradients.order.iter().map(|at| values[*at].clone()).collect::<Vec<_>>();
+        let packed = Packed::new(&packed).filter(|packed| packed.is_alike(&gradients.packed))?;
+        let [first, second] = moments.packed_as(gradients, &values)?;
+        let updates = moments.updates + 1;
+        let step = start_of(beta1, beta2, epsilon, lr, updates);
+        let step = AdamW { factor, keep: 1.0 - lr * weight_decay, ..step };
+        let inputs = [&packed, &gradients.packed, &first, &second];
+        let [value, first, second] = adamw_packed(inputs, clip, step, gradients.decaying);
+        let mut after = Moments::new(moments.first.clone(), moments.second.clone(), updates);
+        after.first.resize(values.len(), None);
+        after.second.resize(values.len(), None);
+        let parts = value.parts().into_iter().zip(first.parts()).zip(second.parts());
+        for (at, ((value, first), second)) in gradients.order.iter().zip(parts) {
+            values[*at] = value;
+            after.first[*at] = Some(first);
+            after.second[*at] = Some(second);
+        }
+        let witnesses = [&value, &first, &second].map(Packed::whole);
+        after.packed = Some((gradients.order.clone(), [first, second]));
+        Some(PackedUpdate { values, moments: after, witnesses })
+    }
+
     /// New values and moments after a step at rate `lr`. Gradients are taken times `factor`,
     /// which undoes the loss scale and clips.
     pub fn update(
@@ -104,11 +223,8 @@ impl UpdateRule {
         moments: &Moments,
     ) -> (Vec<Tensor<1>>, Moments) {
         let count = slices.len();
-        let mut after = Moments {
-            first: Vec::with_capacity(count),
-            second: Vec::with_capacity(count),
-            updates: moments.updates + 1,
-        };
+        let updates = moments.updates + 1;
+        let mut after = Moments::new(Vec::with_capacity(count), Vec::with_capacity(count), updates);
         let mut values = Vec::with_capacity(count);
         for (at, Slice { value, gradient, decays }) in slices.into_iter().enumerate() {
             let first = moments.first.get(at).cloned().flatten();
@@ -122,12 +238,9 @@ impl UpdateRule {
             let start = |moment: Option<Tensor<1>>| moment.unwrap_or_else(|| value.zeros_like());
             let (value, first, second) = match *self {
                 Self::AdamW { beta1, beta2, epsilon, weight_decay } => {
-                    // Both means start at 0: the early ones are too small by these factors.
-                    let age = after.updates.min(1 << 30) as i32;
-                    let (start1, start2) = (1.0 - beta1.powi(age), 1.0 - beta2.powi(age));
                     let keep = if decays { 1.0 - lr * weight_decay } else { 1.0 };
-                    let rate = lr / start1;
-                    let step = AdamW { factor, beta1, beta2, epsilon, keep, rate, start: start2 };
+                    let step = start_of(beta1, beta2, epsilon, lr, updates);
+                    let step = AdamW { factor, keep, ..step };
                     let (first, second) = (start(first), start(second));
                     let (value, first, second) = adamw(value, gradient, first, second, step);
                     (value, Some(first), Some(second))
@@ -146,6 +259,14 @@ impl UpdateRule {
         }
         (values, after)
     }
+}
+
+/// The numbers of an update of AdamW, the first of which is number 1; without decay, with gradients as they are.
+fn start_of(beta1: f64, beta2: f64, epsilon: f64, lr: f64, updates: u64) -> AdamW {
+    // Both means start at 0: the early ones are too small by these factors.
+    let age = updates.min(1 << 30) as i32;
+    let (start1, start) = (1.0 - beta1.powi(age), 1.0 - beta2.powi(age));
+    AdamW { factor: 1.0, beta1, beta2, epsilon, keep: 1.0, rate: lr / start1, start }
 }
 
 #[cfg(test)]

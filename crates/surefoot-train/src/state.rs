@@ -101,11 +101,7 @@ impl<M: Module> State<M> {
         let values = held.values.into_iter().map(tensor).collect();
         Self {
             model: parameters::with_values(model, values),
-            moments: Moments {
-                first: moments(held.first),
-                second: moments(held.second),
-                updates: held.updates,
-            },
+            moments: Moments::new(moments(held.first), moments(held.second), held.updates),
             scale: held.scale,
             step: held.step,
             device: name,

@@ -11,9 +11,10 @@ use surefoot::place::Dtype;
 use surefoot::recover::drill::Handle;
 use surefoot::recover::{Confirm, Outcome, Point, Rung, Step, StepExt};
 use surefoot::{BoxError, Burn, Fault, FaultKind, Footing};
+use surefoot_ops::{Clip, first_numbers};
 
 use crate::model::Trainable;
-use crate::optimizer::{Slice, UpdateRule};
+use crate::optimizer::{PackedGradients, Slice, UpdateRule};
 use crate::parameters::{self, Shape};
 use crate::stage::Feed;
 use crate::state::State;
@@ -133,32 +134,55 @@ fn attempt<M: Trainable>(
     let Some((losses, hits)) = sums else {
         return Err(Box::new(Fault::new(FaultKind::DataLoading, OPERATION, "an empty batch")));
     };
-    let check = gradient_check(&gradients, settings.clip_norm.is_some(), &losses);
+    let squared = settings.clip_norm.is_some();
     // Where memory is short, the next batch had better wait.
-    if let Some(stage) = feed.stage.filter(|_| step.parts() == 1) {
-        stage.look_ahead(step.device_name(), step.device());
+    let look_ahead = || {
+        if let Some(stage) = feed.stage.filter(|_| step.parts() == 1) {
+            stage.look_ahead(step.device_name(), step.device());
+        }
+    };
+    let packed = settings
+        .rule
+        .takes_packed()
+        .then(|| PackedGradients::new(&gradients, |at| decays(&shapes[at])));
+    if let Some(packed) = packed.flatten() {
+        drop(gradients);
+        let check = packed.sum(squared);
+        let clip = settings.clip_norm.map(|longest| Clip { squares: check.clone(), longest });
+        let values = parameters::values(&state.model);
+        let updated = settings.rule.update_packed(
+            order.lr,
+            1.0 / scale,
+            clip,
+            values,
+            &packed,
+            &state.moments,
+        );
+        let Some(updated) = updated else {
+            let message = "weights and gradients are of different types, or on different devices";
+            return Err(Box::new(Fault::new(FaultKind::DtypeMismatch, OPERATION, message)));
+        };
+        look_ahead();
+        let seen = [&[losses, hits, check][..], &updated.witnesses].concat();
+        let seen = read(first_numbers(&seen).unwrap_or_else(|| Tensor::cat(firsts(&seen), 0)))?;
+        let finite = seen[0].is_finite() && seen[2].is_finite();
+        let mut done = done(step, order, state, [seen[0], seen[1]], finite, |state, loss| {
+            first_bad(state, shapes, &packed.unpacked(shapes.len()), loss)
+        })?;
+        if finite {
+            done.state.moments = updated.moments;
+            done.state.model = parameters::with_values(model.valid(), updated.values);
+        }
+        return Ok(done);
     }
+    let check = gradient_check(&gradients, squared, &losses);
+    look_ahead();
     let seen = read(Tensor::cat(vec![losses, hits, check], 0))?;
-    let (loss, correct, check) = (seen[0], seen[1], seen[2]);
-    let finite = loss.is_finite() && check.is_finite();
-    let name_bad = match step.compute() {
-        Dtype::F16 => state.scale.is_last_try(),
-        _ => order.name_bad,
-    };
-    let mut done = Done {
-        loss,
-        correct,
-        finite,
-        bad: (!finite && name_bad)
-            .then(|| first_bad(&state, shapes, &gradients, loss))
-            .transpose()?,
-        compute: step.compute(),
-        checkpointing: step.is_checkpointing(),
-        witness: None,
-        state,
-    };
-    done.state.step += 1;
-    done.state.scale = done.state.scale.after(step.compute(), finite);
+    let check = seen[2];
+    let finite = seen[0].is_finite() && check.is_finite();
+    let mut done = done(step, order, state, [seen[0], seen[1]], finite, |state, loss| {
+        first_bad(state, shapes, &gradients, loss)
+    })?;
     if finite {
         // With the running statistics of layers such as batch normalisation, which a forward pass
         // changes; the state before the step keeps its own.
@@ -170,6 +194,40 @@ fn attempt<M: Trainable>(
         update(&mut done, settings, order.lr, clip / scale, shapes, gradients);
     }
     Ok(done)
+}
+
+/// What is known of a step once its loss was read, with the weights as they were before it.
+fn done<M: Trainable>(
+    step: &Step<'_>,
+    order: StepOrder,
+    state: State<M>,
+    [loss, correct]: [f64; 2],
+    finite: bool,
+    first_bad: impl FnOnce(&State<M>, f64) -> Result<String, BoxError>,
+) -> Result<Done<M>, BoxError> {
+    let name_bad = match step.compute() {
+        Dtype::F16 => state.scale.is_last_try(),
+        _ => order.name_bad,
+    };
+    let bad = (!finite && name_bad).then(|| first_bad(&state, loss)).transpose()?;
+    let mut done = Done {
+        loss,
+        correct,
+        finite,
+        bad,
+        compute: step.compute(),
+        checkpointing: step.is_checkpointing(),
+        witness: None,
+        state,
+    };
+    done.state.step += 1;
+    done.state.scale = done.state.scale.after(step.compute(), finite);
+    Ok(done)
+}
+
+/// The first number of each tensor.
+fn firsts(tensors: &[Tensor<1>]) -> Vec<Tensor<1>> {
+    tensors.iter().map(|tensor| tensor.clone().narrow(0, 0, 1)).collect()
 }
 
 /// The state on this try's device. If it can't be read from where it was, that is no fault of
@@ -238,6 +296,11 @@ fn first_bad<M: Trainable>(
     Ok("the sum of all gradients".to_owned())
 }
 
+/// Whether weight decay applies to a parameter of this shape.
+fn decays(shape: &Shape) -> bool {
+    shape.dims.len() > 1
+}
+
 fn update<M: Trainable>(
     done: &mut Done<M>,
     settings: &StepSettings,
@@ -251,7 +314,7 @@ fn update<M: Trainable>(
         .into_iter()
         .zip(gradients)
         .zip(shapes)
-        .map(|((value, gradient), shape)| Slice { value, gradient, decays: shape.dims.len() > 1 })
+        .map(|((value, gradient), shape)| Slice { value, gradient, decays: decays(shape) })
         .collect();
     let (values, moments) = settings.rule.update(lr, factor, slices, &done.state.moments);
     let made = values.iter().chain(moments.first.iter().chain(&moments.second).flatten());

@@ -251,19 +251,25 @@ impl BlockRunner {
             _ => (None, None),
         };
         let mut inner: Option<Tensor<2>> = None;
+        let mut gate_before: Option<Tensor<2>> = None;
         for linear in &self.up {
             let y = linear.apply(session, pass.tuning, x.clone())?;
             if pass.blueprint.fused_gate {
                 let [both, columns] = y.dims();
                 let half = both / 2;
-                let gate = activation.apply(y.clone().slice([0..half, 0..columns]));
-                inner = Some(gate * y.slice([half..both, 0..columns]));
+                let gate = y.clone().slice([0..half, 0..columns]);
+                inner = Some(activation.gated(gate, y.slice([half..both, 0..columns])));
                 continue;
             }
-            inner = Some(match inner {
+            inner = Some(match (inner.take(), gate_before.take()) {
                 // Gate, then value.
-                Some(gate) => gate * y,
-                None => activation.apply(y),
+                (_, Some(gate)) => activation.gated(gate, y),
+                (Some(gate), None) => gate * y,
+                (None, None) if self.up.len() == 2 => {
+                    gate_before = Some(y);
+                    continue;
+                }
+                (None, None) => activation.apply(y),
             });
         }
         let dense = match (&self.down, inner) {

@@ -41,6 +41,12 @@ impl Norm {
         let tuned = |(name, own): &(String, Tensor<1>)| {
             tuning.and_then(|tuning| tuning.vector(name)).unwrap_or(own).clone()
         };
+        if self.kind == NormKind::Rms
+            && self.shift.is_none()
+            && let Some(normal) = surefoot_ops::rms_norm(&x, &tuned(&self.scale), self.eps)
+        {
+            return normal;
+        }
         let normal = match self.kind {
             NormKind::Rms => {
                 let mean = (x.clone() * x.clone()).mean_dim(last);

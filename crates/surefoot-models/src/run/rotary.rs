@@ -38,6 +38,9 @@ impl Rotation {
     /// rotated goes with its like in the second. Where pairs are neighbours they are brought into that
     /// order, and stay in it: queries and keys have the same, and their products are what counts.
     pub(crate) fn apply(&self, x: Tensor<4>) -> Tensor<4> {
+        if let Some(turned) = surefoot_ops::rotate(&x, &self.cos, &self.sin, self.interleaved) {
+            return turned;
+        }
         let [batch, heads, width, head_dim] = x.dims();
         let half = self.dims / 2;
         let x = if self.interleaved {

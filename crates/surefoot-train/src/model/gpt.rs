@@ -6,7 +6,7 @@ use burn::nn::{
 };
 use burn::tensor::{Device, Int, Tensor};
 use surefoot::place::Autocast;
-use surefoot_ops::{causal_attention, gelu, layer_norm};
+use surefoot_ops::{causal_attention, embedding, gelu, layer_norm};
 
 use super::init::{Draw, redraw_as};
 use super::{Predictive, applied};
@@ -120,9 +120,10 @@ impl Predictive for Gpt {
         let tokens = batch.tokens();
         let [samples, length] = tokens.dims();
         let places = Tensor::<1, Int>::arange(0..length as i64, &tokens.device()).unsqueeze::<2>();
-        let x = self.tokens.forward(tokens) + self.places.forward(places);
-        let [_, _, width] = x.dims();
-        let mut x = x.reshape([samples * length, width]);
+        let x = embedding(self.tokens.weight.val(), tokens.reshape([samples * length]));
+        let [rows, width] = x.dims();
+        let x = x.reshape([samples, length, width]) + self.places.forward(places);
+        let mut x = x.reshape([rows, width]);
         for block in &self.blocks {
             x = block.forward(x, length, cast);
         }

@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""One training step of a GPT on a GPU, in Surefoot and in PyTorch, in one run on one machine.
+
+    python3 benches/peers/gpu.py [--device gpu] [--json OUT.json] SUREFOOT [SUREFOOT ...]
+
+Each SUREFOOT is a program to measure, for instance before and after a change: `surefoot bench --workload` with a
+configuration that this script writes. The work: GPT with 6 blocks, 8 heads, width 512 (19 M parameters), batch of 16 texts of
+256 tokens, AdamW with clipping, the loss read after each step. PyTorch does the same in fp32, in fp32 with TF32 products
+and under bf16 autocast. Prints the median of a step, the kernel launches of a step where the program counts them, the
+first step, and the ratio to PyTorch in fp32 (above 1: Surefoot is faster).
+
+With --decode it compares decoding of one sequence instead: a Llama of 1.1 B parameters (TinyLlama's shape) with random weights
+in fp16, in `surefoot generate` and in transformers, whose time for the first token is taken off. Needs transformers.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+LAYERS, HEADS, WIDTH, LENGTH, BATCH = 6, 8, 512, 256, 16
+LETTERS = [chr(code) for code in range(32, 127)]
+
+CONFIG = """\
+data:
+  kind: text
+  path: {text}
+  length: {length}
+  test: 0.1
+model:
+  kind: gpt
+  layers: {layers}
+  heads: {heads}
+  width: {width}
+batch_size: {batch}
+epochs: 1
+optimizer:
+  kind: adamw
+  lr: 0.001
+  weight_decay: 0.01
+clip_norm: 1.0
+"""
+
+
+def surefoot(program, device, precision, folder):
+    """Times and launches of one program, as its benchmark reports them."""
+    text = os.path.join(folder, "text.txt")
+    config = os.path.join(folder, "gpt.yaml")
+    drawn = random.Random(1)
+    with open(text, "w", encoding="utf-8") as file:
+        file.write("".join(drawn.choice(LETTERS) for _ in range(2 * BATCH * LENGTH)))
+    values = dict(text=text, length=LENGTH, layers=LAYERS, heads=HEADS, width=WIDTH, batch=BATCH)
+    with open(config, "w", encoding="utf-8") as file:
+        file.write(CONFIG.format(**values))
+    command = [program, "bench", "--workload", config, "--device", device, "--precision", precision, "--json", "-q"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        return {"error": (done.stderr or done.stdout).strip()[-600:]}
+    [result] = json.loads(done.stdout)["results"]
+    if result["status"] != "measured":
+        return {"error": result.get("why")}
+    launches = result.get("launches", {})
+    return {
+        "ms": result["median_ns"] / 1e6,
+        "first_ms": result["warm_up"]["first_ns"] / 1e6,
+        "launches": sum(launches.values()) or None,
+        "kernels": launches,
+    }
+
+
+def pytorch():
+    """Milliseconds of a step in PyTorch, by precision."""
+    import torch
+    from torch.nn import functional as F
+
+    sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+    from train import Gpt
+
+    def measure(autocast):
+        torch.manual_seed(1)
+        sizes = dict(vocabulary=len(LETTERS), length=LENGTH, layers=LAYERS, heads=HEADS, width=WIDTH)
+        model = Gpt(**sizes).cuda()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
+        ids = torch.randint(0, len(LETTERS), (BATCH, LENGTH + 1))
+        times = []
+        for at in range(33):
+            started = time.perf_counter()
+            given = ids.cuda()
+            optimizer.zero_grad()
+            with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+                loss = F.cross_entropy(model(given[:, :-1]), given[:, 1:].flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            loss.item()
+            if at >= 3:
+                times.append(1e3 * (time.perf_counter() - started))
+        return statistics.median(times)
+
+    found = {"fp32": measure(False)}
+    torch.backends.cuda.matmul.allow_tf32 = True
+    found["tf32"] = measure(False)
+    found["bf16 autocast"] = measure(True)
+    return {"version": torch.__version__, "device": torch.cuda.get_device_name(), "ms": found}
+
+
+FEW, MANY = 9, 73
+
+
+def make_llama(folder):
+    """A Llama of TinyLlama's shape with random weights."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_attention_heads=32,
+                         num_key_value_heads=4, vocab_size=32000, tie_word_embeddings=False, eos_token_id=None,
+                         bos_token_id=None)
+    torch.manual_seed(0)
+    torch.set_default_dtype(torch.float16)
+    with torch.device("cuda"):
+        model = LlamaForCausalLM(config)
+    torch.set_default_dtype(torch.float32)
+    model.save_pretrained(folder)
+    fixtures = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../crates/surefoot-models/tests/fixtures")
+    shutil.copy(os.path.join(fixtures, "llama-tiny/tokenizer.json"), folder)
+    return model.eval()
+
+
+def transformers_decode(model):
+    """Seconds for one token."""
+    import torch
+
+    ids = torch.arange(4, device="cuda").unsqueeze(0)
+
+    def generate(count):
+        torch.cuda.synchronize()
+        started = time.perf_counter()
+        model.generate(ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0)
+        torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    generate(FEW)
+    with torch.no_grad():
+        return statistics.median((generate(MANY) - generate(FEW)) / (MANY - FEW) for _ in range(3))
+
+
+def surefoot_decode(program, device, precision, folder):
+    """Seconds for one token, and seconds of the first process, which gives few tokens."""
+
+    def generate(count):
+        command = [program, "generate", folder, "abcd", "--max-tokens", str(count), "--device", device,
+                   "--precision", precision, "--json", "-q"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError((done.stderr or done.stdout).strip()[-600:])
+        document = json.loads(done.stdout)
+        return document["seconds"] - document["load_seconds"]
+
+    # The first process compiles kernels, which later ones may find on disk.
+    first = generate(FEW)
+    return statistics.median((generate(MANY) - generate(FEW)) / (MANY - FEW) for _ in range(3)), first
+
+
+def decode(given):
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_llama(folder)
+        theirs = transformers_decode(model)
+        print(f"transformers, fp16: {1 / theirs:.1f} tokens/s", flush=True)
+        del model
+        for program in given.programs:
+            try:
+                ours, few = surefoot_decode(program, given.device, given.precision, folder)
+            except RuntimeError as error:
+                print(f"{program}: {error}", flush=True)
+                continue
+            print(f"{program} {given.device} {given.precision}: {1 / ours:.1f} tokens/s, the first {FEW} in {few:.1f} s, "
+                  f"ratio {theirs / ours:.2f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="gpu")
+    parser.add_argument("--precision", default="fp32")
+    parser.add_argument("--json", metavar="OUT")
+    parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("programs", nargs="+", metavar="SUREFOOT")
+    parser.add_argument("--decode", action="store_true")
+    given = parser.parse_args()
+    if given.decode:
+        return decode(given)
+    found = {"programs": {}}
+    if not given.no_torch:
+        found["pytorch"] = pytorch()
+        for name, ms in found["pytorch"]["ms"].items():
+            print(f"PyTorch {found['pytorch']['version']} {name}: {ms:.1f} ms", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for program in given.programs:
+            result = surefoot(program, given.device, given.precision, folder)
+            found["programs"][program] = result
+            if "error" in result:
+                print(f"{program}: {result['error']}", flush=True)
+                continue
+            text = f"{program} {given.device} {given.precision}: {result['ms']:.1f} ms, first step {result['first_ms']:.0f} ms"
+            if result["launches"]:
+                text += f", {result['launches']} launches"
+            if not given.no_torch:
+                text += f", ratio {found['pytorch']['ms']['fp32'] / result['ms']:.2f}"
+            print(text, flush=True)
+            for kernel, count in sorted(result["kernels"].items(), key=lambda pair: -pair[1])[:25]:
+                print(f"    {count} {kernel}", flush=True)
+    if given.json:
+        with open(given.json, "w", encoding="utf-8") as file:
+            json.dump(found, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+//! The gradient of an embedding's table on Cube devices.
+//!
+//! Each token has a cube. The cube of a token that no earlier one equals adds up the gradients of all tokens like it, in their
+//! order; the others have nothing to do. So no two cubes write to the same row, and the same inputs give the same bits.
+
+use burn::tensor::{DType, Shape};
+use burn_cubecl::cubecl;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::ops::numeric::zeros_client;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::launch::row_cubes;
+use super::reduce::sum_of_units;
+
+#[cube(launch)]
+fn table_gradient(
+    ids: &[i32],
+    gradient: &[f32],
+    out: &mut [f32],
+    count: u32,
+    width: u32,
+    #[comptime] units: usize,
+) {
+    let (count, width) = (count as usize, width as usize);
+    let token = CUBE_POS;
+    if token >= count {
+        terminate!();
+    }
+    let id = ids[token];
+    let mut earlier = 0.0f32;
+    let mut at = UNIT_POS as usize;
+    while at < token {
+        if ids[at] == id {
+            earlier += 1.0f32;
+        }
+        at += units;
+    }
+    let earlier = sum_of_units(earlier, units);
+    let row = id as usize;
+    if earlier == 0.0f32 && row < out.len() / width {
+        let mut column = UNIT_POS as usize;
+        while column < width {
+            let mut sum = 0.0f32;
+            for other in token..count {
+                if ids[other] == id {
+                    sum += gradient[other * width + column];
+                }
+            }
+            out[row * width + column] = sum;
+            column += units;
+        }
+    }
+}
+
+/// The gradient by a table of `rows` rows.
+pub(super) fn gradient(ids: CubeTensor, gradient: CubeTensor, rows: usize) -> CubeTensor {
+    let (ids, gradient) = (into_contiguous(ids), into_contiguous(gradient));
+    let (count, width) = (gradient.meta.shape()[0], gradient.meta.shape()[1]);
+    let client = gradient.client.clone();
+    let shape = Shape::new([rows, width]);
+    let out = zeros_client(client.clone(), gradient.device.clone(), shape, DType::F32);
+    let (cubes, dim, units) = row_cubes(&client, count, width);
+    table_gradient::launch(
+        &client,
+        cubes,
+        dim,
+        ids.into_buffer_arg(),
+        gradient.into_buffer_arg(),
+        out.clone().into_buffer_arg(),
+        count as u32,
+        width as u32,
+        units,
+    );
+    out
+}

@@ -1,0 +1,30 @@
+//! What all launches share: how many cubes of how many units, and new tensors beside given ones.
+
+use burn::tensor::{DType, Shape};
+use burn_cubecl::cubecl;
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::client::Client;
+use cubecl::prelude::*;
+
+/// Units of a cube where each takes one number. Every device has at least as many.
+const UNITS: u32 = 256;
+
+/// Cubes for a kernel in which each unit takes one of `count` numbers.
+pub(super) fn elements(client: &Client, count: usize) -> (CubeCount, CubeDim) {
+    let dim = CubeDim::new_1d(UNITS);
+    (calculate_cube_count_elemwise(client, count, dim), dim)
+}
+
+/// Cubes for a kernel in which each cube takes one row of `width` numbers; and their number of units, a power of two.
+pub(super) fn row_cubes(client: &Client, rows: usize, width: usize) -> (CubeCount, CubeDim, usize) {
+    let units = width.div_ceil(4).next_power_of_two().clamp(32, UNITS as usize);
+    let dim = CubeDim::new_1d(units as u32);
+    (calculate_cube_count_elemwise(client, rows * units, dim), dim, units)
+}
+
+/// A contiguous tensor of this shape in f32, not yet written, on the device of `like`.
+pub(super) fn empty(like: &CubeTensor, shape: Shape) -> CubeTensor {
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, DType::F32)
+}

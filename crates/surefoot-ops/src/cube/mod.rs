@@ -1,0 +1,299 @@
+//! Kernels for the devices of CubeCL: CUDA, Vulkan, Metal and WGSL alike.
+//!
+//! [`CubeKernels`] lists them; each file holds the kernels of one operation and how they are launched. The operations of
+//! this crate call them for tensors that [`is_ours`] takes. Kernels are launched with checks of bounds, take contiguous
+//! tensors in f32, and make new tensors, with one exception: [`CubeKernels::pack_into`] writes into a tensor that its
+//! caller has just made.
+#![allow(
+    clippy::too_many_arguments,
+    reason = "a kernel's sizes and factors are arguments of their own"
+)]
+
+mod attention;
+mod cross_entropy;
+mod decode_attention;
+mod embedding;
+mod gated;
+mod gelu;
+mod launch;
+mod layer_norm;
+mod linear;
+mod pack;
+mod reduce;
+mod rms_norm;
+mod rotary;
+
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
+use burn::tensor::DType;
+use burn_cubecl::CubeBackend;
+use burn_cubecl::tensor::CubeTensor;
+
+use crate::optional::Optional;
+use crate::packed::AT_ONCE;
+use crate::update::AdamW;
+
+/// The most dimensions that a head may have where single tokens attend to a cache.
+pub(crate) const LARGEST_HEAD: usize = decode_attention::UNITS;
+
+/// Whether the kernels here take it: numbers in f32. Everything else is composed of Burn's own operations.
+pub(crate) fn is_ours(tensor: &impl TensorMetadata) -> bool {
+    tensor.dtype() == DType::F32
+}
+
+/// Eight tensors.
+#[derive(ExtensionType)]
+pub(crate) struct Eight<B: Backend> {
+    pub(crate) a: FloatTensor<B>,
+    pub(crate) b: FloatTensor<B>,
+    pub(crate) c: FloatTensor<B>,
+    pub(crate) d: FloatTensor<B>,
+    pub(crate) e: FloatTensor<B>,
+    pub(crate) f: FloatTensor<B>,
+    pub(crate) g: FloatTensor<B>,
+    pub(crate) h: FloatTensor<B>,
+}
+
+/// The kernels. Matrices have a row for each sample or token.
+#[backend_extension(Cube)]
+pub(crate) trait CubeKernels: Backend {
+    /// The normalised rows, and for each row its mean and the inverse of its deviation.
+    fn layer_norm(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// The gradients by x, gamma and beta.
+    fn layer_norm_gradient(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        stats: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// `x · Φ(x)`.
+    fn gelu(x: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// The gradient by x.
+    fn gelu_gradient(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// The loss, summed over the rows, and its gradient by the logits.
+    fn cross_entropy(
+        logits: FloatTensor<Self>,
+        targets: IntTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// The gradient by the logits, given the one by the loss.
+    fn cross_entropy_gradient(
+        slopes: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// `x · weight + bias`, with a residual.
+    fn linear_layer(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        #[extension_type] around: Optional<Self>,
+    ) -> FloatTensor<Self>;
+
+    /// The sum of the rows of a matrix.
+    fn sum_of_rows(x: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// What each token gets from causal attention, and how much of each other token that is.
+    fn causal_attention(
+        mixed: FloatTensor<Self>,
+        heads: usize,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// How much each token takes from each other.
+    fn attention_shares(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self>;
+
+    /// The gradient by `mixed`.
+    fn attention_gradient(
+        mixed: FloatTensor<Self>,
+        shares: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        heads: usize,
+    ) -> FloatTensor<Self>;
+
+    /// Each row of the last dimension over its root mean square, times gamma.
+    fn rms_norm(x: FloatTensor<Self>, gamma: FloatTensor<Self>, epsilon: f64) -> FloatTensor<Self>;
+
+    /// Each head's first numbers, turned by angles whose cosines and sines are given.
+    fn rotate(
+        x: FloatTensor<Self>,
+        cos: FloatTensor<Self>,
+        sin: FloatTensor<Self>,
+        interleaved: bool,
+    ) -> FloatTensor<Self>;
+
+    /// `silu(gate) · value`.
+    fn gated_silu(gate: FloatTensor<Self>, value: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// Attention of queries that all see all keys.
+    fn attend_to_cache(
+        query: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        scale: f64,
+    ) -> FloatTensor<Self>;
+
+    /// The gradient by a table of `rows` rows, of which `ids` were looked up.
+    fn table_gradient(
+        ids: IntTensor<Self>,
+        gradient: FloatTensor<Self>,
+        rows: usize,
+    ) -> FloatTensor<Self>;
+
+    /// Writes the first numbers of tensors into the arena from `offset` on, and gives the arena back.
+    fn pack_into(
+        arena: FloatTensor<Self>,
+        #[extension_type] left: Eight<Self>,
+        #[extension_type] right: Eight<Self>,
+        lengths: [usize; AT_ONCE],
+        offset: usize,
+        dense: bool,
+    ) -> FloatTensor<Self>;
+
+    /// The sum of all numbers, or of their squares.
+    fn sum_of_all(x: FloatTensor<Self>, squared: bool) -> FloatTensor<Self>;
+
+    /// The new values and moments. Gradients, the sum of whose squares is `squares`, are clipped to the length `longest`.
+    /// The first `decaying` values decay.
+    fn adamw_of_all(
+        value: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        first: FloatTensor<Self>,
+        second: FloatTensor<Self>,
+        squares: FloatTensor<Self>,
+        longest: f64,
+        step: AdamW,
+        decaying: usize,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}
+
+impl CubeKernels for CubeBackend {
+    fn layer_norm(
+        x: CubeTensor,
+        gamma: CubeTensor,
+        beta: CubeTensor,
+        epsilon: f64,
+    ) -> (CubeTensor, CubeTensor) {
+        layer_norm::forward(x, gamma, beta, epsilon)
+    }
+
+    fn layer_norm_gradient(
+        x: CubeTensor,
+        gamma: CubeTensor,
+        stats: CubeTensor,
+        gradient: CubeTensor,
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        layer_norm::backward(x, gamma, stats, gradient)
+    }
+
+    fn gelu(x: CubeTensor) -> CubeTensor {
+        gelu::forward(x)
+    }
+
+    fn gelu_gradient(x: CubeTensor, gradient: CubeTensor) -> CubeTensor {
+        gelu::backward(x, gradient)
+    }
+
+    fn cross_entropy(logits: CubeTensor, targets: CubeTensor) -> (CubeTensor, CubeTensor) {
+        cross_entropy::forward(logits, targets)
+    }
+
+    fn cross_entropy_gradient(slopes: CubeTensor, gradient: CubeTensor) -> CubeTensor {
+        cross_entropy::backward(slopes, gradient)
+    }
+
+    fn linear_layer(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: CubeTensor,
+        around: Optional<Self>,
+    ) -> CubeTensor {
+        linear::forward(x, weight, bias, around.into_option())
+    }
+
+    fn sum_of_rows(x: CubeTensor) -> CubeTensor {
+        linear::sum_of_rows(x)
+    }
+
+    fn causal_attention(mixed: CubeTensor, heads: usize) -> (CubeTensor, CubeTensor) {
+        attention::forward(mixed, heads)
+    }
+
+    fn attention_shares(mixed: CubeTensor, heads: usize) -> CubeTensor {
+        attention::shares(mixed, heads)
+    }
+
+    fn attention_gradient(
+        mixed: CubeTensor,
+        shares: CubeTensor,
+        gradient: CubeTensor,
+        heads: usize,
+    ) -> CubeTensor {
+        attention::backward(mixed, shares, gradient, heads)
+    }
+
+    fn rms_norm(x: CubeTensor, gamma: CubeTensor, epsilon: f64) -> CubeTensor {
+        rms_norm::forward(x, gamma, epsilon)
+    }
+
+    fn rotate(x: CubeTensor, cos: CubeTensor, sin: CubeTensor, interleaved: bool) -> CubeTensor {
+        rotary::forward(x, cos, sin, interleaved)
+    }
+
+    fn gated_silu(gate: CubeTensor, value: CubeTensor) -> CubeTensor {
+        gated::forward(gate, value)
+    }
+
+    fn attend_to_cache(
+        query: CubeTensor,
+        keys: CubeTensor,
+        values: CubeTensor,
+        scale: f64,
+    ) -> CubeTensor {
+        decode_attention::forward(query, keys, values, scale)
+    }
+
+    fn table_gradient(ids: CubeTensor, gradient: CubeTensor, rows: usize) -> CubeTensor {
+        embedding::gradient(ids, gradient, rows)
+    }
+
+    fn pack_into(
+        arena: CubeTensor,
+        left: Eight<Self>,
+        right: Eight<Self>,
+        lengths: [usize; AT_ONCE],
+        offset: usize,
+        dense: bool,
+    ) -> CubeTensor {
+        let Eight { a, b, c, d, e, f, g, h } = left;
+        let [i, j, k, l, m, n, o, p] =
+            [right.a, right.b, right.c, right.d, right.e, right.f, right.g, right.h];
+        let inputs = [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p];
+        pack::pack(arena, inputs, lengths, offset, dense)
+    }
+
+    fn sum_of_all(x: CubeTensor, squared: bool) -> CubeTensor {
+        pack::sum(x, squared)
+    }
+
+    fn adamw_of_all(
+        value: CubeTensor,
+        gradient: CubeTensor,
+        first: CubeTensor,
+        second: CubeTensor,
+        squares: CubeTensor,
+        longest: f64,
+        step: AdamW,
+        decaying: usize,
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        pack::adamw([value, gradient, first, second], squares, longest, step, decaying)
+    }
+}

@@ -1,0 +1,63 @@
+//! Root-mean-square normalisation on Cube devices: a cube for each row.
+
+use burn_cubecl::cubecl;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::prelude::*;
+
+use super::launch::{empty, row_cubes};
+use super::reduce::sum_of_units;
+
+#[cube(launch)]
+fn rms_of_rows(
+    x: &[f32],
+    gamma: &[f32],
+    out: &mut [f32],
+    rows: u32,
+    epsilon: f32,
+    #[comptime] units: usize,
+) {
+    let row = CUBE_POS;
+    let width = gamma.len();
+    if row >= rows as usize {
+        terminate!();
+    }
+    let first = row * width;
+    let mut square = 0.0f32;
+    let mut at = UNIT_POS as usize;
+    while at < width {
+        let number = x[first + at];
+        square += number * number;
+        at += units;
+    }
+    let mean = sum_of_units(square, units) / f32::cast_from(width as u32);
+    let deviation = (mean + epsilon).sqrt();
+    let mut at = UNIT_POS as usize;
+    while at < width {
+        out[first + at] = x[first + at] / deviation * gamma[at];
+        at += units;
+    }
+}
+
+/// Each row over its root mean square, times gamma. The last dimension of `x` is that of gamma.
+pub(super) fn forward(x: CubeTensor, gamma: CubeTensor, epsilon: f64) -> CubeTensor {
+    let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
+    let width = gamma.meta.shape()[0];
+    let rows = x.meta.num_elements() / width.max(1);
+    let out = empty(&x, x.meta.shape().clone());
+    let client = x.client.clone();
+    let (count, dim, units) = row_cubes(&client, rows, width);
+    let args = (x.into_buffer_arg(), gamma.into_buffer_arg(), out.clone().into_buffer_arg());
+    rms_of_rows::launch(
+        &client,
+        count,
+        dim,
+        args.0,
+        args.1,
+        args.2,
+        rows as u32,
+        epsilon as f32,
+        units,
+    );
+    out
+}

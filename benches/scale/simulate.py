@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""What limits verification and serving on many machines: a simulation from measured figures.
+
+    benches/scale/simulate.py            the table of docs/scale.md
+    python3 -m unittest discover benches/scale
+
+figures.json has what was measured: parts and merges by measure.py, replicas by deploy/test_replicas.py. test_simulate.py holds the simulation to the small
+cases that were measured: it has to be within 20 % of them. Larger cases are extrapolated with the assumptions below.
+"""
+import heapq
+import json
+import math
+import random
+from collections import deque
+from pathlib import Path
+
+FIGURES = json.loads((Path(__file__).parent / "figures.json").read_text())
+
+
+def fingerprint_time(figures: dict, challenges: int, shards: int) -> float:
+    """The time of the slowest shard: what every shard does once, and its challenges."""
+    return figures["fixed"] + math.ceil(challenges / shards) * figures["challenge"]
+
+
+def merge_time(figures: dict, parts: int, challenges: int) -> float:
+    """The time to join the parts: each is opened, and each challenge is read, checked and written."""
+    return figures["fixed"] + parts * figures["part"] + challenges * figures["challenge"]
+
+
+def serve(replicas: int, rate: float, clients: int, proxy: float, seed: int = 0) -> dict:
+    """Clients that each wait for an answer before they ask again, over replicas behind a proxy.
+
+    A replica answers one request after another, `rate` a second on average; the proxy passes on `proxy` requests
+    a second at most, each to the replica with the fewest waiting.
+    """
+    chance = random.Random(seed)
+    waiting: list[deque] = [deque() for _ in range(replicas)]
+    fewest = [(0, index) for index in range(replicas)]
+    proxy_free = now = 0.0
+    # (when, order, what happens, client or replica, when the request was sent)
+    events = [(chance.random() / 100, index, "send", index, 0.0) for index in range(clients)]
+    heapq.heapify(events)
+    order, wanted, latencies, began = clients, 8 * clients + 10_000, [], 0.0
+
+    def later(when: float, what: str, who: int, sent: float) -> None:
+        nonlocal order
+        order += 1
+        heapq.heappush(events, (when, order, what, who, sent))
+
+    def count(replica: int) -> None:
+        heapq.heappush(fewest, (len(waiting[replica]), replica))
+
+    while len(latencies) < wanted:
+        now, _, what, who, sent = heapq.heappop(events)
+        if len(latencies) == wanted // 2 and not began:
+            began = now
+        if what == "send":
+            proxy_free = max(proxy_free, now) + 1 / proxy
+            later(proxy_free, "arrive", who, now)
+        elif what == "arrive":
+            # Entries of replicas that have changed since are passed over.
+            while fewest[0][0] != len(waiting[fewest[0][1]]):
+                heapq.heappop(fewest)
+            replica = fewest[0][1]
+            waiting[replica].append((who, sent))
+            count(replica)
+            if len(waiting[replica]) == 1:
+                later(now + chance.expovariate(rate), "answer", replica, 0.0)
+        else:
+            client, sent = waiting[who].popleft()
+            count(who)
+            latencies.append(now - sent)
+            later(now, "send", client, now)
+            if waiting[who]:
+                later(now + chance.expovariate(rate), "answer", who, 0.0)
+    # The first half is the start.
+    steady = sorted(latencies[wanted // 2 :])
+    return {
+        "rate": len(steady) / (now - began),
+        "p50": steady[len(steady) // 2],
+        "p99": steady[int(0.99 * len(steady))],
+    }
+
+
+# What is assumed of machines that were not at hand.
+PROXY = 40_000.0  # requests a second that one HAProxy passes on
+
+
+def tables() -> str:
+    figures, lines = FIGURES, []
+    lines.append("| shards | challenges | slowest shard | merge | speedup |")
+    lines.append("| --- | --- | --- | --- | --- |")
+    verify, merge = figures["fingerprint"]["model"], figures["merge"]["model"]
+    for shards in (1, 8, 64, 1000):
+        challenges = 1024
+        slowest, joined = fingerprint_time(verify, challenges, shards), merge_time(merge, shards, challenges)
+        speedup = fingerprint_time(verify, challenges, 1) / (slowest + joined)
+        lines.append(f"| {shards:,} | {challenges:,} | {slowest:.2f} s | {joined:.2f} s | {speedup:.0f} × |")
+    lines.append("")
+    lines.append("| replicas | clients | answers/s | p50 | p99 |")
+    lines.append("| --- | --- | --- | --- | --- |")
+    rate = figures["serving"]["rate_of_a_replica"]
+    for replicas in (8, 64, 1000):
+        seen = serve(replicas, rate, 21 * replicas, PROXY)
+        lines.append(
+            f"| {replicas:,} | {21 * replicas:,} | {seen['rate']:,.0f} | {1000 * seen['p50']:.0f} ms | {1000 * seen['p99']:.0f} ms |"
+        )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(tables())

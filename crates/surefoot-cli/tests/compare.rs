@@ -371,30 +371,52 @@ fn an_endpoint_that_is_none_is_exit_two() {
     refused(&Mock::start(&own, |_, _| (200, json!([1, 2]))).0, "not an OpenAI completion");
 }
 
+/// `surefoot serve` of a fixture, with options, while `asked` runs with its base URL.
+fn with_served<T>(model: &str, options: &[&str], asked: impl Fn(&str) -> T) -> T {
+    let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("surefoot"))
+        .arg("serve")
+        .arg(fixture(model))
+        .args(["--port", "0", "--json"])
+        .args(options)
+        .env_remove("SUREFOOT_API_KEY")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    let told: Value = serde_json::from_str(&line).unwrap();
+    let url = told["url"].as_str().unwrap().trim_end_matches('/').to_owned();
+    let base = if url.ends_with("/v1") { url } else { format!("{url}/v1") };
+    let answer = asked(&base);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    answer
+}
+
 /// The real one: `surefoot serve` of the same model and of another.
 #[test]
 fn a_served_model_is_the_one_that_is_served() {
-    let serve = |model: &str| {
-        let mut child = std::process::Command::new(assert_cmd::cargo::cargo_bin("surefoot"))
-            .arg("serve")
-            .arg(fixture(model))
-            .args(["--port", "0", "--json"])
-            .env_remove("SUREFOOT_API_KEY")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let told: Value = serde_json::from_str(&line).unwrap();
-        (child, told["url"].as_str().unwrap().to_owned())
-    };
     for (served, code) in [("llama-tiny", 0), ("qwen2-tiny", 1)] {
-        let (mut child, url) = serve(served);
-        let base =
-            if url.ends_with("/v1") { url } else { format!("{}/v1", url.trim_end_matches('/')) };
-        let run = surefoot("compare").arg(fixture("llama-tiny")).arg(base).assert();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        run.code(code);
+        let compare =
+            |base: &str| surefoot("compare").arg(fixture("llama-tiny")).arg(base).assert();
+        with_served(served, &[], compare).code(code);
+    }
+}
+
+/// Is what is served the Q4 of that model? Asked with the reference rounded in the same way, and in others.
+#[test]
+fn a_served_quantisation_is_told_from_others_by_its_log_probabilities() {
+    for (served, claims) in
+        [("q4", &[("q4", 0), ("q8", 1), ("as-stored", 1)][..]), ("q8", &[("q8", 0), ("q4", 1)])]
+    {
+        with_served("llama-tiny", &["--weights", served], |base| {
+            for (claimed, code) in claims {
+                let mut compare = surefoot("compare");
+                compare.arg(fixture("llama-tiny")).arg(base).args(["--weights", claimed]);
+                let run = compare.assert();
+                let found = run.get_output().status.code();
+                assert_eq!(found, Some(*code), "served {served}, said to be {claimed}");
+            }
+        });
     }
 }

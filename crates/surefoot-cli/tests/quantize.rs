@@ -96,6 +96,21 @@ fn another_model_under_the_same_quantisation_is_different() {
     assert_eq!(verdict(&tuned, &q4, 0).0, "SAME");
 }
 
+/// llama.cpp's own Q4_K (with Q5_K and Q6_K). Programs do not round to these formats alike, so more is allowed for; another model
+/// is farther away than that.
+#[test]
+fn the_k_quantisation_of_another_program_is_the_same_model_and_that_of_another_model_is_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = fixture("llama-wide");
+    let gguf = model.join("../../gguf/llama-wide.Q4_K.gguf");
+    let (found, rounding, _) = verdict(&model, &gguf, 0);
+    assert_eq!((found.as_str(), rounding.as_str()), ("SAME", "rounded to F32+Q4_K+Q5_K+Q6_K"));
+    let other = folder.path().join("other");
+    // Two numbers in bf16 are taken for one in f32: every second changes its sign.
+    copy(&model, &other, "model.layers.0.mlp.down_proj.weight", |number| -number);
+    assert_eq!(verdict(&other, &gguf, 1).0, "DIFFERENT");
+}
+
 #[test]
 fn quality_shows_that_fewer_bits_are_farther_from_the_reference() {
     let folder = tempfile::tempdir().unwrap();

@@ -13,6 +13,14 @@ use surefoot_models::{Logits, ModelError, Opened, TokenBatch, Want};
 
 const WANT: Want = Want { logits: Logits::All, hidden: false, last_hidden: false };
 
+/// The CPU, or the device that `SUREFOOT_TEST_DEVICE` names.
+fn device() -> Device {
+    match std::env::var("SUREFOOT_TEST_DEVICE") {
+        Ok(name) => surefoot::device::open(name.parse().unwrap()).unwrap().burn().clone(),
+        Err(_) => Device::flex(),
+    }
+}
+
 fn tests() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests")
 }
@@ -35,7 +43,7 @@ fn logits(name: &str, fixture: &str, share: f64) -> (Vec<f32>, Vec<f32>, Placeme
     let opened = Opened::new(&file(name)).unwrap();
     let work = Work { batch: 2, prompt: 24, new_tokens: 0, want: WANT };
     let plan = opened.plan_with_share(&work, share);
-    let model = opened.load(&plan, &Device::flex(), Arc::default()).unwrap();
+    let model = opened.load(&plan, &device(), Arc::default()).unwrap();
     let batch = TokenBatch::new(&sequences, model.blueprint().vocab).unwrap();
     let output = model.forward(&batch, WANT).unwrap();
     (output.logits.unwrap().numbers, expected, plan.mode)
@@ -48,12 +56,24 @@ fn worst(one: &[f32], other: &[f32]) -> f32 {
 
 #[test]
 fn f32_weights_give_the_logits_of_transformers_in_every_mode() {
-    for (share, expected_mode) in
-        [(1.0, Placement::Resident), (0.5, Placement::Mixed), (0.0, Placement::Streamed)]
-    {
-        let (got, expected, mode) = logits("llama-tiny.F32.gguf", "llama-tiny", share);
-        assert_eq!(mode, expected_mode);
-        assert!(worst(&got, &expected) <= 1e-4, "{mode:?}: {}", worst(&got, &expected));
+    for fixture in [
+        "llama-tiny",
+        "gemma2-tiny",
+        "gemma3-tiny",
+        "cohere-tiny",
+        "cohere2-tiny",
+        "mixtral-tiny",
+        "qwen2-moe-tiny",
+        "qwen3-moe-tiny",
+    ] {
+        for (share, expected_mode) in
+            [(1.0, Placement::Resident), (0.5, Placement::Mixed), (0.0, Placement::Streamed)]
+        {
+            let (got, expected, mode) = logits(&format!("{fixture}.F32.gguf"), fixture, share);
+            assert_eq!(mode, expected_mode, "{fixture}");
+            let far = worst(&got, &expected);
+            assert!(far <= 1e-4, "{fixture}, {mode:?}: {far}");
+        }
     }
 }
 
@@ -74,6 +94,11 @@ fn quantised_weights_give_nearly_those_logits_and_the_same_in_every_mode() {
         ("mistral-nowindow.Q8_0.gguf", "mistral-nowindow", 0.03),
         ("gpt2-tiny.Q8_0.gguf", "gpt2-tiny", 0.03),
         ("llama-tiny.Q4_0.gguf", "llama-tiny", 0.35),
+        // Norms behind the halves of a block make small numbers large.
+        ("gemma3-tiny.Q8_0.gguf", "gemma3-tiny", 0.06),
+        ("llama-wide.Q4_K.gguf", "llama-wide", 0.35),
+        // An expert that another one is chosen for makes a larger difference.
+        ("qwen3-moe-tiny.Q4_0.gguf", "qwen3-moe-tiny", 0.6),
     ] {
         let (resident, expected, _) = logits(name, fixture, 1.0);
         let far = relative(&resident, &expected);
@@ -81,7 +106,12 @@ fn quantised_weights_give_nearly_those_logits_and_the_same_in_every_mode() {
         assert!(far <= limit, "{name}: {far}");
         assert!(far > 0.0, "{name} can't be exact");
         for share in [0.5, 0.0] {
-            assert_eq!(logits(name, fixture, share).0, resident, "{name}");
+            let got = logits(name, fixture, share).0;
+            match device() == Device::flex() {
+                true => assert_eq!(got, resident, "{name}"),
+                // Sums may be in another order there.
+                false => assert!(worst(&got, &resident) <= 1e-3, "{name}"),
+            }
         }
     }
 }

@@ -13,7 +13,10 @@ import sys
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    BertConfig, BertForMaskedLM, BertModel, GraniteConfig, GraniteForCausalLM, Olmo2Config, Olmo2ForCausalLM,
+    BertConfig, BertForMaskedLM, BertModel, Cohere2Config, Cohere2ForCausalLM, CohereConfig, CohereForCausalLM,
+    Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, GraniteConfig, GraniteForCausalLM,
+    ModernBertConfig, ModernBertForMaskedLM, ModernBertModel, Olmo2Config, Olmo2ForCausalLM,
+    RobertaConfig, RobertaForMaskedLM, XLMRobertaConfig, XLMRobertaModel,
     Phi3Config, Phi3ForCausalLM, SmolLM3Config, SmolLM3ForCausalLM, GPT2Config, GPT2LMHeadModel, GPT2Model,
     GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM, LlamaModel, MistralConfig,
     MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig,
@@ -42,6 +45,57 @@ def qwen2(**more):
 
 def mistral(**more):
     return MistralForCausalLM, MistralConfig(**{**SMALL, "num_key_value_heads": 2, **more}), {}
+
+
+def gemma3(**more):
+    own = dict(num_key_value_heads=2, head_dim=16, num_hidden_layers=3, sliding_window=5, query_pre_attn_scalar=24,
+               layer_types=["sliding_attention", "full_attention", "sliding_attention"], pad_token_id=0)
+    return Gemma3ForCausalLM, Gemma3TextConfig(**{**SMALL, **own, **more}), {}
+
+
+def gemma2(**more):
+    own = dict(num_key_value_heads=2, head_dim=16, num_hidden_layers=3, sliding_window=5, query_pre_attn_scalar=24,
+               attn_logit_softcapping=0.7, final_logit_softcapping=2.5, pad_token_id=0)
+    return Gemma2ForCausalLM, Gemma2Config(**{**SMALL, **own, **more}), {}
+
+
+def cohere(**more):
+    own = dict(num_key_value_heads=2, logit_scale=0.3, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    return CohereForCausalLM, CohereConfig(**{**SMALL, **own, **more}), {}
+
+
+def cohere2(**more):
+    own = dict(num_key_value_heads=2, logit_scale=0.3, pad_token_id=0, bos_token_id=1, eos_token_id=2, num_hidden_layers=3,
+               sliding_window=5, layer_types=["sliding_attention", "full_attention", "sliding_attention"])
+    return Cohere2ForCausalLM, Cohere2Config(**{**SMALL, **own, **more}), {}
+
+
+def modernbert(model=ModernBertModel, **more):
+    own = dict(num_hidden_layers=4, local_attention=6, pad_token_id=0, bos_token_id=1, eos_token_id=2, cls_token_id=1,
+               sep_token_id=2)
+    return model, ModernBertConfig(**{**SMALL, **own, **more}), {}
+
+
+def old_modernbert(config):
+    rope = config.pop("rope_parameters")
+    config["global_rope_theta"] = rope["full_attention"]["rope_theta"]
+    config["local_rope_theta"] = rope["sliding_attention"]["rope_theta"]
+    config["global_attn_every_n_layers"] = 3
+    config.pop("layer_types")
+
+
+def roberta(model, config, **more):
+    own = dict(max_position_embeddings=40, pad_token_id=1, bos_token_id=0, eos_token_id=2, type_vocab_size=1)
+    return model, config(**{**SMALL, **own, **more}), {"first_id": 2}
+
+
+def old_gemma3(config):
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope["full_attention"]["rope_theta"]
+    config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+    config["rope_scaling"] = None
+    config["sliding_window_pattern"] = 2
+    config.pop("layer_types")
 
 
 def granite(**more):
@@ -137,6 +191,7 @@ CASES = {
     "llama-gelu-eps": llama(hidden_act="gelu_pytorch_tanh", rms_norm_eps=1e-3),
     "llama-relu": llama(hidden_act="relu"),
     "llama-defaults": saved(llama(), config=without("rope_parameters", "num_key_value_heads", "head_dim", "tie_word_embeddings", "attention_bias", "mlp_bias", "hidden_act", "rms_norm_eps")),
+    "llama-wide": saved(llama(vocab_size=256, hidden_size=256, intermediate_size=256, num_hidden_layers=1, num_key_value_heads=2, tie_word_embeddings=True), dtype=torch.bfloat16),
     "llama-bf16": saved(llama(num_key_value_heads=2), dtype=torch.bfloat16),
     "llama-f16-sharded": saved(llama(num_key_value_heads=2), dtype=torch.float16, shards="20KB"),
     "llama-base": (LlamaModel, LlamaConfig(**SMALL), {}),
@@ -152,6 +207,17 @@ CASES = {
     "qwen3-bias-tied": qwen3(num_key_value_heads=1, attention_bias=True, tie_word_embeddings=True),
     "qwen3-window": qwen3(num_key_value_heads=4, use_sliding_window=True, sliding_window=4, max_window_layers=1),
     "qwen3-bf16": saved(qwen3(num_key_value_heads=2), dtype=torch.bfloat16),
+    "gemma3-tiny": gemma3(),
+    "gemma3-old": saved(gemma3(), config=old_gemma3),
+    "gemma2-tiny": gemma2(),
+    "gemma2-plain": saved(gemma2(attn_logit_softcapping=None, final_logit_softcapping=None, num_hidden_layers=2), config=without("layer_types")),
+    "cohere-tiny": cohere(),
+    "cohere-bias": cohere(attention_bias=True, tie_word_embeddings=False),
+    "cohere2-tiny": cohere2(),
+    "modernbert-tiny": modernbert(),
+    "modernbert-old": saved(modernbert(model=ModernBertForMaskedLM, norm_bias=True, mlp_bias=True, attention_bias=True), config=old_modernbert),
+    "xlm-roberta-tiny": roberta(XLMRobertaModel, XLMRobertaConfig),
+    "roberta-masked": roberta(RobertaForMaskedLM, RobertaConfig),
     "granite-tiny": granite(tie_word_embeddings=True),
     "olmo2-tiny": olmo2(),
     "phi3-tiny": phi3(sliding_window=6),
@@ -182,6 +248,9 @@ CASES = {
 }
 
 
+ENCODERS = ["bert", "modernbert", "roberta", "xlm-roberta"]
+
+
 def make(folder, name, model_class, config, how):
     torch.manual_seed(len(name) * 7919 + sum(map(ord, name)))
     config._attn_implementation = "eager"
@@ -210,13 +279,13 @@ def make(folder, name, model_class, config, how):
         json.dump(written, open(file, "w"), indent=2)
     for parameter in model.parameters():
         parameter.data = parameter.data.to(torch.float32)
-    ids = torch.randint(0, config.vocab_size, (2, 24))
+    ids = torch.randint(how.get("first_id", 0), config.vocab_size, (2, 24))
     with torch.no_grad():
         output = model(input_ids=ids, output_hidden_states=True)
     golden = {"input_ids": ids.to(torch.int32)}
     for number, hidden in enumerate(output.hidden_states):
         golden[f"hidden_{number}"] = hidden.contiguous()
-    if config.model_type == "bert" or "logits" not in output:
+    if config.model_type in ENCODERS or "logits" not in output:
         golden["last_hidden_state"] = output.hidden_states[-1].contiguous().clone()
     else:
         golden["logits"] = output.logits.contiguous()

@@ -69,7 +69,7 @@ proptest! {
             .map(|number| size * if positive { number.abs() } else { *number }).collect();
         for (format, share) in [
             (F32, 0.0), (F16, 5e-4), (BF16, 4e-3), (Q8_0, 5e-3), (Q6_K, 0.05), (Q5_0, 0.07), (Q5_1, 0.05),
-            (Q5_K, 0.1), (Q4_0, 0.13), (Q4_1, 0.08), (Q4_K, 0.2), (Q3_K, 0.5), (Q2_K, 0.9),
+            (Q5_K, 0.1), (Q4_0, 0.13), (Q4_1, 0.08), (Q4_ZP, 0.15), (Q4_K, 0.2), (Q3_K, 0.5), (Q2_K, 0.9),
         ] {
             let largest = numbers.iter().fold(0.0_f32, |most, number| most.max(number.abs()));
             // Scales are halves, which stop at 6e-8: below that nothing can be kept.

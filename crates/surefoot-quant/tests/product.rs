@@ -169,3 +169,12 @@ fn what_does_not_fit_is_refused() {
     let none = PackedRows::new(Q8_0, 0, 64, &[]).unwrap();
     assert_eq!(none.times(&[0.0; 64], 1, &mut []), Ok(()));
 }
+
+/// The lane that runs these tests for ARM says that the kernels for its dot products must be among those that are tested.
+#[test]
+fn a_processor_that_should_have_dot_products_has_them() {
+    if std::env::var_os("SUREFOOT_REQUIRE_NEON").is_some() {
+        let names: Vec<_> = Instructions::all().into_iter().map(Instructions::name).collect();
+        assert_eq!(names, ["portable", "NEON with dot products"]);
+    }
+}

@@ -6,6 +6,7 @@ use std::path::Path;
 use super::{Adapter, AdapterConfig, AdapterPair, Projections, Target, WEIGHTS_FILE};
 use crate::error::ModelError;
 use crate::folder::checkpoint::{self, Stored};
+use crate::folder::gguf;
 use crate::run::opened::Opened;
 
 impl Adapter {
@@ -24,7 +25,8 @@ impl Adapter {
             let problem = format!("has no {WEIGHTS_FILE}; adapters in other files are not read");
             return Err(ModelError::file(folder, problem));
         }
-        if model.blueprint.rope.as_ref().is_some_and(|rope| rope.interleaved) {
+        let interleaved = model.blueprint.rope.as_ref().is_some_and(|rope| rope.interleaved);
+        if interleaved && gguf::is_gguf(&model.folder) {
             let problem = "can't be used with this GGUF file, which has the rows of queries and \
                            keys in another order; use the model's folder";
             return Err(ModelError::file(folder, problem));

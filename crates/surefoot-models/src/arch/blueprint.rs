@@ -66,6 +66,8 @@ pub enum NormKind {
     Rms,
     /// Mean and variance, a scale and a shift.
     Layer,
+    /// Mean and variance, and a scale alone.
+    LayerWithoutShift,
 }
 
 /// Where a block normalises, and how its attention and feed-forward are added to the residual stream.
@@ -73,12 +75,14 @@ pub enum NormKind {
 pub enum Residual {
     /// `x += attention(norm(x)); x += mlp(norm(x))`.
     Serial,
-    /// `x += attention(norm(x)) + mlp(norm(x))`.
+    /// `x += attention(norm(x)) + mlp(norm(x))`; both halves share one norm if the block has no `mlp_norm`.
     Parallel,
     /// `x = norm(x + attention(x)); x = norm(x + mlp(x))`.
     PostNorm,
     /// `x += norm(attention(x)); x += norm(mlp(x))`.
     NormedHalves,
+    /// `x += norm(attention(norm(x))); x += norm(mlp(norm(x)))`; the norms behind are the block's `post_norms`.
+    Sandwich,
 }
 
 /// How queries, keys and values come out of the projection.
@@ -95,26 +99,28 @@ pub enum QkvSplit {
 /// One block: attention and feed-forward.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// The norm of the attention half.
-    pub attention_norm: String,
+    /// The norm of the attention half; without one it gets the hidden state as it is.
+    pub attention_norm: Option<String>,
     /// Queries, keys and values: three projections or one.
     pub qkv: Vec<Projection>,
     /// The norms of queries and keys, by head.
     pub qk_norm: Option<(String, String)>,
     /// The projection behind attention.
     pub out: Projection,
-    /// The norm of the feed-forward half.
-    pub mlp_norm: String,
+    /// The norm of the feed-forward half; without one it gets what [`Residual`] says.
+    pub mlp_norm: Option<String>,
     /// Into the feed-forward: one projection, or gate and value; none where there are only experts.
     pub up: Vec<Projection>,
     /// Out of the feed-forward.
     pub down: Option<Projection>,
     /// Experts, whose results are added to the feed-forward's.
     pub experts: Option<Experts>,
-    /// How many positions back, itself included, a position may look.
+    /// How many positions back, itself included, a position may look; as many ahead where positions see what follows them.
     pub window: Option<usize>,
-    /// Whether queries and keys are rotated, in a model that has rotary positions.
-    pub rotary: bool,
+    /// How queries and keys are rotated, in a model that has rotary positions.
+    pub rotary: Rotary,
+    /// The norms behind attention and behind the feed-forward, where both have one before and one behind.
+    pub post_norms: Option<(String, String)>,
     /// What queries × keys are multiplied with.
     pub scale: f64,
 }
@@ -146,7 +152,18 @@ pub struct Experts {
     pub shared_gate: Option<Projection>,
 }
 
-/// What some families multiply with.
+/// Which rotation a block uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rotary {
+    /// None.
+    None,
+    /// The model's.
+    Global,
+    /// The one of layers that look back a window only.
+    Local,
+}
+
+/// What some families multiply with, and how large they let numbers become.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scales {
     /// The first hidden state.
@@ -155,11 +172,15 @@ pub struct Scales {
     pub residual: f64,
     /// Logits.
     pub logits: f64,
+    /// Scores of attention `s` become `cap · tanh(s / cap)` before masks and softmax.
+    pub attention_cap: Option<f64>,
+    /// The same for logits, after their factor.
+    pub logit_cap: Option<f64>,
 }
 
 impl Default for Scales {
     fn default() -> Self {
-        Self { embedding: 1.0, residual: 1.0, logits: 1.0 }
+        Self { embedding: 1.0, residual: 1.0, logits: 1.0, attention_cap: None, logit_cap: None }
     }
 }
 
@@ -170,6 +191,8 @@ pub struct Embeddings {
     pub tokens: String,
     /// The table of learned positions.
     pub positions: Option<String>,
+    /// The row of that table for the first position.
+    pub first_position: usize,
     /// The table of segments and its rows; every token is in the first.
     pub segments: Option<(String, usize)>,
     /// A norm over the sum.
@@ -210,8 +233,12 @@ pub struct Blueprint {
     pub embeddings: Embeddings,
     /// Rotary positions.
     pub rope: Option<Rope>,
+    /// Those of blocks with [`Rotary::Local`].
+    pub local_rope: Option<Rope>,
     /// The norm of every place but a query's or a key's, which is always RMS.
     pub norm: NormKind,
+    /// What is added to the scale of every norm: files of some families store the difference from 1.
+    pub norm_offset: f64,
     /// What is added to a variance before its root is taken.
     pub eps: f64,
     /// How a block is put together.

@@ -2,8 +2,8 @@
 
 use super::activation::Activation;
 use super::blueprint::{
-    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, Scales, limits,
-    whole_heads,
+    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, Rotary, Scales,
+    limits, whole_heads,
 };
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
@@ -33,7 +33,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
                 scale /= (layer + 1) as f64;
             }
             Block {
-                attention_norm: format!("h.{layer}.ln_1"),
+                attention_norm: Some(format!("h.{layer}.ln_1")),
                 qkv: vec![Projection::conv1d(
                     &format!("h.{layer}.attn.c_attn"),
                     hidden,
@@ -41,11 +41,12 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
                 )],
                 qk_norm: None,
                 out: Projection::conv1d(&format!("h.{layer}.attn.c_proj"), hidden, hidden),
-                mlp_norm: format!("h.{layer}.ln_2"),
+                mlp_norm: Some(format!("h.{layer}.ln_2")),
                 up: vec![Projection::conv1d(&format!("h.{layer}.mlp.c_fc"), hidden, inner)],
                 down: Some(Projection::conv1d(&format!("h.{layer}.mlp.c_proj"), inner, hidden)),
                 experts: None,
-                rotary: true,
+                rotary: Rotary::Global,
+                post_norms: None,
                 window: None,
                 scale,
             }
@@ -63,11 +64,14 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         embeddings: Embeddings {
             tokens: "wte.weight".to_owned(),
             positions: Some("wpe.weight".to_owned()),
+            first_position: 0,
             segments: None,
             norm: None,
         },
         rope: None,
+        local_rope: None,
         norm: NormKind::Layer,
+        norm_offset: 0.0,
         eps: settings.positive("layer_norm_epsilon")?.unwrap_or(1e-5),
         residual: Residual::Serial,
         causal: true,

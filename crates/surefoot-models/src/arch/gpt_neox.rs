@@ -3,8 +3,8 @@
 
 use super::activation::Activation;
 use super::blueprint::{
-    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, Scales, limits,
-    whole_heads,
+    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, Rotary, Scales,
+    limits, whole_heads,
 };
 use super::rope::{self, Spelling};
 use crate::error::ModelError;
@@ -35,7 +35,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
             let attention = format!("layers.{layer}.attention");
             let mlp = format!("layers.{layer}.mlp");
             Block {
-                attention_norm: format!("layers.{layer}.input_layernorm"),
+                attention_norm: Some(format!("layers.{layer}.input_layernorm")),
                 qkv: vec![Projection::linear(
                     &format!("{attention}.query_key_value"),
                     hidden,
@@ -44,7 +44,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
                 )],
                 qk_norm: None,
                 out: Projection::linear(&format!("{attention}.dense"), hidden, hidden, bias),
-                mlp_norm: format!("layers.{layer}.post_attention_layernorm"),
+                mlp_norm: Some(format!("layers.{layer}.post_attention_layernorm")),
                 up: vec![Projection::linear(&format!("{mlp}.dense_h_to_4h"), hidden, inner, true)],
                 down: Some(Projection::linear(
                     &format!("{mlp}.dense_4h_to_h"),
@@ -53,7 +53,8 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
                     true,
                 )),
                 experts: None,
-                rotary: true,
+                rotary: Rotary::Global,
+                post_norms: None,
                 window: None,
                 scale: (head_dim as f64).powf(-0.5),
             }
@@ -71,11 +72,14 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         embeddings: Embeddings {
             tokens: "embed_in.weight".to_owned(),
             positions: None,
+            first_position: 0,
             segments: None,
             norm: None,
         },
         rope: Some(rope),
+        local_rope: None,
         norm: NormKind::Layer,
+        norm_offset: 0.0,
         eps: settings.positive("layer_norm_eps")?.unwrap_or(1e-5),
         residual: if settings.flag("use_parallel_residual")?.unwrap_or(true) {
             Residual::Parallel

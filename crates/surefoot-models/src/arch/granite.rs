@@ -15,6 +15,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         embedding: factor("embedding_multiplier")?,
         residual: factor("residual_multiplier")?,
         logits: 1.0 / factor("logits_scaling")?,
+        ..Scales::default()
     };
     Ok(blueprint)
 }

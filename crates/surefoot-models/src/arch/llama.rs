@@ -3,9 +3,10 @@
 
 use super::activation::Activation;
 use super::blueprint::{
-    Block, Blueprint, Embeddings, Head, Heads, NormKind, Projection, QkvSplit, Residual, Scales,
-    limits,
+    Block, Blueprint, Embeddings, Head, Heads, NormKind, Projection, QkvSplit, Residual, Rotary,
+    Scales, limits,
 };
+use super::layer_types;
 use super::rope::{self, Spelling};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
@@ -32,7 +33,7 @@ pub(crate) struct Variant {
 }
 
 /// Reads the window of each of so many layers, if it has one.
-type Windows = fn(&Settings, usize) -> Result<Vec<Option<usize>>, ModelError>;
+pub(crate) type Windows = fn(&Settings, usize) -> Result<Vec<Option<usize>>, ModelError>;
 
 impl Variant {
     /// No biases, no norms over queries and keys, no windows.
@@ -107,7 +108,7 @@ pub(crate) fn variant(settings: &Settings, variant: &Variant) -> Result<Blueprin
                 Projection::linear(&format!("{mlp}.{name}"), hidden, inner, variant.mlp_bias)
             };
             Block {
-                attention_norm: format!("layers.{layer}.input_layernorm"),
+                attention_norm: Some(format!("layers.{layer}.input_layernorm")),
                 qkv: vec![qkv("q_proj", queries), qkv("k_proj", keys), qkv("v_proj", keys)],
                 qk_norm: variant
                     .qk_norm
@@ -118,7 +119,7 @@ pub(crate) fn variant(settings: &Settings, variant: &Variant) -> Result<Blueprin
                     hidden,
                     variant.out_bias,
                 ),
-                mlp_norm: format!("layers.{layer}.post_attention_layernorm"),
+                mlp_norm: Some(format!("layers.{layer}.post_attention_layernorm")),
                 up: vec![up("gate_proj"), up("up_proj")],
                 down: Some(Projection::linear(
                     &format!("{mlp}.down_proj"),
@@ -127,7 +128,8 @@ pub(crate) fn variant(settings: &Settings, variant: &Variant) -> Result<Blueprin
                     variant.mlp_bias,
                 )),
                 experts: None,
-                rotary: true,
+                rotary: Rotary::Global,
+                post_norms: None,
                 window,
                 scale: (head_dim as f64).powf(-0.5),
             }
@@ -145,11 +147,14 @@ pub(crate) fn variant(settings: &Settings, variant: &Variant) -> Result<Blueprin
         embeddings: Embeddings {
             tokens: "embed_tokens.weight".to_owned(),
             positions: None,
+            first_position: 0,
             segments: None,
             norm: None,
         },
         rope: Some(rope),
+        local_rope: None,
         norm: NormKind::Rms,
+        norm_offset: 0.0,
         eps: settings.positive("rms_norm_eps")?.unwrap_or(1e-6),
         residual: Residual::Serial,
         causal: true,
@@ -185,26 +190,5 @@ pub(crate) fn qwen_windows(
         None
     };
     let first = settings.count("max_window_layers", 0..=*limits::LAYERS.end())?.unwrap_or(28);
-    let Some(types) = settings.texts("layer_types")? else {
-        return Ok((0..layers).map(|layer| window.filter(|_| layer >= first)).collect());
-    };
-    if types.len() != layers {
-        return Err(settings
-            .problem("layer_types", format!("has {} entries for {layers} layers", types.len())));
-    }
-    types
-        .into_iter()
-        .map(|kind| match (kind, window) {
-            ("full_attention", _) => Ok(None),
-            ("sliding_attention", Some(window)) => Ok(Some(window)),
-            ("sliding_attention", None) => {
-                Err(settings
-                    .problem("layer_types", "has sliding layers, but no sliding window is set"))
-            }
-            (other, _) => {
-                Err(settings
-                    .problem("layer_types", format!("has '{other}', which is not supported")))
-            }
-        })
-        .collect()
+    layer_types::windows(settings, layers, window, |layer| layer >= first)
 }

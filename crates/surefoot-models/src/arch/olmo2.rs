@@ -14,8 +14,8 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
     blueprint.qk_norm_over_all = true;
     blueprint.residual = Residual::NormedHalves;
     for (layer, block) in blueprint.blocks.iter_mut().enumerate() {
-        block.attention_norm = format!("layers.{layer}.post_attention_layernorm");
-        block.mlp_norm = format!("layers.{layer}.post_feedforward_layernorm");
+        block.attention_norm = Some(format!("layers.{layer}.post_attention_layernorm"));
+        block.mlp_norm = Some(format!("layers.{layer}.post_feedforward_layernorm"));
     }
     Ok(blueprint)
 }

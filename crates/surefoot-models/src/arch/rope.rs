@@ -52,6 +52,16 @@ pub(crate) fn read(
     for key in ["rope_scaling", "rope_parameters"] {
         object = object.or(settings.object(key)?.filter(|object| !object.is_empty()));
     }
+    of(settings, object, head_dim, spelling)
+}
+
+/// Those that `object` describes, where a file has several; what it leaves out is beside it.
+pub(crate) fn of(
+    settings: &Settings,
+    object: Option<Settings>,
+    head_dim: usize,
+    spelling: &Spelling,
+) -> Result<Rope, ModelError> {
     let inside = object.as_ref().unwrap_or(settings);
     let inner = object.as_ref();
     let mut base = None;

@@ -1,6 +1,6 @@
 //! SmolLM3: Llama in which every fourth layer has no rotary positions.
 
-use super::blueprint::{Blueprint, Head, limits};
+use super::blueprint::{Blueprint, Head, Rotary, limits};
 use super::llama::{self, Variant};
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
@@ -25,10 +25,11 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
     }
     for (layer, block) in blueprint.blocks.iter_mut().enumerate() {
         // The list says 1 for a layer that is rotated, whatever its name.
-        block.rotary = match rotated.get(layer) {
+        let is_rotated = match rotated.get(layer) {
             Some(rotated) => *rotated != 0,
             None => !(layer + 1).is_multiple_of(interval),
         };
+        block.rotary = if is_rotated { Rotary::Global } else { Rotary::None };
     }
     if !settings.mentions("tie_word_embeddings") {
         blueprint.head = Head::Tied;

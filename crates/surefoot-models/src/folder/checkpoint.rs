@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use surefoot_quant::BlockFormat;
 
+use super::foreign::{self, Foreign};
 use super::gguf::{self, GgufModel};
 use super::header;
 use super::index;
 use super::mapped::WeightFile;
+use super::quantization::Scheme;
+use super::settings::Settings;
 use crate::error::ModelError;
 
 const SINGLE: &str = "model.safetensors";
@@ -35,6 +38,8 @@ pub struct Stored {
     pub(crate) range: Range<usize>,
     /// The dtype and shape in its file's header, where blocks are stored as bytes.
     pub(super) packed_from: Option<Box<(String, Vec<usize>)>>,
+    /// Another program's quantisation that it is read through; `range` then has its numbers alone.
+    pub(super) foreign: Option<Arc<Foreign>>,
 }
 
 impl Stored {
@@ -44,6 +49,34 @@ impl Stored {
         known.ok_or_else(|| {
             self.problem(format!("has the dtype {}; weights must be F32, F16 or BF16", self.dtype))
         })
+    }
+
+    /// Whether it is read through another program's quantisation, and is not in its file as [`Self::format`] says.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign.is_some()
+    }
+
+    /// Its bytes in files.
+    pub fn file_bytes(&self) -> u64 {
+        let extra = self.foreign.as_ref().map_or(0, |foreign| foreign.extra_bytes());
+        (self.range.len() + extra) as u64
+    }
+
+    /// The part of its file that holds some of its rows, or more of it.
+    pub(crate) fn range_of_rows(&self, rows: &Range<usize>) -> Range<usize> {
+        if let Some(foreign) = &self.foreign {
+            return foreign.range(self, rows);
+        }
+        let row = self.range.len() / self.shape.first().copied().unwrap_or(1).max(1);
+        self.range.start + rows.start * row..self.range.start + rows.end * row
+    }
+
+    /// Some rows in the format that it has, however it is stored. `bytes` must be as long as they are.
+    pub(crate) fn read_rows(&self, rows: Range<usize>, bytes: &mut [u8]) -> Result<(), ModelError> {
+        match &self.foreign {
+            Some(foreign) => foreign.read(self, self.format()?, rows, bytes),
+            None => self.file.read_at(self.range_of_rows(&rows).start as u64, bytes),
+        }
     }
 
     /// The file that it is in.
@@ -87,6 +120,9 @@ impl Stored {
     /// have the same form.
     pub fn differing_rows(&self, other: &Self) -> Result<usize, ModelError> {
         let rows = self.shape.first().copied().unwrap_or(1).max(1);
+        if self.is_foreign() || other.is_foreign() {
+            return self.differing_read_rows(other, rows);
+        }
         let (length, row) = (self.range.len(), (self.range.len() / rows).max(1));
         // Whole rows, so that the memory this takes is bounded by one row or a few megabytes.
         let step = (COMPARED_AT_ONCE / row).max(1) * row;
@@ -100,6 +136,25 @@ impl Stored {
                 let pairs = ours[..size].chunks(row).zip(theirs[..size].chunks(row));
                 count += pairs.filter(|(ours, theirs)| ours != theirs).count();
             }
+        }
+        Ok(count)
+    }
+
+    /// [`Self::differing_rows`] of matrices that are not in their files as they are read.
+    fn differing_read_rows(&self, other: &Self, rows: usize) -> Result<usize, ModelError> {
+        let format = self.format()?;
+        let cols = self.shape.get(1).copied().unwrap_or(1);
+        let row = cols / format.block_len() * format.block_bytes();
+        let step = (COMPARED_AT_ONCE / row.max(1)).max(1);
+        let (mut ours, mut theirs) = (vec![0; step * row], vec![0; step * row]);
+        let mut count = 0;
+        for from in (0..rows).step_by(step) {
+            let some = from..(from + step).min(rows);
+            let size = some.len() * row;
+            self.read_rows(some.clone(), &mut ours[..size])?;
+            other.read_rows(some, &mut theirs[..size])?;
+            let pairs = ours[..size].chunks(row.max(1)).zip(theirs[..size].chunks(row.max(1)));
+            count += pairs.filter(|(ours, theirs)| ours != theirs).count();
         }
         Ok(count)
     }
@@ -125,7 +180,8 @@ impl Checkpoint {
         }
         if folder.join(SINGLE).exists() {
             let path = index::inside(folder, SINGLE)?;
-            return Ok(Self { tensors: unpacked(shard(&path)?)?, listing: path });
+            let tensors = adopted(folder, unpacked(shard(&path)?)?)?;
+            return Ok(Self { tensors, listing: path });
         }
         if !folder.join(INDEX).exists() {
             return Err(ModelError::file(folder, format!("has neither {SINGLE} nor {INDEX}")));
@@ -153,7 +209,7 @@ impl Checkpoint {
         if let Some(stray) = shards.values().flat_map(BTreeMap::values).next() {
             return Err(stray.problem("is not in the index"));
         }
-        Ok(Self { listing, tensors: unpacked(tensors)? })
+        Ok(Self { listing, tensors: adopted(folder, unpacked(tensors)?)? })
     }
 
     /// All tensors with their names.
@@ -168,7 +224,7 @@ impl Checkpoint {
 
     /// The bytes of all tensors as they are stored.
     pub fn bytes(&self) -> u64 {
-        self.tensors.values().map(|tensor| tensor.range.len() as u64).sum()
+        self.tensors.values().map(Stored::file_bytes).sum()
     }
 }
 
@@ -191,6 +247,21 @@ fn unpacked(tensors: BTreeMap<String, Stored>) -> Result<BTreeMap<String, Stored
     Ok(named)
 }
 
+/// Matrices that other programs quantised, under their own names, as the configuration says how.
+fn adopted(
+    folder: &Path,
+    tensors: BTreeMap<String, Stored>,
+) -> Result<BTreeMap<String, Stored>, ModelError> {
+    if !foreign::is_quantized(&tensors) {
+        return Ok(tensors);
+    }
+    match Scheme::read(&Settings::open(&folder.join("config.json"))?)? {
+        Some(scheme) => foreign::adopt(tensors, scheme),
+        // What can't be used is refused with its name when it is bound.
+        None => Ok(tensors),
+    }
+}
+
 /// The tensors of one safetensors file.
 pub(crate) fn shard(path: &Path) -> Result<BTreeMap<String, Stored>, ModelError> {
     let file = Arc::new(WeightFile::open(path)?);
@@ -205,6 +276,7 @@ pub(crate) fn shard(path: &Path) -> Result<BTreeMap<String, Stored>, ModelError>
                 shape: entry.shape,
                 range: entry.range,
                 packed_from: None,
+                foreign: None,
             };
             (name, stored)
         })

@@ -1,33 +1,34 @@
 //! Reads a GGUF file as if it were a model folder: its metadata become the settings, and its tensors get
 //! the names that they have in a folder.
 //!
-//! Files of the architectures `llama`, `qwen2`, `qwen3` and `gpt2` can be run. What differs from a folder:
+//! Which architectures can be run, and what they call things, is in [`gguf_metadata`](super::gguf_metadata). What differs from a
+//! folder:
 //!
 //! - matrices always have outputs as rows (GPT-2's folders have inputs);
 //! - queries and keys of `llama` are stored so that pairs to be rotated are neighbours
 //!   ([`Rope::interleaved`](crate::arch::rope::Rope::interleaved));
-//! - frequencies of Llama 3 come as divisors in the tensor `rope_freqs.weight`.
+//! - frequencies of Llama 3 come as divisors in the tensor `rope_freqs.weight`;
+//! - norms of Gemma have their whole scale (folders have the difference from 1);
+//! - the experts of a layer lie behind each other in one tensor.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use surefoot_quant::BlockFormat;
 use surefoot_quant::gguf::{Gguf, GgufError, GgufFiles};
 
 use super::checkpoint::{Checkpoint, Stored};
+use super::gguf_metadata::{ARCHITECTURES, Architecture};
 use super::mapped::WeightFile;
 use super::settings::Settings;
 use crate::arch::blueprint::{Blueprint, Layout};
 use crate::error::ModelError;
 
-/// The architectures that can be run.
-const ARCHITECTURES: [&str; 4] = ["llama", "qwen2", "qwen3", "gpt2"];
 const FREQUENCIES: &str = "rope_freqs.weight";
-/// Control tokens that end a turn or a text, in whatever vocabulary they are.
-const NAMED_ENDS: [&str; 7] =
-    ["<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|eom_id|>", "</s>"];
+/// Experts of a layer: more than any published model has, and few enough to list.
+const MAX_EXPERTS: usize = 1024;
 
 /// Whether `path` names a GGUF file and not a model folder.
 pub fn is_gguf(path: &Path) -> bool {
@@ -82,20 +83,16 @@ impl GgufModel {
     pub(crate) fn open(path: &Path) -> Result<Self, ModelError> {
         let files = GgufFiles::open(path).map_err(|error| refused(path, &error))?;
         let gguf = files.metadata();
-        let architecture = gguf
-            .text("general.architecture")
-            .map_err(|error| refused(path, &error))?
-            .unwrap_or("unnamed");
-        if !ARCHITECTURES.contains(&architecture) {
+        let wrong = |error: GgufError| refused(path, &error);
+        let name = gguf.text("general.architecture").map_err(wrong)?.unwrap_or("unnamed");
+        let Some(architecture) = Architecture::of(gguf, name).map_err(wrong)? else {
+            let known = ARCHITECTURES.map(|known| known.name).join(", ");
             return Err(ModelError::config(
                 path,
                 "general.architecture",
-                format!(
-                    "is '{architecture}', which can't be run; {} can",
-                    ARCHITECTURES.join(", ")
-                ),
+                format!("is '{name}', which can't be run; {known} can"),
             ));
-        }
+        };
         let mut tensors = BTreeMap::new();
         let mut opened: BTreeMap<&Path, Arc<WeightFile>> = BTreeMap::new();
         let mut frequencies = None;
@@ -113,20 +110,23 @@ impl GgufModel {
                 shape: tensor.shape.iter().rev().map(|size| place(*size)).collect(),
                 range: place(tensor.range.start)..place(tensor.range.end),
                 packed_from: None,
+                foreign: None,
             };
             if tensor.name == FREQUENCIES {
                 frequencies = Some(stored);
                 continue;
             }
-            let name = name_in_folder(architecture, &tensor.name);
-            if tensors.insert(name.clone(), stored).is_some() {
-                return Err(ModelError::tensor(path, &tensor.name, format!("is '{name}' twice")));
+            for (name, stored) in named(&architecture, stored)? {
+                if tensors.insert(name.clone(), stored).is_some() {
+                    let problem = format!("is '{name}' twice");
+                    return Err(ModelError::tensor(path, &tensor.name, problem));
+                }
             }
         }
-        let config = config(gguf, architecture, &tensors).map_err(|error| refused(path, &error))?;
+        let config = architecture.config(gguf, &tensors).map_err(wrong)?;
         let settings = Settings::parse(path, config.to_string().as_bytes())?;
         let checkpoint = Checkpoint { listing: path.to_owned(), tensors };
-        Ok(Self { settings, checkpoint, interleaved: architecture == "llama", frequencies })
+        Ok(Self { settings, checkpoint, interleaved: architecture.interleaved, frequencies })
     }
 
     /// Changes what the settings describe where a GGUF file differs from a folder.
@@ -137,6 +137,7 @@ impl GgufModel {
                 projection.layout = Layout::OutIn;
             }
         }
+        blueprint.norm_offset = 0.0;
         let Some(rope) = &mut blueprint.rope else { return Ok(()) };
         rope.interleaved = self.interleaved;
         if let Some(stored) = &self.frequencies {
@@ -158,131 +159,37 @@ impl GgufModel {
     }
 }
 
-/// The tensor's name in a model folder; one that is not known keeps its own, and is refused later.
-fn name_in_folder(architecture: &str, name: &str) -> String {
-    let gpt2 = architecture == "gpt2";
-    let whole = match (gpt2, name) {
-        (false, "token_embd.weight") => "model.embed_tokens.weight",
-        (false, "output_norm.weight") => "model.norm.weight",
-        (true, "token_embd.weight") => "transformer.wte.weight",
-        (true, "position_embd.weight") => "transformer.wpe.weight",
-        (true, "output_norm.weight") => "transformer.ln_f.weight",
-        (true, "output_norm.bias") => "transformer.ln_f.bias",
-        (_, "output.weight") => "lm_head.weight",
-        _ => "",
+/// A tensor under the name that a model folder has for it; one of experts as one for each.
+fn named(
+    architecture: &Architecture,
+    mut stored: Stored,
+) -> Result<Vec<(String, Stored)>, ModelError> {
+    let Some((layer, stack)) = architecture.stack(&stored.name) else {
+        // The gate of a feed-forward for all tokens has one row, and then one dimension.
+        if let [inputs] = stored.shape[..]
+            && stored.name.ends_with("_inp_shexp.weight")
+        {
+            stored.shape = vec![1, inputs];
+        }
+        return Ok(vec![(architecture.name_in_folder(&stored.name), stored)]);
     };
-    if !whole.is_empty() {
-        return whole.to_owned();
+    let [experts, rows, cols] = stored.shape[..] else {
+        return Err(stored.problem(format!("must have 3 dimensions, but is {:?}", stored.shape)));
+    };
+    if experts > MAX_EXPERTS {
+        return Err(stored.problem(format!("has {experts} experts, more than {MAX_EXPERTS}")));
     }
-    let of_block = || {
-        let (block, rest) = name.strip_prefix("blk.")?.split_once('.')?;
-        let (part, kind) = rest.rsplit_once('.')?;
-        let part = match (gpt2, part) {
-            (false, "attn_norm") => "input_layernorm",
-            (false, "attn_q") => "self_attn.q_proj",
-            (false, "attn_k") => "self_attn.k_proj",
-            (false, "attn_v") => "self_attn.v_proj",
-            (false, "attn_output") => "self_attn.o_proj",
-            (false, "attn_q_norm") => "self_attn.q_norm",
-            (false, "attn_k_norm") => "self_attn.k_norm",
-            (false, "ffn_norm") => "post_attention_layernorm",
-            (false, "ffn_gate") => "mlp.gate_proj",
-            (false, "ffn_up") => "mlp.up_proj",
-            (false, "ffn_down") => "mlp.down_proj",
-            (true, "attn_norm") => "ln_1",
-            (true, "attn_qkv") => "attn.c_attn",
-            (true, "attn_output") => "attn.c_proj",
-            (true, "ffn_norm") => "ln_2",
-            (true, "ffn_up") => "mlp.c_fc",
-            (true, "ffn_down") => "mlp.c_proj",
-            _ => return None,
+    // Rows are whole blocks, so an expert's bytes are a whole share of all.
+    let size = stored.range.len() / experts.max(1);
+    let one = |expert: usize| {
+        let start = stored.range.start + expert * size;
+        let member = Stored {
+            name: format!("{}[{expert}]", stored.name),
+            shape: vec![rows, cols],
+            range: start..start + size,
+            ..stored.clone()
         };
-        let blocks = if gpt2 { "transformer.h" } else { "model.layers" };
-        Some(format!("{blocks}.{block}.{part}.{kind}"))
+        (format!("{layer}.{}.weight", stack.member(expert)), member)
     };
-    of_block().unwrap_or_else(|| name.to_owned())
-}
-
-/// The metadata as a folder's `config.json`.
-fn config(
-    gguf: &Gguf,
-    architecture: &str,
-    tensors: &BTreeMap<String, Stored>,
-) -> Result<Value, GgufError> {
-    let mut config = Map::new();
-    config.insert("model_type".to_owned(), architecture.into());
-    let gpt2 = architecture == "gpt2";
-    let numbers = [
-        ("embedding_length", if gpt2 { "n_embd" } else { "hidden_size" }),
-        ("block_count", if gpt2 { "n_layer" } else { "num_hidden_layers" }),
-        ("feed_forward_length", if gpt2 { "n_inner" } else { "intermediate_size" }),
-        ("context_length", if gpt2 { "n_positions" } else { "max_position_embeddings" }),
-        ("attention.head_count", if gpt2 { "n_head" } else { "num_attention_heads" }),
-        ("attention.head_count_kv", "num_key_value_heads"),
-        ("attention.key_length", "head_dim"),
-    ];
-    for (key, name) in numbers {
-        if let Some(number) = gguf.number(&format!("{architecture}.{key}"))? {
-            config.insert(name.to_owned(), number.into());
-        }
-    }
-    let floats = [
-        ("attention.layer_norm_rms_epsilon", "rms_norm_eps"),
-        ("attention.layer_norm_epsilon", "layer_norm_epsilon"),
-        ("rope.freq_base", "rope_theta"),
-    ];
-    for (key, name) in floats {
-        if let Some(number) = gguf.float(&format!("{architecture}.{key}"))? {
-            config.insert(name.to_owned(), as_written(number));
-        }
-    }
-    if let Some(scaling) = scaling(gguf, architecture)? {
-        config.insert("rope_scaling".to_owned(), scaling);
-    }
-    let table = if gpt2 { "transformer.wte.weight" } else { "model.embed_tokens.weight" };
-    let vocab = tensors.get(table).and_then(|table| table.shape.first().copied());
-    config.insert("vocab_size".to_owned(), vocab.unwrap_or(0).into());
-    config
-        .insert("tie_word_embeddings".to_owned(), (!tensors.contains_key("lm_head.weight")).into());
-    let biased = |part: &str| tensors.contains_key(&format!("model.layers.0.{part}.bias"));
-    config.insert("attention_bias".to_owned(), biased("self_attn.o_proj").into());
-    config.insert("mlp_bias".to_owned(), biased("mlp.down_proj").into());
-    config.insert("eos_token_id".to_owned(), ends(gguf)?.into());
-    Ok(Value::Object(config))
-}
-
-/// How positions are stretched, as a folder's `rope_scaling` says it.
-fn scaling(gguf: &Gguf, architecture: &str) -> Result<Option<Value>, GgufError> {
-    let key = |name: &str| format!("{architecture}.rope.scaling.{name}");
-    let kind = match gguf.text(&key("type"))? {
-        None | Some("none") => return Ok(None),
-        Some(kind) => kind,
-    };
-    let factor = gguf.float(&key("factor"))?.map_or(Value::Null, as_written);
-    let context = gguf.number(&key("original_context_length"))?;
-    Ok(Some(json!({
-        "rope_type": kind, "factor": factor, "original_max_position_embeddings": context,
-    })))
-}
-
-/// The tokens that end a text: those that the metadata name, and control tokens of known names.
-fn ends(gguf: &Gguf) -> Result<Vec<u64>, GgufError> {
-    let mut ends = Vec::new();
-    for name in ["eos", "eot", "eom"] {
-        ends.extend(gguf.number(&format!("tokenizer.ggml.{name}_token_id"))?);
-    }
-    let tokens = gguf.texts("tokenizer.ggml.tokens")?.unwrap_or_default();
-    let kinds = gguf.metadata.get("tokenizer.ggml.token_type").and_then(|kinds| kinds.as_i32s());
-    for (id, token) in tokens.iter().enumerate() {
-        let control = kinds.and_then(|kinds| kinds.get(id)) == Some(&3);
-        if control && NAMED_ENDS.contains(&token.as_str()) && !ends.contains(&(id as u64)) {
-            ends.push(id as u64);
-        }
-    }
-    Ok(ends)
-}
-
-/// A number that was rounded to 32 bits, as its shortest spelling: what configurations had before.
-fn as_written(number: f64) -> Value {
-    (number as f32).to_string().parse::<f64>().map_or(Value::Null, Value::from)
+    Ok((0..experts).map(one).collect())
 }

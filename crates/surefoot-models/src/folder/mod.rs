@@ -2,10 +2,13 @@
 //! files are not trusted: sizes are bounded before anything is parsed.
 
 pub mod checkpoint;
+mod foreign;
 pub mod gguf;
+mod gguf_metadata;
 pub mod header;
 pub mod index;
 pub mod mapped;
+pub(crate) mod quantization;
 pub mod settings;
 
 use std::io::Read;

@@ -91,6 +91,15 @@ impl Settings {
         self.count(key, range)?.ok_or_else(|| self.problem(key, "is missing"))
     }
 
+    /// A whole number, which may be negative.
+    pub fn integer(&self, key: &str) -> Result<Option<i64>, ModelError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        value
+            .as_i64()
+            .map(Some)
+            .ok_or_else(|| self.problem(key, format!("is {}, not a whole number", shown(value))))
+    }
+
     /// A finite number greater than zero.
     pub fn positive(&self, key: &str) -> Result<Option<f64>, ModelError> {
         let Some(value) = self.get(key) else { return Ok(None) };

@@ -136,8 +136,9 @@ fn byte_level(path: &Path, gguf: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<V
     // How words are split, whether words that are tokens are taken whole, and whether texts begin with a token.
     let (words, whole, begins) = match gguf.text(PRE).map_err(wrong)?.unwrap_or("default") {
         "default" | "gpt-2" => (bytes(true), false, false),
-        "smollm" => {
-            (json!({"type": "Sequence", "pretokenizers": [digits, bytes(true)]}), false, false)
+        name @ ("smollm" | "command-r") => {
+            let words = json!({"type": "Sequence", "pretokenizers": [digits, bytes(true)]});
+            (words, false, name == "command-r")
         }
         "llama-bpe" | "llama3" | "llama-v3" => (split(LLAMA3), true, true),
         "qwen2" => (split(QWEN2), false, false),
@@ -146,13 +147,13 @@ fn byte_level(path: &Path, gguf: &Gguf, vocabulary: &Vocabulary<'_>) -> Result<V
                 path,
                 PRE,
                 format!(
-                    "is '{other}', which can't be used; gpt-2, smollm, llama-bpe and qwen2 can"
+                    "is '{other}', which can't be used; gpt-2, smollm, llama-bpe, qwen2 and command-r can"
                 ),
             ));
         }
     };
     let normalizer = match gguf.text(PRE).map_err(wrong)? {
-        Some("qwen2") => json!({"type": "NFC"}),
+        Some("qwen2" | "command-r") => json!({"type": "NFC"}),
         _ => Value::Null,
     };
     let merges = gguf.texts("tokenizer.ggml.merges").map_err(wrong)?.unwrap_or_default();
@@ -280,6 +281,24 @@ mod tests {
         assert_eq!(ids("bé"), [1, 5, 7, 3, 4]);
         assert_eq!(ids("a</s>"), [1, 8, 2]);
         assert_eq!(tokenizer.decode(&[1, 10, 8, 3, 4], true).unwrap(), "ab aé");
+    }
+
+    #[test]
+    fn digits_of_command_r_are_words_of_their_own_and_texts_begin_with_its_token() {
+        let texts =
+            |texts: &[&str]| array(8, texts.iter().map(|it| text(it)[4..].to_vec()).collect());
+        for (pre, expected) in [("command-r", vec![4, 0, 1, 3]), ("gpt-2", vec![2, 3])] {
+            let gguf = header(&[
+                ("tokenizer.ggml.model", text("gpt2")),
+                ("tokenizer.ggml.pre", text(pre)),
+                ("tokenizer.ggml.tokens", texts(&["1", "2", "12", "a", "<BOS>"])),
+                ("tokenizer.ggml.merges", texts(&["1 2"])),
+                ("tokenizer.ggml.bos_token_id", number(4)),
+            ]);
+            let json = json(Path::new("a.gguf"), &gguf).unwrap();
+            let tokenizer = Tokenizer::from_bytes(json).unwrap();
+            assert_eq!(tokenizer.encode("12a", true).unwrap().get_ids(), expected, "{pre}");
+        }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::shard::Shard;
-use crate::arch::QUANT_METHOD;
 use crate::error::ModelError;
+use crate::folder::quantization::OWN_METHOD;
 use crate::folder::read_bounded;
 use crate::weights::choice::WeightChoice;
 
@@ -35,7 +35,7 @@ pub(super) fn copy(
     let mut config: Value = serde_json::from_slice(&read_bounded(&file, MAX_CONFIG)?)
         .map_err(|error| ModelError::file(&file, format!("can't be read: {error}")))?;
     if let Some(config) = config.as_object_mut() {
-        let form = json!({"quant_method": QUANT_METHOD, "weights": choice.as_str()});
+        let form = json!({"quant_method": OWN_METHOD, "weights": choice.as_str()});
         config.insert("quantization_config".to_owned(), form);
     }
     let write = |name: &str, json: &Value| {

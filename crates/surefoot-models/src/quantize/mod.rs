@@ -91,6 +91,12 @@ pub fn quantize(
         return Err(ModelError::file(out, "exists already; name a folder that does not"));
     }
     let opened = Opened::new(source)?.with_weights(choice);
+    if opened.binding.matrices.iter().any(|matrix| matrix.stored.is_foreign()) {
+        return Err(ModelError::file(
+            source,
+            "has weights that another program quantised; take the model's original folder, or run this one as it is",
+        ));
+    }
     let outputs = shard::outputs(&opened)?;
     let needed =
         process::peak_bytes() + BUFFERS + outputs.iter().map(Output::memory).max().unwrap_or(0);

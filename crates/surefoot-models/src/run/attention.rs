@@ -89,6 +89,14 @@ impl AttentionMask<'_> {
                 numbers[..(query + 1 - window).min(keys)].fill(MASKED);
                 any = true;
             }
+            // Where a position sees what follows it, the window reaches as far ahead.
+            if let Some(window) = window
+                && !self.causal
+                && query + window < keys
+            {
+                numbers[query + window..].fill(MASKED);
+                any = true;
+            }
         }
         any.then(|| Tensor::from_data(TensorData::new(mask, [pads.len(), 1, count, keys]), device))
     }
@@ -110,7 +118,7 @@ impl AttentionMask<'_> {
         for row in all.chunks_exact(width.max(1)) {
             for query in queries.clone() {
                 mask.extend((0..keys).map(|key| {
-                    let far = window.is_some_and(|window| key + window <= query);
+                    let far = window.is_some_and(|window| key.abs_diff(query) >= window);
                     let seen = row[key] == row[query] && !(self.causal && key > query) && !far;
                     if seen { 0.0 } else { MASKED }
                 }));
@@ -120,35 +128,46 @@ impl AttentionMask<'_> {
     }
 }
 
+/// How scores are made of queries and keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scores {
+    /// What their products are multiplied with.
+    pub(crate) scale: f64,
+    /// No score gets beyond it: `cap · tanh(score / cap)`.
+    pub(crate) cap: Option<f64>,
+    /// How far a position may look.
+    pub(crate) window: Option<usize>,
+}
+
 /// Attends from `q` `[batch, heads, width, dim]` to `k` and `v` `[batch, kv_heads, keys, dim]`.
 pub(crate) fn attend(
     q: Tensor<4>,
     k: &Tensor<4>,
     v: &Tensor<4>,
-    scale: f64,
-    window: Option<usize>,
+    scores: Scores,
     mask: &AttentionMask<'_>,
 ) -> Tensor<4> {
     let [batch, heads, width, _] = q.dims();
     let keys = k.dims()[2];
     // A token that is decoded mostly sees all keys.
     if width <= surefoot_ops::MOST_QUERIES
-        && mask.mask(0, width, keys, window, &q.device()).is_none()
+        && scores.cap.is_none()
+        && mask.mask(0, width, keys, scores.window, &q.device()).is_none()
         && (!mask.causal || mask.past + width >= keys)
-        && let Some(seen) = surefoot_ops::attend_to_all(&q, k, v, scale)
+        && let Some(seen) = surefoot_ops::attend_to_all(&q, k, v, scores.scale)
     {
         return seen;
     }
-    let q = q * scale;
+    let q = q * scores.scale;
     let run = (MAX_SCORES / (batch * heads * keys).max(1)).clamp(1, width);
     if run == width {
-        return attend_run(q, k, v, 0, window, mask);
+        return attend_run(q, k, v, 0, scores, mask);
     }
     let runs = (0..width)
         .step_by(run)
         .map(|from| {
             let count = run.min(width - from);
-            attend_run(q.clone().narrow(2, from, count), k, v, from, window, mask)
+            attend_run(q.clone().narrow(2, from, count), k, v, from, scores, mask)
         })
         .collect();
     Tensor::cat(runs, 2)
@@ -159,7 +178,7 @@ fn attend_run(
     k: &Tensor<4>,
     v: &Tensor<4>,
     from: usize,
-    window: Option<usize>,
+    how: Scores,
     mask: &AttentionMask<'_>,
 ) -> Tensor<4> {
     let [batch, heads, count, dim] = q.dims();
@@ -169,11 +188,14 @@ fn attend_run(
     let seen = if mask.causal { (mask.past + from + count).min(keys) } else { keys };
     let k = k.clone().narrow(2, 0, seen);
     let v = v.clone().narrow(2, 0, seen);
-    let mask = mask.mask(from, count, seen, window, &q.device());
+    let mask = mask.mask(from, count, seen, how.window, &q.device());
     let q = q.reshape([batch, kv_heads, group * count, dim]);
     // keys × queriesᵀ: the large operand on the left in its own order is the fast way round.
     let scores = k.matmul(q.swap_dims(2, 3)).swap_dims(2, 3);
     let mut scores = scores.reshape([batch, heads, count, seen]);
+    if let Some(cap) = how.cap {
+        scores = (scores / cap).tanh() * cap;
+    }
     if let Some(mask) = mask {
         scores = scores + mask;
     }

@@ -9,16 +9,16 @@ use burn::tensor::{Device, Tensor};
 use surefoot::recover::Point;
 use surefoot::recover::drill::point;
 
-use super::attention::{self, AttentionMask};
+use super::attention::{self, AttentionMask, Scores};
 use super::cache::Cache;
 use super::experts::ExpertsRunner;
 use super::norm::{self, Norm};
 use super::rotary::Rotation;
 use super::tuning::Tuning;
-use crate::arch::blueprint::{Blueprint, NormKind, QkvSplit, Residual};
+use crate::arch::blueprint::{Blueprint, NormKind, QkvSplit, Residual, Rotary};
 use crate::error::ModelError;
 use crate::stream::store::Session;
-use crate::weights::binding::{BoundBlock, BoundProjection};
+use crate::weights::binding::{BoundBlock, BoundNorm, BoundProjection};
 
 /// A projection whose bias is on the device.
 #[derive(Debug)]
@@ -58,11 +58,12 @@ impl Linear {
 #[derive(Debug)]
 pub(crate) struct BlockRunner {
     number: usize,
-    attention_norm: Norm,
+    attention_norm: Option<Norm>,
     qkv: Vec<Linear>,
     qk_norm: Option<(Norm, Norm)>,
     out: Linear,
-    mlp_norm: Norm,
+    mlp_norm: Option<Norm>,
+    post_norms: Option<(Norm, Norm)>,
     up: Vec<Linear>,
     down: Option<Linear>,
     experts: Option<ExpertsRunner>,
@@ -72,6 +73,7 @@ pub(crate) struct BlockRunner {
 pub(crate) struct Pass<'a> {
     pub(crate) blueprint: &'a Blueprint,
     pub(crate) rotation: Option<Rotation>,
+    pub(crate) local_rotation: Option<Rotation>,
     pub(crate) mask: AttentionMask<'a>,
     pub(crate) batch: usize,
     pub(crate) width: usize,
@@ -88,17 +90,27 @@ impl BlockRunner {
         let linears = |bound: &[BoundProjection]| {
             bound.iter().map(|bound| Linear::load(bound, device)).collect::<Result<Vec<_>, _>>()
         };
-        let load = |kind, bound| Norm::load(kind, bound, blueprint.eps, device);
+        let numbers = (blueprint.eps, blueprint.norm_offset);
+        let load = |kind, bound: &BoundNorm| Norm::load(kind, bound, numbers, device);
+        let load_if_any = |bound: &Option<BoundNorm>| {
+            bound.as_ref().map(|bound| load(blueprint.norm, bound)).transpose()
+        };
         Ok(Self {
             number,
-            attention_norm: load(blueprint.norm, &bound.attention_norm)?,
+            attention_norm: load_if_any(&bound.attention_norm)?,
             qkv: linears(&bound.qkv)?,
             qk_norm: match &bound.qk_norm {
                 Some((q, k)) => Some((load(NormKind::Rms, q)?, load(NormKind::Rms, k)?)),
                 None => None,
             },
             out: Linear::load(&bound.out, device)?,
-            mlp_norm: load(blueprint.norm, &bound.mlp_norm)?,
+            mlp_norm: load_if_any(&bound.mlp_norm)?,
+            post_norms: match &bound.post_norms {
+                Some((attention, mlp)) => {
+                    Some((load(blueprint.norm, attention)?, load(blueprint.norm, mlp)?))
+                }
+                None => None,
+            },
             up: linears(&bound.up)?,
             down: match &bound.down {
                 Some(down) => Some(Linear::load(down, device)?),
@@ -119,8 +131,14 @@ impl BlockRunner {
         session: &mut Session<'_>,
         cache: Option<&mut Cache>,
     ) -> Result<Tensor<2>, ModelError> {
-        let attention_norm = |x: Tensor<2>| self.attention_norm.apply(x, pass.tuning);
-        let mlp_norm = |x: Tensor<2>| self.mlp_norm.apply(x, pass.tuning);
+        let normed = |norm: Option<&Norm>, x: Tensor<2>| match norm {
+            Some(norm) => norm.apply(x, pass.tuning),
+            None => x,
+        };
+        let attention_norm = |x: Tensor<2>| normed(self.attention_norm.as_ref(), x);
+        let mlp_norm = |x: Tensor<2>| normed(self.mlp_norm.as_ref(), x);
+        let behind_attention = self.post_norms.as_ref().map(|norms| &norms.0);
+        let behind_mlp = self.post_norms.as_ref().map(|norms| &norms.1);
         // Most families add what a half gives as it is.
         let factor = pass.blueprint.scales.residual;
         let scaled = |y: Tensor<2>| if factor == 1.0 { y } else { y * factor };
@@ -132,8 +150,13 @@ impl BlockRunner {
                 Ok(x + scaled(fed))
             }
             Residual::Parallel => {
-                let attended = self.attend(attention_norm(x.clone()), pass, session, cache)?;
-                let fed = self.feed(pass, mlp_norm(x.clone()), session)?;
+                let before = attention_norm(x.clone());
+                let attended = self.attend(before.clone(), pass, session, cache)?;
+                let before = match &self.mlp_norm {
+                    Some(norm) => norm.apply(x.clone(), pass.tuning),
+                    None => before,
+                };
+                let fed = self.feed(pass, before, session)?;
                 Ok(x + scaled(attended) + scaled(fed))
             }
             Residual::PostNorm => {
@@ -147,6 +170,12 @@ impl BlockRunner {
                 let x = x + scaled(attention_norm(attended));
                 let fed = self.feed(pass, x.clone(), session)?;
                 Ok(x + scaled(mlp_norm(fed)))
+            }
+            Residual::Sandwich => {
+                let attended = self.attend(attention_norm(x.clone()), pass, session, cache)?;
+                let x = x + scaled(normed(behind_attention, attended));
+                let fed = self.feed(pass, mlp_norm(x.clone()), session)?;
+                Ok(x + scaled(normed(behind_mlp, fed)))
             }
         }
     }
@@ -167,9 +196,12 @@ impl BlockRunner {
             q = q_norm.apply(q, pass.tuning);
             k = k_norm.apply(k, pass.tuning);
         }
-        if let Some(rotation) = &pass.rotation
-            && block.rotary
-        {
+        let rotation = match block.rotary {
+            Rotary::None => None,
+            Rotary::Global => pass.rotation.as_ref(),
+            Rotary::Local => pass.local_rotation.as_ref(),
+        };
+        if let Some(rotation) = rotation {
             q = rotation.apply(q);
             k = rotation.apply(k);
         }
@@ -178,7 +210,12 @@ impl BlockRunner {
             Some(cache) => cache.extend(self.number, k, v),
             None => (k, v),
         };
-        let seen = attention::attend(q, &k, &v, block.scale, block.window, &pass.mask);
+        let scores = Scores {
+            scale: block.scale,
+            cap: pass.blueprint.scales.attention_cap,
+            window: block.window,
+        };
+        let seen = attention::attend(q, &k, &v, scores, &pass.mask);
         let [batch, heads, width, dim] = seen.dims();
         let seen = seen.permute([1, 3, 0, 2]).reshape([heads * dim, batch * width]);
         Ok(self.out.apply(session, pass.tuning, seen)?.transpose())

@@ -16,13 +16,15 @@ pub(crate) struct Norm {
     scale: (String, Tensor<1>),
     shift: Option<(String, Tensor<1>)>,
     eps: f64,
+    /// What is added to the scale, also to one that is trained.
+    offset: f64,
 }
 
 impl Norm {
     pub(crate) fn load(
         kind: NormKind,
         bound: &BoundNorm,
-        eps: f64,
+        (eps, offset): (f64, f64),
         device: &Device,
     ) -> Result<Self, ModelError> {
         Ok(Self {
@@ -33,6 +35,7 @@ impl Norm {
                 None => None,
             },
             eps,
+            offset,
         })
     }
 
@@ -52,13 +55,15 @@ impl Norm {
                 let mean = (x.clone() * x.clone()).mean_dim(last);
                 x / (mean + self.eps).sqrt()
             }
-            NormKind::Layer => {
+            NormKind::Layer | NormKind::LayerWithoutShift => {
                 let centred = x.clone() - x.mean_dim(last);
                 let variance = (centred.clone() * centred.clone()).mean_dim(last);
                 centred / (variance + self.eps).sqrt()
             }
         };
-        let scaled = normal * tuned(&self.scale).unsqueeze();
+        let scale = tuned(&self.scale);
+        let scale = if self.offset == 0.0 { scale } else { scale + self.offset };
+        let scaled = normal * scale.unsqueeze();
         match &self.shift {
             Some(shift) => scaled + tuned(shift).unsqueeze(),
             None => scaled,

@@ -203,7 +203,10 @@ impl Opened {
             .map(|(number, bound)| BlockRunner::load(number, &blueprint, bound, device))
             .collect::<Result<_, _>>()?;
         let norm = |bound: &Option<_>| match bound {
-            Some(bound) => Norm::load(blueprint.norm, bound, blueprint.eps, device).map(Some),
+            Some(bound) => {
+                let numbers = (blueprint.eps, blueprint.norm_offset);
+                Norm::load(blueprint.norm, bound, numbers, device).map(Some)
+            }
             None => Ok(None),
         };
         Ok(Model {

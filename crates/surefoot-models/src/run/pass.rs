@@ -17,6 +17,7 @@ use super::observe::{Boundary, Observer};
 use super::output::{Logits, Output, Rows, Want};
 use super::rotary::Rotation;
 use super::tuning::Tuning;
+use crate::arch::rope::Rope;
 use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
 use crate::stream::store::Session;
@@ -52,12 +53,14 @@ impl Model {
             .flat_map(|&pad| (0..batch.width).map(move |at| (past + at).saturating_sub(pad)))
             .collect();
         let same = batch.pads.iter().all(|pad| *pad == batch.pads[0]);
+        let rotation = |rope: &Rope, device: &Device| {
+            let rows = if same { 1 } else { batch.len() };
+            Rotation::new(rope, &positions[..rows * batch.width], rows, device)
+        };
         let on = |device: &Device| Pass {
             blueprint: &self.blueprint,
-            rotation: self.blueprint.rope.as_ref().map(|rope| {
-                let rows = if same { 1 } else { batch.len() };
-                Rotation::new(rope, &positions[..rows * batch.width], rows, device)
-            }),
+            rotation: self.blueprint.rope.as_ref().map(|rope| rotation(rope, device)),
+            local_rotation: self.blueprint.local_rope.as_ref().map(|rope| rotation(rope, device)),
             mask: AttentionMask {
                 past,
                 pads: &batch.pads,
@@ -156,6 +159,7 @@ impl Model {
         tuning: Option<&Tuning>,
     ) -> Result<Tensor<2>, ModelError> {
         let hidden = self.blueprint.hidden;
+        let first_position = self.blueprint.embeddings.first_position;
         let mut numbers = vec![0.0_f32; ids.len() * hidden];
         // Tables that are trained are looked up as tensors, so that gradients reach them.
         let mut trained: Option<Tensor<2>> = None;
@@ -183,7 +187,7 @@ impl Model {
         type RowOf<'r> = &'r dyn Fn(usize) -> usize;
         let tables: [(Option<&Stored>, RowOf<'_>); 3] = [
             (Some(&self.binding.tokens), &|at| ids[at] as usize),
-            (self.binding.positions.as_ref(), &|at| positions[at]),
+            (self.binding.positions.as_ref(), &|at| first_position + positions[at]),
             (self.binding.segments.as_ref(), &|_| 0),
         ];
         for (number, (table, row_of)) in tables.into_iter().enumerate() {
@@ -220,7 +224,7 @@ impl Model {
         let mut numbers = vec![0.0_f32; rows * vocab];
         if let Some(tuning) = self.tuning.as_ref().filter(|tuning| !tuning.is_empty()) {
             let y = session.apply_tuned(head, Some(tuning), x.transpose())?;
-            let y = y.transpose() * self.blueprint.scales.logits;
+            let y = self.scaled_logits(y.transpose());
             return self.read(y, || "the head".to_owned());
         }
         session.apply_parts(head, x.transpose(), |_, part, y| {
@@ -236,7 +240,21 @@ impl Model {
         if factor != 1.0 {
             numbers.iter_mut().for_each(|number| *number *= factor);
         }
+        if let Some(cap) = self.blueprint.scales.logit_cap {
+            let cap = cap as f32;
+            numbers.iter_mut().for_each(|number| *number = cap * (*number / cap).tanh());
+        }
         Ok(Rows { cols: vocab, numbers })
+    }
+
+    /// Logits with the factor and the cap of the family.
+    pub(crate) fn scaled_logits(&self, y: Tensor<2>) -> Tensor<2> {
+        let scales = &self.blueprint.scales;
+        let y = if scales.logits == 1.0 { y } else { y * scales.logits };
+        match scales.logit_cap {
+            Some(cap) => (y / cap).tanh() * cap,
+            None => y,
+        }
     }
 
     pub(crate) fn read(&self, x: Tensor<2>, at: impl Fn() -> String) -> Result<Rows, ModelError> {

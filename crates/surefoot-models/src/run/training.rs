@@ -43,13 +43,11 @@ impl Model {
                 "a sequence has {longest} tokens, the model has learned {limit} positions"
             )));
         }
+        let rotation = |rope| Rotation::new(rope, &positions, batch.rows(), &self.device);
         let pass = Pass {
             blueprint: &self.blueprint,
-            rotation: self
-                .blueprint
-                .rope
-                .as_ref()
-                .map(|rope| Rotation::new(rope, &positions, batch.rows(), &self.device)),
+            rotation: self.blueprint.rope.as_ref().map(rotation),
+            local_rotation: self.blueprint.local_rope.as_ref().map(rotation),
             mask: AttentionMask {
                 past: 0,
                 pads: &batch.pads,
@@ -102,8 +100,7 @@ impl TrainingPass<'_> {
             ModelError::request("the model has no head, so it can't predict tokens")
         })?;
         let y = self.session.apply_tuned(head, Some(self.tuning), x.transpose())?;
-        let factor = self.model.blueprint.scales.logits;
-        Ok(if factor == 1.0 { y.transpose() } else { y.transpose() * factor })
+        Ok(self.model.scaled_logits(y.transpose()))
     }
 }
 
@@ -125,12 +122,16 @@ impl Opened {
         };
         binding.embedding_norm.iter().for_each(|norm| of_norm(norm, &mut add));
         for block in &binding.blocks {
-            of_norm(&block.attention_norm, &mut add);
+            block.attention_norm.iter().for_each(|norm| of_norm(norm, &mut add));
             if let Some((q, k)) = &block.qk_norm {
                 of_norm(q, &mut add);
                 of_norm(k, &mut add);
             }
-            of_norm(&block.mlp_norm, &mut add);
+            block.mlp_norm.iter().for_each(|norm| of_norm(norm, &mut add));
+            if let Some((attention, mlp)) = &block.post_norms {
+                of_norm(attention, &mut add);
+                of_norm(mlp, &mut add);
+            }
             let single = [&block.out].into_iter().chain(&block.down);
             for bound in block.qkv.iter().chain(&block.up).chain(single) {
                 add(&binding.matrices[bound.matrix].stored);

@@ -77,7 +77,7 @@ impl Matrix {
 
     /// Its bytes in the file.
     pub fn file_bytes(&self) -> u64 {
-        self.stored.range.len() as u64
+        self.stored.file_bytes()
     }
 }
 
@@ -97,11 +97,12 @@ pub(crate) struct BoundNorm {
 
 #[derive(Clone, Debug)]
 pub(crate) struct BoundBlock {
-    pub(crate) attention_norm: BoundNorm,
+    pub(crate) attention_norm: Option<BoundNorm>,
     pub(crate) qkv: Vec<BoundProjection>,
     pub(crate) qk_norm: Option<(BoundNorm, BoundNorm)>,
     pub(crate) out: BoundProjection,
-    pub(crate) mlp_norm: BoundNorm,
+    pub(crate) mlp_norm: Option<BoundNorm>,
+    pub(crate) post_norms: Option<(BoundNorm, BoundNorm)>,
     pub(crate) up: Vec<BoundProjection>,
     pub(crate) down: Option<BoundProjection>,
     pub(crate) experts: Option<BoundExperts>,
@@ -208,22 +209,22 @@ impl<'a> Finder<'a> {
         let embeddings = &blueprint.embeddings;
         let tokens = self.find(&embeddings.tokens, &[blueprint.vocab, hidden])?;
         let positions = match &embeddings.positions {
-            Some(name) => Some(self.find(name, &[blueprint.max_positions, hidden])?),
+            Some(name) => {
+                let rows = blueprint.max_positions + embeddings.first_position;
+                Some(self.find(name, &[rows, hidden])?)
+            }
             None => None,
         };
         let segments = match &embeddings.segments {
             Some((name, rows)) => Some(self.find(name, &[*rows, hidden])?),
             None => None,
         };
-        let embedding_norm = match &embeddings.norm {
-            Some(name) => Some(self.norm(name)?),
-            None => None,
-        };
+        let embedding_norm = self.norm_if_any(embeddings.norm.as_deref())?;
         let mut blocks = Vec::with_capacity(blueprint.blocks.len());
         for (number, block) in blueprint.blocks.iter().enumerate() {
             let at = Some(number);
             blocks.push(BoundBlock {
-                attention_norm: self.norm(&block.attention_norm)?,
+                attention_norm: self.norm_if_any(block.attention_norm.as_deref())?,
                 qkv: self.projections(at, &block.qkv)?,
                 qk_norm: match &block.qk_norm {
                     Some((q, k)) => {
@@ -237,7 +238,11 @@ impl<'a> Finder<'a> {
                     None => None,
                 },
                 out: self.projection(at, &block.out)?,
-                mlp_norm: self.norm(&block.mlp_norm)?,
+                mlp_norm: self.norm_if_any(block.mlp_norm.as_deref())?,
+                post_norms: match &block.post_norms {
+                    Some((attention, mlp)) => Some((self.norm(attention)?, self.norm(mlp)?)),
+                    None => None,
+                },
                 // Experts come before the feed-forward of all tokens, as in a pass.
                 experts: match &block.experts {
                     Some(experts) => Some(self.experts(at, experts)?),
@@ -250,10 +255,7 @@ impl<'a> Finder<'a> {
                 },
             });
         }
-        let final_norm = match &blueprint.final_norm {
-            Some(name) => Some(self.norm(name)?),
-            None => None,
-        };
+        let final_norm = self.norm_if_any(blueprint.final_norm.as_deref())?;
         let head = self.head(&tokens)?;
         self.refuse_leftovers()?;
         Ok(Binding {
@@ -303,9 +305,13 @@ impl<'a> Finder<'a> {
             scale: self.vector(&format!("{name}.{scale}"), hidden)?,
             shift: match self.blueprint.norm {
                 NormKind::Layer => Some(self.vector(&format!("{name}.{shift}"), hidden)?),
-                NormKind::Rms => None,
+                NormKind::Rms | NormKind::LayerWithoutShift => None,
             },
         })
+    }
+
+    fn norm_if_any(&mut self, name: Option<&str>) -> Result<Option<BoundNorm>, ModelError> {
+        name.map(|name| self.norm(name)).transpose()
     }
 
     fn projections(

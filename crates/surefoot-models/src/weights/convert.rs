@@ -114,7 +114,13 @@ pub(crate) fn add_row(
 ) -> Result<(), ModelError> {
     let mut source = vec![0; size_of(format, sum.len())];
     let mut numbers = vec![0; sum.len() * 4];
-    stored.file.read_at((stored.range.start + row * source.len()) as u64, &mut source)?;
+    match (stored.is_foreign(), stored.shape.get(1)) {
+        (true, Some(cols)) => {
+            let rows = sum.len() / cols.max(&1);
+            stored.read_rows(row * rows..(row + 1) * rows, &mut source)?;
+        }
+        _ => stored.file.read_at((stored.range.start + row * source.len()) as u64, &mut source)?,
+    }
     match target == format {
         true => convert(format, &source, BlockFormat::F32, &mut numbers),
         false => quantize::in_order(format, &source, target, BlockFormat::F32, &mut numbers)

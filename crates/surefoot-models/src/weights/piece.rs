@@ -73,13 +73,29 @@ impl Piece {
     }
 
     pub(crate) fn file_bytes(&self) -> u64 {
-        self.file_range().len() as u64
+        // Its share of all, so that pieces of a matrix add up to it.
+        let (all, rows) = (self.stored.file_bytes(), self.stored.shape[0].max(1) as u64);
+        let until = |row: usize| all * row as u64 / rows;
+        until(self.rows.end) - until(self.rows.start)
     }
 
     fn file_range(&self) -> Range<usize> {
-        let row = bytes_of(self.format, self.cols);
-        let start = self.stored.range.start;
-        start + self.rows.start * row..start + self.rows.end * row
+        self.stored.range_of_rows(&self.rows)
+    }
+
+    /// Numbers in it.
+    fn numbers(&self) -> usize {
+        self.rows.len() * self.cols
+    }
+
+    /// Where its bytes in `format` are read from.
+    fn source(&self) -> Result<Source<'_>, ModelError> {
+        if !self.stored.is_foreign() {
+            return Ok(Source::File(&self.stored, self.file_range().start));
+        }
+        let mut bytes = vec![0; bytes_of(self.format, self.numbers())];
+        self.stored.read_rows(self.rows.clone(), &mut bytes)?;
+        Ok(Source::Memory(bytes))
     }
 
     /// Asks the system to start reading.
@@ -102,8 +118,9 @@ impl Piece {
         let on_host = is_host(device);
         let (with_memory, with_weight) = if on_host { (permit, None) } else { (None, permit) };
         // A page begins at a multiple of four, so the offset alone decides.
-        let in_place = kept == self.format
-            && self.target == self.format
+        let as_stored = kept == self.format && self.target == self.format;
+        let in_place = as_stored
+            && !self.stored.is_foreign()
             && cfg!(target_endian = "little")
             && (kept != BlockFormat::F32 || range.start.is_multiple_of(align_of::<f32>()));
         let (shared, cost) = if in_place {
@@ -112,7 +129,7 @@ impl Piece {
             let cost = Cost { reading: start.elapsed(), converting: Duration::ZERO };
             (bytes::Bytes::from_owner(Held { memory: Some(memory), permit: with_memory }), cost)
         } else {
-            let size = bytes_of(kept, numbers_in(self.format, range.len()));
+            let size = bytes_of(kept, self.numbers());
             let gate = with_memory.as_ref().or(with_weight.as_ref()).map(Permit::gate);
             let memory = match &gate {
                 Some(gate) => gate.memory(size),
@@ -122,8 +139,13 @@ impl Piece {
                 self.stored.problem(format!("finds no memory for {size} bytes: {error}"))
             })?;
             let cost = match self.target == self.format {
-                true => self.convert(range, kept, &mut memory[..size])?,
-                false => self.quantize(range, kept, &mut memory[..size])?,
+                true if as_stored && self.stored.is_foreign() => {
+                    let start = Instant::now();
+                    self.stored.read_rows(self.rows.clone(), &mut memory[..size])?;
+                    Cost { reading: start.elapsed(), converting: Duration::ZERO }
+                }
+                true => self.convert(kept, &mut memory[..size])?,
+                false => self.quantize(kept, &mut memory[..size])?,
             };
             let converted = Converted { memory: Some(memory), size, gate, _permit: with_memory };
             (bytes::Bytes::from_owner(converted), cost)
@@ -157,27 +179,23 @@ impl Piece {
         Ok((StreamedWeight { weight, _permit: with_weight }, cost))
     }
 
-    fn convert(
-        &self,
-        range: Range<usize>,
-        kept: BlockFormat,
-        memory: &mut [u8],
-    ) -> Result<Cost, ModelError> {
+    fn convert(&self, kept: BlockFormat, memory: &mut [u8]) -> Result<Cost, ModelError> {
         // Numbers in whole blocks of every format.
         let step = STEP / 4;
-        let mut source = vec![0; bytes_of(self.format, step).min(range.len())];
+        let all = self.source()?;
+        let mut source = vec![0; bytes_of(self.format, step.min(self.numbers()))];
         let mut cost = Cost::default();
-        let mut at = range.start as u64;
+        let mut at = 0;
         for target in memory.chunks_mut(bytes_of(kept, step)) {
             let numbers = numbers_in(kept, target.len());
             let source = &mut source[..bytes_of(self.format, numbers)];
             let start = Instant::now();
-            self.stored.file.read_at(at, source)?;
+            all.read(at, source)?;
             let read = Instant::now();
             convert::convert(self.format, source, kept, target);
             cost.reading += read - start;
             cost.converting += read.elapsed();
-            at += source.len() as u64;
+            at += source.len();
         }
         Ok(cost)
     }
@@ -197,31 +215,27 @@ impl Piece {
     /// Its blocks, quantised: rows of outputs, also where the file has inputs as rows.
     pub(crate) fn blocks(&self) -> Result<Vec<u8>, ModelError> {
         let mut memory = vec![0; bytes_of(self.target, self.rows.len() * self.cols)];
-        self.quantize(self.file_range(), self.target, &mut memory)?;
+        self.quantize(self.target, &mut memory)?;
         Ok(memory)
     }
 
     /// [`Self::convert`] for numbers that are rounded on the way.
-    fn quantize(
-        &self,
-        range: Range<usize>,
-        kept: BlockFormat,
-        memory: &mut [u8],
-    ) -> Result<Cost, ModelError> {
+    fn quantize(&self, kept: BlockFormat, memory: &mut [u8]) -> Result<Cost, ModelError> {
         let (from, target, cols) = (self.format, self.target, self.cols);
         // Numbers at a time: whole blocks, which go along the rows or down them.
         let step = match self.goes_down() {
             false => STEP / 4,
             true => (STEP / 4 / cols).max(1).next_multiple_of(target.block_len()) * cols,
         };
-        let mut source = vec![0; bytes_of(from, step).min(range.len())];
+        let all_bytes = self.source()?;
+        let mut source = vec![0; bytes_of(from, step.min(self.numbers()))];
         let mut cost = Cost::default();
-        let (mut done, all) = (0, numbers_in(from, range.len()));
+        let (mut done, all) = (0, self.numbers());
         while done < all {
             let numbers = step.min(all - done);
             let source = &mut source[..bytes_of(from, numbers)];
             let start = Instant::now();
-            self.stored.file.read_at((range.start + bytes_of(from, done)) as u64, source)?;
+            all_bytes.read(bytes_of(from, done), source)?;
             let read = Instant::now();
             let place = bytes_of(kept, done)..bytes_of(kept, done + numbers);
             match self.goes_down() {
@@ -240,6 +254,24 @@ impl Piece {
             done += numbers;
         }
         Ok(cost)
+    }
+}
+
+/// The bytes of a piece in the format that its matrix has.
+enum Source<'a> {
+    /// In its file, from there on.
+    File(&'a Stored, usize),
+    /// Made from what another program stored.
+    Memory(Vec<u8>),
+}
+
+impl Source<'_> {
+    fn read(&self, at: usize, bytes: &mut [u8]) -> Result<(), ModelError> {
+        match self {
+            Self::File(stored, start) => stored.file.read_at((start + at) as u64, bytes)?,
+            Self::Memory(all) => bytes.copy_from_slice(&all[at..at + bytes.len()]),
+        }
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The block formats of GGUF files.
+//! The block formats of GGUF files, and one more: `Q4_ZP`, which holds weights of GPTQ and AWQ as they are.
 //!
 //! Every quantised format stores a row of numbers as blocks of 32 or 256. A block holds small
 //! unsigned integers `q` and, for each sub-block of 16 or 32 of them, a scale and often an offset;
@@ -28,7 +28,7 @@ pub(crate) use q3_k::Q3K;
 pub(crate) use q4_k::Q4K;
 pub(crate) use q5_k::Q5K;
 pub(crate) use q6_k::Q6K;
-pub(crate) use simple::{Q40, Q41, Q50, Q51, Q80};
+pub(crate) use simple::{Q4ZP, Q40, Q41, Q50, Q51, Q80};
 
 /// How to unpack one block of a quantised format.
 pub(crate) trait Blocks {
@@ -80,14 +80,16 @@ pub enum BlockFormat {
     Q5_K,
     /// 6 bits, an 8-bit scale for 16 numbers.
     Q6_K,
+    /// 4 bits, a scale and a whole zero point for 32 numbers; no GGUF file has it.
+    Q4_ZP,
 }
 
 use BlockFormat::*;
 
 impl BlockFormat {
     /// All formats.
-    pub const ALL: [Self; 13] =
-        [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K];
+    pub const ALL: [Self; 14] =
+        [F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, Q4_ZP];
 
     /// The format of this name, as GGUF tools print it.
     pub fn named(name: &str) -> Option<Self> {
@@ -116,12 +118,13 @@ impl BlockFormat {
             Q4_K => "Q4_K",
             Q5_K => "Q5_K",
             Q6_K => "Q6_K",
+            Q4_ZP => "Q4_ZP",
         }
     }
 
-    /// The number that stands for the format in a GGUF file.
-    pub const fn ggml_type(self) -> u32 {
-        match self {
+    /// The number that stands for the format in a GGUF file, if such files have it.
+    pub const fn ggml_type(self) -> Option<u32> {
+        Some(match self {
             F32 => 0,
             F16 => 1,
             Q4_0 => 2,
@@ -135,19 +138,20 @@ impl BlockFormat {
             Q5_K => 13,
             Q6_K => 14,
             BF16 => 30,
-        }
+            Q4_ZP => return None,
+        })
     }
 
     /// The format that `number` stands for in a GGUF file, if it is one of these.
     pub fn from_ggml_type(number: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|format| format.ggml_type() == number)
+        Self::ALL.into_iter().find(|format| format.ggml_type() == Some(number))
     }
 
     /// The numbers of a block; 1 where every number stands for itself.
     pub const fn block_len(self) -> usize {
         match self {
             F32 | F16 | BF16 => 1,
-            Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 => 32,
+            Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q4_ZP => 32,
             Q2_K | Q3_K | Q4_K | Q5_K | Q6_K => 256,
         }
     }
@@ -167,6 +171,7 @@ impl BlockFormat {
             Q4_K => Q4K::BYTES,
             Q5_K => Q5K::BYTES,
             Q6_K => Q6K::BYTES,
+            Q4_ZP => Q4ZP::BYTES,
         }
     }
 
@@ -200,6 +205,7 @@ impl BlockFormat {
             Q4_K => dequantize::<Q4K>(blocks, numbers),
             Q5_K => dequantize::<Q5K>(blocks, numbers),
             Q6_K => dequantize::<Q6K>(blocks, numbers),
+            Q4_ZP => dequantize::<Q4ZP>(blocks, numbers),
         }
         Ok(())
     }
@@ -224,6 +230,7 @@ impl BlockFormat {
             Q4_K => each_block(numbers, blocks, k_quantize::q4_k),
             Q5_K => each_block(numbers, blocks, k_quantize::q5_k),
             Q6_K => each_block(numbers, blocks, k_quantize::q6_k),
+            Q4_ZP => each_block(numbers, blocks, simple::quantize_q4_zp),
         }
         Ok(())
     }

@@ -65,6 +65,31 @@ simple_format!(
     /// A scale, an offset, then 4 bits a number.
     Q41, Q4_1, 20, 0, true, |block, q| nibbles(&block[4..], q)
 );
+/// A scale, a whole zero point, then 4 bits a number: what GPTQ and AWQ store, without rounding.
+#[derive(Debug)]
+pub(crate) struct Q4ZP;
+
+impl Blocks for Q4ZP {
+    const FORMAT: BlockFormat = BlockFormat::Q4_ZP;
+    const LEN: usize = 32;
+    const BYTES: usize = 19;
+    const SUB: usize = 32;
+    const ZERO: u8 = 0;
+
+    #[inline(always)]
+    fn unpack(block: &[u8], q: &mut [u8], scale: &mut [f32], add: &mut [f32]) {
+        let (Some(block), Some(q)) = (block.first_chunk::<19>(), q.first_chunk_mut::<32>()) else {
+            return;
+        };
+        if let (Some(scale), Some(add)) = (scale.first_mut(), add.first_mut()) {
+            *scale = half_at(block, 0);
+            // Of 11 bits times 8: exact.
+            *add = -*scale * f32::from(block[2]);
+        }
+        nibbles(&block[3..], q);
+    }
+}
+
 simple_format!(
     /// A scale, the fifth bits, then 4 bits a number.
     Q50, Q5_0, 22, 16, false, |block, q| {
@@ -149,6 +174,21 @@ pub(super) fn quantize_q4_1(numbers: &[f32; 32]) -> [u8; 20] {
     block[..2].copy_from_slice(&half_bytes(scale));
     block[2..4].copy_from_slice(&half_bytes(least));
     packed(&q, &mut block[4..]);
+    block
+}
+
+/// 0 is among the numbers that a block holds exactly.
+pub(super) fn quantize_q4_zp(numbers: &[f32; 32]) -> [u8; 19] {
+    let mut block = [0; 19];
+    let least = numbers.iter().copied().fold(0.0, f32::min);
+    let largest = numbers.iter().copied().fold(0.0, f32::max);
+    let scale = (largest - least) / 15.0;
+    let inverse = inverse(scale);
+    let zero = (-least * inverse).round().clamp(0.0, 15.0);
+    let q = numbers.map(|number| (number * inverse + zero).round().clamp(0.0, 15.0) as u8);
+    block[..2].copy_from_slice(&half_bytes(scale));
+    block[2] = zero as u8;
+    packed(&q, &mut block[3..]);
     block
 }
 

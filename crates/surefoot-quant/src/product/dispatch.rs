@@ -12,7 +12,7 @@ use super::activations::{ActivationGroup, Activations};
 #[cfg(target_arch = "x86_64")]
 use super::x86;
 use super::{FEW, float, portable};
-use crate::block::{BlockFormat, Blocks, Q2K, Q3K, Q4K, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
+use crate::block::{BlockFormat, Blocks, Q2K, Q3K, Q4K, Q4ZP, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 
 /// Instructions that this processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -136,6 +136,7 @@ pub(super) fn quantized(
         BlockFormat::Q4_K => of::<Q4K>(rows, row_bytes, x, out),
         BlockFormat::Q5_K => of::<Q5K>(rows, row_bytes, x, out),
         BlockFormat::Q6_K => of::<Q6K>(rows, row_bytes, x, out),
+        BlockFormat::Q4_ZP => of::<Q4ZP>(rows, row_bytes, x, out),
     }
 }
 

@@ -1,5 +1,8 @@
 //! Products in plain Rust: what processors without one of the other kernels run, and, compiled for ARM's
 //! dot products, what those with them run.
+//!
+//! Both factors are signed bytes, since that is the form that the compiler has dot-product instructions for (`.ci/neon` looks for
+//! them): integers of weights are below 128, but for those of [`Blocks::ZERO`] 128, which are signed by taking it off.
 
 use super::activations::{ActivationGroup, Activations};
 use super::group::WeightGroup;
@@ -25,12 +28,16 @@ fn dot<B: Blocks>(weights: &WeightGroup, x: &ActivationGroup) -> f32 {
     let mut sum = 0.0;
     let subs = weights.q.chunks_exact(B::SUB).zip(x.q.chunks_exact(B::SUB));
     for (at, (q, x_q)) in subs.enumerate() {
-        let integers: i32 = q.iter().zip(x_q).map(|(q, x)| i32::from(*q) * i32::from(*x)).sum();
+        // Taking 128 off flips the highest bit.
+        let (flipped, taken_off) = if B::ZERO == 128 { (0x80, 128.0) } else { (0, 0.0) };
+        let signed = |q: u8| i32::from((q ^ flipped) as i8);
+        let integers: i32 = q.iter().zip(x_q).map(|(q, x)| signed(*q) * i32::from(*x)).sum();
         let (x_scale, x_sum) = match B::SUB {
             16 => (x.scale[at / 2], x.sum16[at]),
             _ => (x.scale[at], x.sum32[at]),
         };
-        sum += weights.scale[at] * x_scale * integers as f32 + weights.offset[at] * x_sum;
+        let offset = weights.offset[at] + taken_off * weights.scale[at];
+        sum += weights.scale[at] * x_scale * integers as f32 + offset * x_sum;
     }
     sum
 }

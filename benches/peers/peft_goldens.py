@@ -1,7 +1,8 @@
 """Makes the golden values of the fine-tuning tests with PEFT and transformers.
 
-    python benches/peers/peft_goldens.py
+    python benches/peers/peft_goldens.py [NAME…]
 
+Without names all of them are made.
 Needs torch, transformers, peft and safetensors. For each tiny model of crates/surefoot-models/tests/fixtures it trains ten
 steps on the CPU in fp32 and writes to crates/surefoot-train/tests/fixtures/NAME:
 
@@ -15,6 +16,7 @@ Models are in eval mode: what is compared has no dropout. Sequences are padded o
 import json
 import pathlib
 import shutil
+import sys
 
 import torch
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
@@ -34,6 +36,14 @@ LORA = {
     "neox-tiny": ["query_key_value", "dense"],
     # Weights in fp16, in three files.
     "llama-f16-sharded": ["q_proj", "o_proj", "down_proj"],
+    "granite-tiny": ["q_proj", "v_proj", "down_proj"],
+    "olmo2-tiny": ["q_proj", "k_proj", "o_proj", "up_proj"],
+    "phi3-tiny": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+    "smollm3-tiny": ["q_proj", "v_proj", "gate_proj"],
+    # The attention of models with experts; the experts and their routers stay as they are.
+    "mixtral-tiny": ["q_proj", "k_proj", "v_proj", "o_proj"],
+    "qwen3-moe-tiny": ["q_proj", "k_proj", "v_proj", "o_proj"],
+    "qwen2-moe-tiny": ["q_proj", "v_proj", "o_proj"],
 }
 
 
@@ -148,7 +158,11 @@ def classify(name):
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
+    wanted = sys.argv[1:] or [*LORA, "full", "classes"]
     for name, targets in LORA.items():
-        lora(name, targets)
-    full("qwen2-tiny")
-    classify("bert-tiny")
+        if name in wanted:
+            lora(name, targets)
+    if "full" in wanted:
+        full("qwen2-tiny")
+    if "classes" in wanted:
+        classify("bert-tiny")

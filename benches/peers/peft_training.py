@@ -1,10 +1,10 @@
 """LoRA on the CPU: `surefoot train` and PEFT with transformers, in one run.
 
-    python benches/peers/peft_training.py SUREFOOT [--threads 2] [--rounds 3] [--dtype bfloat16]
+    python benches/peers/peft_training.py SUREFOOT [--threads 2] [--rounds 3] [--dtype bfloat16] [--steps 2 8]
 
 Makes a decoder of Llama's shape with random weights, and trains adapters of rank 16 on all projections of its blocks with rows of the
 same tokens. Seconds of a step are what more steps take longer than fewer, so that starting, loading and testing are left out; peak memory
-is that of the whole process. Both sides take turns. PEFT trains in fp32 (weights of a bf16 file are widened, as its CPU users do) with its
+is that of the whole process. Both sides take turns. Processor time is given as well: on a machine that does other work, too, it says more than the time on the clock. PEFT trains in fp32 (weights of a bf16 file are widened, as its CPU users do) with its
 default attention; Surefoot keeps weights as the file has them and computes in fp32. Needs torch, transformers, peft and tokenizers.
 """
 
@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 
-FEW, MANY = 2, 8
 LENGTH, BATCH, RANK = 256, 4, 16
 
 PEER = """
@@ -61,7 +60,7 @@ def make(folder, dtype):
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "model/tokenizer.json"))
-    rows = torch.randint(1, 8192, (BATCH * MANY + BATCH, LENGTH)).tolist()
+    rows = torch.randint(1, 8192, (BATCH * 9, LENGTH)).tolist()
     (folder / "rows.json").write_text(json.dumps(rows))
     text = " ".join(f"w{token}" for row in rows for token in row)
     (folder / "text.txt").write_text(text)
@@ -88,7 +87,9 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dtype", default="bfloat16", choices=["bfloat16", "float32"])
     parser.add_argument("--checkpointing", action="store_true")
+    parser.add_argument("--steps", type=int, nargs=2, default=[2, 8], metavar=("FEW", "MANY"))
     options = parser.parse_args()
+    few_steps, many_steps = options.steps
     program = os.path.abspath(options.surefoot)
     environment = {**os.environ, "RAYON_NUM_THREADS": str(options.threads), "OMP_NUM_THREADS": str(options.threads)}
     with tempfile.TemporaryDirectory() as name:
@@ -97,7 +98,7 @@ def main():
         config = {
             "data": {"kind": "text", "path": str(folder / "text.txt"), "length": LENGTH, "test": 0.02},
             "model": {"kind": "pretrained", "path": str(folder / "model"), "rank": RANK, "alpha": 32},
-            "batch_size": BATCH, "steps": FEW, "clip_norm": 1.0, "device": "cpu",
+            "batch_size": BATCH, "steps": few_steps, "clip_norm": 1.0, "device": "cpu",
             "gradient_checkpointing": options.checkpointing,
             "optimizer": {"lr": 1e-4, "schedule": "constant"},
         }
@@ -117,17 +118,19 @@ def main():
         peaks = {side: [] for side in sides}
         for _ in range(options.rounds):
             for side, run in sides.items():
-                few, few_work, _ = run(FEW)
-                many, many_work, peak = run(MANY)
-                steps[side].append((many - few) / (MANY - FEW))
-                work[side].append((many_work - few_work) / (MANY - FEW))
+                few, few_work, _ = run(few_steps)
+                many, many_work, peak = run(many_steps)
+                steps[side].append((many - few) / (many_steps - few_steps))
+                work[side].append((many_work - few_work) / (many_steps - few_steps))
                 peaks[side].append(peak)
+                print(f"{side}: {steps[side][-1]:.2f} s a step, {work[side][-1]:.2f} s of processor time, "
+                      f"{peak / 2**20:.0f} MiB", file=sys.stderr, flush=True)
     seconds = {side: statistics.median(values) for side, values in steps.items()}
     memory = {side: statistics.median(values) for side, values in peaks.items()}
     processor = {side: statistics.median(values) for side, values in work.items()}
     for side in sides:
-        spread = ", ".join(f"{value:.2f}" for value in steps[side])
-        print(f"{side}: {seconds[side]:.3f} s a step ({spread}), {processor[side]:.3f} s of processor time, peak {memory[side] / 2**20:.0f} MiB")
+        spread, of_work = (", ".join(f"{value:.2f}" for value in values[side]) for values in (steps, work))
+        print(f"{side}: {seconds[side]:.3f} s a step ({spread}), {processor[side]:.3f} s of processor time ({of_work}), peak {memory[side] / 2**20:.0f} MiB")
     print(f"speed: {seconds['peft'] / seconds['surefoot']:.2f} x PEFT's, by processor time {processor['peft'] / processor['surefoot']:.2f} x; peak memory: {memory['surefoot'] / memory['peft']:.2f} x PEFT's")
 
 

@@ -124,18 +124,21 @@ fn pooling(settings: &Settings) -> Result<Pooling, ModelError> {
 impl Model {
     /// One vector of length 1 for each sequence.
     pub fn embed(&self, sequences: &[Vec<u32>], pooling: Pooling) -> Result<Rows, ModelError> {
-        self.embed_in(sequences, pooling, Rectangle::default())?.checked("embeddings")
+        self.embed_in(sequences, pooling, Rectangle::default(), None)?.checked("embeddings")
     }
 
-    /// [`Model::embed`] in a pass of `least` size or more.
+    /// [`Model::embed`] in a pass of `least` size or more, with an adapter by its number.
     pub fn embed_in(
         &self,
         sequences: &[Vec<u32>],
         pooling: Pooling,
         least: Rectangle,
+        adapter: Option<usize>,
     ) -> Result<Rows, ModelError> {
         let batch = TokenBatch::new(sequences, self.blueprint().vocab)?.at_least(least);
-        let output = self.forward(&batch, WANT)?;
+        let mut session = self.store.open(1);
+        session.set_adapters(vec![adapter; batch.len()]);
+        let output = self.pass(&batch, WANT, &mut session, None)?;
         let states = output
             .last_hidden
             .ok_or_else(|| ModelError::request("the pass gave no hidden state"))?;

@@ -28,6 +28,7 @@ mod error;
 pub mod folder;
 pub mod generate;
 pub mod quantize;
+pub mod random;
 pub mod run;
 pub mod runner;
 pub mod save;

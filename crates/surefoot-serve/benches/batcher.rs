@@ -97,6 +97,7 @@ fn engine(
         journal: Journal::off(),
         weights: Default::default(),
         adapter: None,
+        adapters: Vec::new(),
     };
     let engine = Engine::start(folder, footing, settings, Arc::clone(metrics)).unwrap();
     engine.warm_up(|_, _| ()).unwrap();
@@ -193,7 +194,7 @@ fn encode(options: &Options, footing: Arc<Footing>) {
         });
         let engine = Arc::clone(&engine);
         rates.push(clients(options.seconds, move |client, tally| {
-            let heard = engine.embed(vec![text(client, TEXT)], None).unwrap();
+            let heard = engine.embed(vec![text(client, TEXT)], None, None).unwrap();
             async move {
                 for heard in heard {
                     heard.await.unwrap().unwrap();
@@ -259,7 +260,7 @@ fn half_load(engine: &Engine, rate: f64, seconds: f64) -> f64 {
         due += -chance().ln() / rate;
         let at = begun + Duration::from_secs_f64(due);
         std::thread::sleep(at.saturating_duration_since(Instant::now()));
-        let heard = engine.embed(vec![text(answers.len(), TEXT)], None).unwrap().remove(0);
+        let heard = engine.embed(vec![text(answers.len(), TEXT)], None, None).unwrap().remove(0);
         answers.push(runtime.spawn(async move {
             heard.await.unwrap().unwrap();
             at.elapsed().as_secs_f64()
@@ -297,6 +298,7 @@ fn decode(options: &Options, footing: Arc<Footing>) {
         let engine = Arc::clone(&engine);
         rates.push(clients(options.seconds, move |client, tally| {
             let generation = Generation {
+                adapter: None,
                 prompt: text(client, PROMPT),
                 max_tokens: NEW_TOKENS,
                 sampling: Sampling::GREEDY,

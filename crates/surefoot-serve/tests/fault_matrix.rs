@@ -52,11 +52,13 @@ fn decode(drill: &Drill) -> (Vec<Vec<u32>>, Journal) {
         journal: Journal::off(),
         weights: Default::default(),
         adapter: None,
+        adapters: Vec::new(),
     };
     let model =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
     let engine = Engine::start(&model, Arc::new(footing), settings, metrics).unwrap();
     let generations = (0..4).map(|number| Generation {
+        adapter: None,
         prompt: (0..12).map(|at| (at * 7 + number) % 90).collect(),
         max_tokens: 10,
         sampling: Sampling { temperature: 0.8, top_k: None, top_p: None, seed: number.into() },

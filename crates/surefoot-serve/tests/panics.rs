@@ -69,6 +69,7 @@ fn engine() -> (Engine, Arc<Panics>, Journal, Arc<Metrics>) {
         journal: listened,
         weights: Default::default(),
         adapter: None,
+        adapters: Vec::new(),
     };
     let folder = folder.join("llama-tiny");
     let engine = Engine::start(&folder, Arc::new(footing), settings, Arc::clone(&metrics));
@@ -119,6 +120,7 @@ fn check(engine: Engine, ends: &[End], record: &Journal, metrics: &Metrics, oper
 fn a_panic_in_decoding_is_answered_and_decoding_goes_on() {
     let (engine, panics, record, metrics) = engine();
     let generation = || Generation {
+        adapter: None,
         prompt: vec![5, 9, 17],
         max_tokens: 30,
         sampling: Sampling::GREEDY,
@@ -148,7 +150,7 @@ fn a_panic_in_decoding_is_answered_and_decoding_goes_on() {
 fn a_panic_in_embedding_is_answered_and_embedding_goes_on() {
     let (engine, panics, record, metrics) = engine();
     let ask = || {
-        let heard = engine.embed(vec![vec![5, 9, 17]], None).unwrap().remove(0);
+        let heard = engine.embed(vec![vec![5, 9, 17]], None, None).unwrap().remove(0);
         match heard.blocking_recv() {
             Ok(Ok(_)) => End::Answered,
             Ok(Err(EngineError::Panicked)) => End::Panicked,

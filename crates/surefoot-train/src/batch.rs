@@ -24,6 +24,8 @@ pub struct HostBatch {
     /// How much each class counts in the loss; all the same if none.
     class_weights: Option<Arc<Vec<f32>>>,
     samples: usize,
+    /// A seed for each sample, if anything is random in training with it.
+    seeds: Vec<u64>,
     /// Samples that could not be read and were left out, each with the reason.
     pub skipped: Vec<String>,
 }
@@ -44,6 +46,7 @@ impl HostBatch {
             numbers: Vec::new(),
             class_weights: None,
             samples: 0,
+            seeds: Vec::new(),
             skipped: Vec::new(),
         }
     }
@@ -111,6 +114,11 @@ impl HostBatch {
         }
         self.samples += 1;
         Ok(())
+    }
+
+    /// Gives the sample that was added last the seed of what is random in training with it. All samples have one, or none.
+    pub fn seed_last(&mut self, seed: u64) {
+        self.seeds.push(seed);
     }
 
     /// Makes each class count so much in the loss.
@@ -210,7 +218,8 @@ impl HostBatch {
         let ids = range.clone().flat_map(|row| &self.tokens[cut(row)]).map(|id| *id as u32);
         let segments = range.clone().flat_map(|row| &self.segments[cut(row)]).copied();
         let batch = SequenceBatch::new(ids.collect(), segments.collect(), width, vocabulary)
-            .map_err(|error| Fault::new(FaultKind::DataLoading, "load", error.to_string()))?;
+            .map_err(|error| Fault::new(FaultKind::DataLoading, "load", error.to_string()))?
+            .with_seeds(self.seeds.get(range.clone()).unwrap_or_default());
         let (at, targets): (Vec<i64>, Vec<i32>) = match classes {
             // The first token stands for its row.
             Some(_) => range

@@ -105,6 +105,19 @@ impl Estimate {
     }
 }
 
+/// Switches gradient checkpointing on where a published model would not stay within the budget without it, and says whether it
+/// did.
+pub fn choose_checkpointing(config: &mut Config, form: Form) -> bool {
+    let (ModelConfig::Pretrained(model), Some(budget)) = (&config.model, config.memory) else {
+        return false;
+    };
+    if config.gradient_checkpointing || !pretrained::needs_checkpointing(model, form, budget) {
+        return false;
+    }
+    config.gradient_checkpointing = true;
+    true
+}
+
 /// Refuses a configuration whose model can't be trained on the footing's device, before it is made.
 pub fn check_fits(
     config: &Config,

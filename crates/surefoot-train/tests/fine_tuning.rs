@@ -217,6 +217,21 @@ fn weights_in_half_precision_and_several_files_learn_as_with_peft() {
     equals_peft("llama-f16-sharded", 96);
 }
 
+#[test]
+fn other_decoders_learn_as_with_peft() {
+    for name in ["granite-tiny", "olmo2-tiny", "phi3-tiny", "smollm3-tiny"] {
+        equals_peft(name, 96);
+    }
+}
+
+/// Gradients flow through the router, whose weights, like those of the experts, stay as they are.
+#[test]
+fn the_attention_of_models_with_experts_learns_as_with_peft() {
+    for name in ["mixtral-tiny", "qwen3-moe-tiny", "qwen2-moe-tiny"] {
+        equals_peft(name, 96);
+    }
+}
+
 /// A budget that leaves no room for weights: each is read when it is needed, forwards and backwards.
 #[test]
 fn weights_that_do_not_fit_are_streamed_to_the_same_result() {

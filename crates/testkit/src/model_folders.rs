@@ -64,7 +64,7 @@ pub fn llama(folder: &Path, bytes: u64, dtype: FolderDtype) -> u64 {
             tensors.push((format!("model.layers.{layer}.{name}.weight"), shape));
         }
     }
-    write(&folder.join("model.safetensors"), &tensors, dtype);
+    write(&folder.join("model.safetensors"), &tensors, dtype, 1);
     ((layers * of_block + VOCAB * HIDDEN) * dtype.size()) as u64
 }
 
@@ -101,7 +101,7 @@ pub fn bert(folder: &Path, vocab: usize) {
         vectors.push(norm(&name("output.LayerNorm")));
     }
     tensors.extend(vectors.into_iter().flatten());
-    write(&folder.join("model.safetensors"), &tensors, FolderDtype::F32);
+    write(&folder.join("model.safetensors"), &tensors, FolderDtype::F32, 1);
 }
 
 /// Writes a GPT-2 of four small blocks.
@@ -131,14 +131,34 @@ pub fn gpt2(folder: &Path, vocab: usize) {
         tensors.extend(norm(&name("ln_1")));
         tensors.extend(norm(&name("ln_2")));
     }
-    write(&folder.join("model.safetensors"), &tensors, FolderDtype::F32);
+    write(&folder.join("model.safetensors"), &tensors, FolderDtype::F32, 1);
+}
+
+/// Writes an adapter of rank 4 in PEFT's format for the projections `(module, inputs, outputs)` of a model, strong enough
+/// to change what the model says. Another seed gives another adapter.
+pub fn adapter(folder: &Path, projections: &[(String, usize, usize)], seed: u64) {
+    const RANK: usize = 4;
+    let names: Vec<&str> = projections.iter().map(|(module, ..)| module.as_str()).collect();
+    let config = format!(
+        r#"{{"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": {RANK}, "lora_alpha": 200,
+        "bias": "none", "target_modules": {names:?}}}"#
+    );
+    std::fs::create_dir_all(folder).expect("an adapter is written");
+    std::fs::write(folder.join("adapter_config.json"), config).expect("an adapter is written");
+    let mut tensors = Vec::new();
+    for (module, inputs, outputs) in projections {
+        let name = |side: &str| format!("base_model.model.{module}.lora_{side}.weight");
+        tensors.push((name("A"), vec![RANK, *inputs]));
+        tensors.push((name("B"), vec![*outputs, RANK]));
+    }
+    write(&folder.join("adapter_model.safetensors"), &tensors, FolderDtype::F32, seed);
 }
 
 fn norm(name: &str) -> [(String, Vec<usize>); 2] {
     [(format!("{name}.weight"), vec![SMALL]), (format!("{name}.bias"), vec![SMALL])]
 }
 
-fn write(path: &Path, tensors: &[(String, Vec<usize>)], dtype: FolderDtype) {
+fn write(path: &Path, tensors: &[(String, Vec<usize>)], dtype: FolderDtype, seed: u64) {
     let name = match dtype {
         FolderDtype::F32 => "F32",
         FolderDtype::Bf16 => "BF16",
@@ -160,7 +180,7 @@ fn write(path: &Path, tensors: &[(String, Vec<usize>)], dtype: FolderDtype) {
     let mut file = BufWriter::new(File::create(path).expect("a model is written"));
     file.write_all(&(header.len() as u64).to_le_bytes()).expect("a model is written");
     file.write_all(header.as_bytes()).expect("a model is written");
-    let mut random = fastrand::Rng::with_seed(1);
+    let mut random = fastrand::Rng::with_seed(seed);
     for (tensor, shape) in tensors {
         let is_scale = shape.len() == 1 && tensor.ends_with("weight");
         for _ in 0..shape.iter().product::<usize>() {

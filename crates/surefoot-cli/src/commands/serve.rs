@@ -1,5 +1,6 @@
 //! `surefoot serve`: a model over HTTP, as OpenAI's clients expect it.
 
+mod adapters;
 mod lifetime;
 mod listener;
 
@@ -22,6 +23,8 @@ use surefoot_serve::engine::{self, Engine, EngineError, EngineLimits, EngineSett
 use surefoot_serve::http::{self, App, ConnectionLimits, Keys, Origins, ServerSettings};
 use surefoot_serve::metrics::Metrics;
 use surefoot_verify::identity::Identity;
+
+use adapters::NamedAdapter;
 
 use crate::args::Global;
 use crate::child::supervise_by;
@@ -59,6 +62,7 @@ the environment variable SUREFOOT_API_KEY.
 Examples:
   surefoot serve models/llama
   surefoot serve models/llama --port 0 --memory 4GiB --context 4096
+  surefoot serve models/llama --adapter chats=runs/chats/adapter --adapter legal=runs/legal/adapter
   surefoot serve models/llama --watch         and a page that shows it live
   surefoot serve models/minilm --host 0.0.0.0 --api-key-file keys.txt
 
@@ -111,9 +115,10 @@ pub(crate) struct Serve {
     no_warm_up: bool,
     #[command(flatten)]
     limits: Limits,
-    /// Run the model with this adapter: a folder in PEFT's format
-    #[arg(long, value_name = "DIR")]
-    adapter: Option<PathBuf>,
+    /// Serve the model with this adapter too, a folder in PEFT's format, under a name of its own (the folder's if none is
+    /// given); can be given several times
+    #[arg(long, value_name = "[NAME=]DIR")]
+    adapter: Vec<NamedAdapter>,
     #[command(flatten)]
     weights: WeightsArgs,
     #[command(flatten)]
@@ -167,6 +172,8 @@ enum PoolingArg {
 struct Document {
     url: String,
     model: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    adapters: Vec<String>,
     device: Option<String>,
     generates: bool,
     mode: Placement,
@@ -215,7 +222,8 @@ impl Serve {
             return self.supervise(address, global, terminal);
         }
         model_run::with_one_arena()?;
-        let folder = ModelFolder::adapted(&self.model, self.adapter.as_deref())?;
+        let folder = ModelFolder::of(&self.model)?;
+        let adapters = NamedAdapter::checked(&self.adapter, &self.name()?, &folder)?;
         // Taken before the model is loaded: a port that is in use is found out at once.
         let listener = listener::listen(address)?;
         let live = watch::start(self.watch, format!("Serving {}", self.name()?), terminal)?;
@@ -265,6 +273,7 @@ impl Serve {
             journal: journal.clone(),
             weights: self.weights.weights,
             adapter: folder.adapter().map(Path::to_owned),
+            adapters: adapters.iter().map(|adapter| adapter.folder.clone()).collect(),
         };
         let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))?;
         if !self.no_warm_up {
@@ -272,6 +281,7 @@ impl Serve {
         }
         let settings = ServerSettings {
             name: self.name()?,
+            adapters: adapters.into_iter().map(|adapter| adapter.name).collect(),
             keys,
             max_body: usize::try_from(self.limits.max_body.0).unwrap_or(usize::MAX),
             max_tokens: self.limits.max_tokens as usize,
@@ -279,12 +289,12 @@ impl Serve {
             origins,
             connections: ConnectionLimits::of_this_process(),
         };
-        let name = settings.name.clone();
+        let (name, adapters) = (settings.name.clone(), settings.adapters.clone());
         let app = Arc::new(App::new(engine, texts, template, settings, Arc::clone(&metrics)));
         let address = listener.local_addr();
         model_folder::ends_in_order();
         let served = lifetime::serve(listener, Arc::clone(&app), || {
-            self.announce(address, app.engine(), &name, global, terminal)
+            self.announce(address, app.engine(), &name, adapters, global, terminal)
         });
         let lost = app.engine().check_health().err();
         // The engine finishes what it has; then nothing more is told.
@@ -394,6 +404,7 @@ impl Serve {
         address: std::io::Result<SocketAddr>,
         engine: &Engine,
         name: &str,
+        adapters: Vec<String>,
         global: &Global,
         terminal: &Terminal,
     ) -> Result<(), Failure> {
@@ -403,6 +414,7 @@ impl Serve {
         let document = Document {
             url: format!("http://{address}"),
             model: name.to_owned(),
+            adapters,
             device: engine.device(),
             generates: engine.decodes(),
             mode: plan.mode,
@@ -421,6 +433,9 @@ impl Serve {
             if document.generates { shape.context } else { shape.text_tokens },
             Bytes(plan.peak_bytes)
         ));
+        if !document.adapters.is_empty() {
+            terminal.note(&format!("with adapters: {}", document.adapters.join(", ")));
+        }
         if supervisor::inherited().attempt > 0 {
             // The address was told by the first child, and is the same.
             terminal.note(&format!("serving again on {}", document.url));

@@ -359,7 +359,12 @@ impl Train {
         global: &Global,
         terminal: &Terminal,
     ) -> Result<Exit, Failure> {
-        let Job { config, flags, data, checkpoints, resume } = job;
+        let Job { mut config, flags, data, checkpoints, resume } = job;
+        if estimate::choose_checkpointing(&mut config, data.form()) {
+            terminal.note(
+                "gradient checkpointing is on: without it one row would not fit `memory` beside the weights",
+            );
+        }
         let device = footing.device().map_err(Failure::from)?;
         estimate::check_fits(&config, data.form(), data.train.len(), footing)
             .map_err(Failure::from)?;

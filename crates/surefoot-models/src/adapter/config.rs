@@ -37,6 +37,8 @@ pub struct AdapterConfig {
     pub alpha: f64,
     /// Whether it is `alpha / √rank` instead.
     pub rank_stabilised: bool,
+    /// The share of the inputs of its pairs that was dropped while they were trained; for the reader.
+    pub dropout: f64,
     /// The alpha of some modules, by the ends of their names.
     pub alpha_pattern: Vec<(String, f64)>,
     /// The names of the adapted modules, as PEFT has them: a list, or a pattern.
@@ -56,6 +58,7 @@ impl AdapterConfig {
             rank,
             alpha,
             rank_stabilised: false,
+            dropout: 0.0,
             alpha_pattern: Vec::new(),
             target_modules: Value::from(targets.to_vec()),
             base_model: None,
@@ -124,6 +127,7 @@ impl AdapterConfig {
             rank: rank as usize,
             alpha,
             rank_stabilised: flag("use_rslora"),
+            dropout: settings.get("lora_dropout").and_then(Value::as_f64).unwrap_or(0.0),
             alpha_pattern,
             target_modules: settings.get("target_modules").cloned().unwrap_or_default(),
             base_model: text("base_model_name_or_path"),
@@ -150,7 +154,7 @@ impl AdapterConfig {
             "inference_mode": true,
             "r": self.rank,
             "lora_alpha": alpha,
-            "lora_dropout": 0.0,
+            "lora_dropout": self.dropout,
             "target_modules": self.target_modules,
             "fan_in_fan_out": self.fan_in_fan_out,
             "bias": "none",

@@ -8,6 +8,7 @@
 //! (`model.layers.0.self_attn.q_proj`), whatever the checkpoint itself puts before its names.
 
 mod config;
+mod interleaved;
 mod merge;
 mod read;
 mod targets;
@@ -37,7 +38,7 @@ pub struct AdapterPair {
     pub rank: usize,
     /// `[rank, inputs]`, row after row.
     pub a: Vec<f32>,
-    /// `[outputs, rank]`, row after row.
+    /// `[outputs, rank]`, row after row, in the order of the model's weight.
     pub b: Vec<f32>,
     /// Applied to the product of both.
     pub scale: f64,
@@ -65,7 +66,10 @@ impl Adapter {
             };
             let (a, b) =
                 (tensor(&pair.a, [pair.rank, inputs]), tensor(&pair.b, [outputs, pair.rank]));
-            tuning.add(pair.target.tensor.clone(), LowRank { a, b, scale: pair.scale });
+            tuning.add(
+                pair.target.tensor.clone(),
+                LowRank { a, b, scale: pair.scale, dropout: None },
+            );
         }
         tuning
     }

@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{Adapter, AdapterConfig, AdapterPair, Projections, Target, WEIGHTS_FILE};
+use super::{Adapter, AdapterConfig, AdapterPair, Projections, Target, WEIGHTS_FILE, interleaved};
 use crate::error::ModelError;
 use crate::folder::checkpoint::{self, Stored};
-use crate::folder::gguf;
 use crate::run::opened::Opened;
 
 impl Adapter {
@@ -23,12 +22,6 @@ impl Adapter {
         let file = folder.join(WEIGHTS_FILE);
         if !file.exists() {
             let problem = format!("has no {WEIGHTS_FILE}; adapters in other files are not read");
-            return Err(ModelError::file(folder, problem));
-        }
-        let interleaved = model.blueprint.rope.as_ref().is_some_and(|rope| rope.interleaved);
-        if interleaved && gguf::is_gguf(&model.folder) {
-            let problem = "can't be used with this GGUF file, which has the rows of queries and \
-                           keys in another order; use the model's folder";
             return Err(ModelError::file(folder, problem));
         }
         let mut tensors = checkpoint::shard(&file)?;
@@ -76,7 +69,10 @@ fn pair(
     }
     sizes(&a, [rank, target.inputs])?;
     sizes(&b, [target.outputs, rank])?;
-    let (numbers_a, numbers_b) = (numbers(&a)?, numbers(&b)?);
+    let (numbers_a, mut numbers_b) = (numbers(&a)?, numbers(&b)?);
+    if let Some(head) = target.interleaved_head {
+        numbers_b = interleaved::to_file(&numbers_b, rank, head);
+    }
     let scale = config.scale(&target.module, rank);
     Ok(Some(AdapterPair { target, rank, a: numbers_a, b: numbers_b, scale }))
 }

@@ -16,6 +16,8 @@ pub struct Target {
     pub outputs: usize,
     /// Whether the weight is stored `[inputs, outputs]`, which PEFT calls `fan_in_fan_out`.
     pub fan_in_fan_out: bool,
+    /// The rows of a head, if the file has them in another order than transformers: of queries and keys in a GGUF file.
+    pub interleaved_head: Option<usize>,
     /// The head, which is not among the usual targets.
     pub is_head: bool,
 }
@@ -29,7 +31,8 @@ impl Projections {
     pub fn of(opened: &Opened) -> Self {
         let (blueprint, binding) = (&opened.blueprint, &opened.binding);
         let mut found = Vec::new();
-        let mut add = |projection: &Projection, matrix: usize| {
+        let reordered = blueprint.rope.as_ref().is_some_and(|rope| rope.reordered);
+        let mut add = |projection: &Projection, matrix: usize, turned: bool| {
             let name = projection.weight.strip_suffix(".weight").unwrap_or(&projection.weight);
             found.push(Target {
                 module: format!("{}{name}", blueprint.prefix),
@@ -37,19 +40,21 @@ impl Projections {
                 inputs: projection.inputs,
                 outputs: projection.outputs,
                 fan_in_fan_out: projection.layout == Layout::InOut,
+                interleaved_head: (reordered && turned).then_some(blueprint.head_dim),
                 is_head: false,
             });
         };
         for (block, bound) in blueprint.blocks.iter().zip(&binding.blocks) {
-            for (projection, bound) in block.qkv.iter().zip(&bound.qkv) {
-                add(projection, bound.matrix);
+            for (number, (projection, bound)) in block.qkv.iter().zip(&bound.qkv).enumerate() {
+                // Values are not turned.
+                add(projection, bound.matrix, number < 2);
             }
-            add(&block.out, bound.out.matrix);
+            add(&block.out, bound.out.matrix, false);
             for (projection, bound) in block.up.iter().zip(&bound.up) {
-                add(projection, bound.matrix);
+                add(projection, bound.matrix, false);
             }
             if let (Some(projection), Some(bound)) = (&block.down, &bound.down) {
-                add(projection, bound.matrix);
+                add(projection, bound.matrix, false);
             }
         }
         if let Some(head) = binding.head {
@@ -63,6 +68,7 @@ impl Projections {
                 inputs: blueprint.hidden,
                 outputs: blueprint.vocab,
                 fan_in_fan_out: false,
+                interleaved_head: None,
                 is_head: true,
             });
         }

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use safetensors::{Dtype, View};
 
-use super::{Adapter, AdapterPair, CONFIG_FILE, WEIGHTS_FILE};
+use super::{Adapter, AdapterPair, CONFIG_FILE, WEIGHTS_FILE, interleaved};
 use crate::error::ModelError;
 
 struct Side<'a> {
     shape: [usize; 2],
-    numbers: &'a [f32],
+    numbers: Cow<'a, [f32]>,
 }
 
 impl View for Side<'_> {
@@ -42,9 +42,14 @@ impl Adapter {
         };
         let views = self.pairs.iter().flat_map(|pair| {
             let (inputs, outputs) = (pair.target.inputs, pair.target.outputs);
+            let b = match pair.target.interleaved_head {
+                Some(head) => Cow::Owned(interleaved::to_peft(&pair.b, pair.rank, head)),
+                None => Cow::Borrowed(&pair.b[..]),
+            };
+            let a = Cow::Borrowed(&pair.a[..]);
             [
-                (named(pair, "A"), Side { shape: [pair.rank, inputs], numbers: &pair.a }),
-                (named(pair, "B"), Side { shape: [outputs, pair.rank], numbers: &pair.b }),
+                (named(pair, "A"), Side { shape: [pair.rank, inputs], numbers: a }),
+                (named(pair, "B"), Side { shape: [outputs, pair.rank], numbers: b }),
             ]
         });
         let format = [("format".to_owned(), "pt".to_owned())].into();

@@ -18,11 +18,13 @@ pub struct Rope {
     /// Whether the two dimensions of a pair are neighbours; else one is in the first half of what is
     /// rotated and the other in the second.
     pub interleaved: bool,
+    /// Whether the file has the rows of queries and keys in another order than the family's folders.
+    pub reordered: bool,
 }
 
 impl Rope {
     fn of_halves(frequencies: Vec<f32>, factor: f32) -> Self {
-        Self { frequencies, factor, interleaved: false }
+        Self { frequencies, factor, interleaved: false, reordered: false }
     }
 
     /// How many dimensions of a head are rotated.

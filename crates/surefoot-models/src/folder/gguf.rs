@@ -139,6 +139,7 @@ impl GgufModel {
         }
         blueprint.norm_offset = 0.0;
         let Some(rope) = &mut blueprint.rope else { return Ok(()) };
+        rope.reordered = self.interleaved && !rope.interleaved;
         rope.interleaved = self.interleaved;
         if let Some(stored) = &self.frequencies {
             let count = rope.frequencies.len();

@@ -95,6 +95,14 @@ impl Model {
     }
 }
 
+impl Passes<'_> {
+    /// Runs the first rows of the passes from now on with these adapters, given by the numbers of
+    /// [`Runner::with_adapters`](crate::runner::Runner::with_adapters), and the other rows without one.
+    pub fn set_adapters(&mut self, rows: Vec<Option<usize>>) {
+        self.session.set_adapters(rows);
+    }
+}
+
 /// The sequences that are being decoded.
 #[derive(Debug)]
 pub struct Decoding {

@@ -2,6 +2,9 @@
 //!
 //! Tokens of a pass are grouped by expert, and experts are applied in order, each once: its weights are needed in memory only
 //! then. A token's results are added in the same order whatever is resident, so the sums are the same.
+//!
+//! In training the weights of the experts are tensors, so that gradients flow back through the router too; which experts are
+//! chosen has no gradient.
 
 use burn::tensor::{Device, IndexingUpdateOp, Int, Tensor, TensorData, activation};
 use surefoot::fault::from_error;
@@ -62,18 +65,28 @@ impl ExpertsRunner {
         let device = x.device();
         let mut sum: Tensor<2> = Tensor::zeros([hidden, columns], &device);
         Handle::current().check(Point::Read)?;
+        let differentiable = logits.is_autodiff().then(|| logits.clone());
+        let logits = match &differentiable {
+            Some(logits) => logits.clone().inner(),
+            None => logits,
+        };
         let logits = logits
             .try_into_vec_as::<f32>()
             .map_err(|error| from_error("the router of experts", error))?;
         let chosen = choose(&logits, columns, described);
-        for (expert, some) in self.experts.iter().zip(&chosen).filter(|(_, some)| !some.is_empty())
-        {
+        let shares = differentiable.map(|logits| shares(logits, &chosen, described));
+        for (number, (expert, some)) in self.experts.iter().zip(&chosen).enumerate() {
+            if some.is_empty() {
+                continue;
+            }
             let [gate, up, down] = expert;
             let at: Vec<i64> = some.iter().map(|(column, _)| *column as i64).collect();
             let weights: Vec<f32> = some.iter().map(|(_, weight)| *weight).collect();
             let at: Tensor<1, Int> = Tensor::from_data(TensorData::new(at, [some.len()]), &device);
-            let weights: Tensor<2> =
-                Tensor::from_data(TensorData::new(weights, [1, some.len()]), &device);
+            let weights: Tensor<2> = match &shares {
+                Some(shares) => shares.clone().narrow(0, number, 1).select(1, at.clone()),
+                None => Tensor::from_data(TensorData::new(weights, [1, some.len()]), &device),
+            };
             let x = match some.len() == columns {
                 true => x.clone(),
                 false => x.clone().select(1, at.clone()),
@@ -87,6 +100,24 @@ impl ExpertsRunner {
             };
         }
         Ok((sum, gate))
+    }
+}
+
+/// The weight of each expert for each column, `[experts, columns]`, with its gradient; 0 where it was not chosen.
+fn shares(logits: Tensor<2>, chosen: &[Chosen], described: &Experts) -> Tensor<2> {
+    let [experts, columns] = logits.dims();
+    let mut mask = vec![0.0_f32; experts * columns];
+    for (expert, some) in chosen.iter().enumerate() {
+        for (column, _) in some {
+            mask[expert * columns + column] = 1.0;
+        }
+    }
+    let device = logits.device().without_autodiff();
+    let mask: Tensor<2> = Tensor::from_data(TensorData::new(mask, [experts, columns]), &device);
+    let shares = activation::softmax(logits, 0) * mask;
+    match described.normalize {
+        true => shares.clone() / shares.sum_dim(0),
+        false => shares,
     }
 }
 

@@ -37,7 +37,9 @@ pub struct Model {
     pub(crate) format: Format,
     pub(super) cpu_fallback: Option<CpuFallback>,
     pub(super) budgeted: bool,
-    pub(super) tuning: Option<Tuning>,
+    pub(super) tuning: Option<Arc<Tuning>>,
+    /// Adapters that passes ask for by their numbers.
+    pub(super) adapters: Vec<Arc<Tuning>>,
 }
 
 impl Model {

@@ -46,7 +46,8 @@ pub struct Opened {
     format: Format,
     weights: WeightChoice,
     baseline: Option<u64>,
-    tuning: Option<Tuning>,
+    tuning: Option<Arc<Tuning>>,
+    adapters: Vec<Arc<Tuning>>,
 }
 
 impl Opened {
@@ -77,6 +78,7 @@ impl Opened {
             weights: WeightChoice::AsStored,
             baseline: None,
             tuning: None,
+            adapters: Vec::new(),
         })
     }
 
@@ -117,8 +119,15 @@ impl Opened {
     /// Runs the model with `tuning` from now on: its tensors go to the device that the model is loaded on.
     #[must_use]
     pub fn tuned(mut self, tuning: Tuning) -> Self {
-        self.tuning = Some(tuning);
+        self.tuning = Some(Arc::new(tuning));
         self
+    }
+
+    /// Keeps an adapter, which must have been read for this model, for passes that ask for it by its number: the first
+    /// one has the number 0. Other passes run without it.
+    pub(crate) fn keep_adapter(&mut self, adapter: &Adapter) {
+        self.binding.vector_bytes += adapter.bytes();
+        self.adapters.push(Arc::new(adapter.tuning(&Device::flex())));
     }
 
     /// Runs the model with an adapter from now on, which must have been read for it.
@@ -216,7 +225,8 @@ impl Opened {
             blocks,
             device: device.clone(),
             cpu_fallback: None,
-            tuning: self.tuning.as_ref().map(|tuning| tuning.on(device)),
+            tuning: self.tuning.as_ref().map(|tuning| Arc::new(tuning.on(device))),
+            adapters: self.adapters.iter().map(|tuning| Arc::new(tuning.on(device))).collect(),
             budgeted: plan.budget_bytes.is_some(),
             format: Format::new(device, format.compute),
             blueprint,

@@ -2,6 +2,7 @@
 //! norm, the head. With a cache, the batch continues the sequences whose keys and values it holds.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use surefoot::fault::from_error;
@@ -52,6 +53,9 @@ impl Model {
             .iter()
             .flat_map(|&pad| (0..batch.width).map(move |at| (past + at).saturating_sub(pad)))
             .collect();
+        let rows = batch.len();
+        let tuning = self.tuning_of_rows(session.adapters(), rows, batch.width)?;
+        let tuning = tuning.as_deref();
         let same = batch.pads.iter().all(|pad| *pad == batch.pads[0]);
         let rotation = |rope: &Rope, device: &Device| {
             let rows = if same { 1 } else { batch.len() };
@@ -70,11 +74,11 @@ impl Model {
             },
             batch: batch.len(),
             width: batch.width,
-            tuning: self.tuning.as_ref(),
+            tuning,
         };
         let pass = on(&self.device);
         let mut output = Output::default();
-        let mut x = self.first_state(&batch.ids, &positions, self.tuning.as_ref())?;
+        let mut x = self.first_state(&batch.ids, &positions, tuning)?;
         x = self.show(x, Boundary::Embeddings, &mut observer)?;
         for (number, block) in self.blocks.iter().enumerate() {
             if want.hidden {
@@ -102,7 +106,7 @@ impl Model {
             x = x.select(0, last);
         }
         if let Some(norm) = &self.final_norm {
-            x = norm.apply(x, self.tuning.as_ref());
+            x = norm.apply(x, tuning);
             x = self.show(x, Boundary::Norm, &mut observer)?;
         }
         if want.hidden || want.last_hidden {
@@ -114,10 +118,10 @@ impl Model {
         }
         if want.logits != Logits::None {
             output.logits = Some(match &self.cpu_fallback {
-                None => self.logits(x, session)?,
+                None => self.logits(x, rows, session)?,
                 Some(fallback) => {
                     let session = RefCell::new(session);
-                    fallback.head(x, |x| self.logits(x, &mut session.borrow_mut()))?
+                    fallback.head(x, |x| self.logits(x, rows, &mut session.borrow_mut()))?
                 }
             });
         }
@@ -214,7 +218,37 @@ impl Model {
         })
     }
 
-    fn logits(&self, x: Tensor<2>, session: &mut Session<'_>) -> Result<Rows, ModelError> {
+    /// What a pass over `rows` of `width` columns is tuned by, if the first of them run with these adapters.
+    fn tuning_of_rows(
+        &self,
+        adapters: &[Option<usize>],
+        rows: usize,
+        width: usize,
+    ) -> Result<Option<Arc<Tuning>>, ModelError> {
+        let adapters = &adapters[..adapters.len().min(rows)];
+        let Some(&first) = adapters.iter().find(|adapter| adapter.is_some()) else {
+            return Ok(self.tuning.clone());
+        };
+        if let Some(number) = adapters.iter().flatten().find(|at| **at >= self.adapters.len()) {
+            return Err(ModelError::request(format!(
+                "there is no adapter {number}: {} were loaded",
+                self.adapters.len()
+            )));
+        }
+        if adapters.iter().all(|adapter| *adapter == first) {
+            return Ok(first.map(|number| Arc::clone(&self.adapters[number])));
+        }
+        let mixed = Tuning::by_rows(&self.adapters, adapters, width, &self.device);
+        Ok(Some(Arc::new(mixed)))
+    }
+
+    /// The logits behind hidden states, as many of each of `batch` sequences.
+    fn logits(
+        &self,
+        x: Tensor<2>,
+        batch: usize,
+        session: &mut Session<'_>,
+    ) -> Result<Rows, ModelError> {
         let head = self
             .binding
             .head
@@ -222,8 +256,9 @@ impl Model {
         let [rows, _] = x.dims();
         let vocab = self.blueprint.vocab;
         let mut numbers = vec![0.0_f32; rows * vocab];
-        if let Some(tuning) = self.tuning.as_ref().filter(|tuning| !tuning.is_empty()) {
-            let y = session.apply_tuned(head, Some(tuning), x.transpose())?;
+        let tuning = self.tuning_of_rows(session.adapters(), batch, rows / batch.max(1))?;
+        if let Some(tuning) = tuning.filter(|tuning| !tuning.is_empty()) {
+            let y = session.apply_tuned(head, Some(&tuning), x.transpose())?;
             let y = self.scaled_logits(y.transpose());
             return self.read(y, || "the head".to_owned());
         }

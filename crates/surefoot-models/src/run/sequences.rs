@@ -4,6 +4,8 @@
 //! the start of their segment. What is packed into one row so gives the same numbers as in rows of its own.
 //! Padding is a segment like any other.
 
+use std::sync::Arc;
+
 use crate::error::ModelError;
 
 /// Token ids in rows of equal width, with the segment of each.
@@ -14,6 +16,7 @@ pub struct SequenceBatch {
     pub(crate) width: usize,
     /// No row begins with padding.
     pub(crate) pads: Vec<usize>,
+    seeds: Arc<[u64]>,
 }
 
 impl SequenceBatch {
@@ -37,7 +40,19 @@ impl SequenceBatch {
             )));
         }
         let pads = vec![0; ids.len() / width];
-        Ok(Self { ids, segments, width, pads })
+        Ok(Self { ids, segments, width, pads, seeds: Arc::default() })
+    }
+
+    /// With a seed for each row, for what is random in training.
+    #[must_use]
+    pub fn with_seeds(mut self, seeds: &[u64]) -> Self {
+        self.seeds = seeds.into();
+        self
+    }
+
+    /// The seeds of the rows; none if nothing is random.
+    pub fn seeds(&self) -> &Arc<[u64]> {
+        &self.seeds
     }
 
     /// How many rows there are.

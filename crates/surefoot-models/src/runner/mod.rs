@@ -135,6 +135,16 @@ impl Runner {
         Ok(self)
     }
 
+    /// Keeps the adapters in `folders` beside the model, for passes that ask for one of them by its number: its place among
+    /// `folders`. The model's own weights are loaded once for all.
+    pub fn with_adapters(mut self, folders: &[impl AsRef<Path>]) -> Result<Self, ModelError> {
+        for folder in folders {
+            let adapter = Adapter::read(folder.as_ref(), &self.opened)?;
+            self.opened.keep_adapter(&adapter);
+        }
+        Ok(self)
+    }
+
     /// Reports the progress of every attempt to `observer`.
     #[must_use]
     pub fn observer(mut self, observer: Arc<dyn RunObserver>) -> Self {

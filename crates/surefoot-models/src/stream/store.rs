@@ -112,13 +112,13 @@ impl Store {
                 Arc::clone(&self.meter),
             )
         });
-        Session { store: self, prefetcher, turn: 0 }
+        Session { store: self, prefetcher, turn: 0, adapters: Vec::new() }
     }
 
     /// Opens the matrices for passes that use them in any order, forwards and backwards: what streams is
     /// brought in when it is needed, and let go after each product.
     pub(crate) fn open_on_demand(&self) -> Session<'_> {
-        Session { store: self, prefetcher: None, turn: 0 }
+        Session { store: self, prefetcher: None, turn: 0, adapters: Vec::new() }
     }
 
     /// Brings in all that passes through, `passes` times, and lets it go.
@@ -188,9 +188,20 @@ pub(crate) struct Session<'a> {
     prefetcher: Option<Prefetcher>,
     /// How many of the pieces that pass through were taken in this pass.
     turn: usize,
+    /// The adapters of the first rows of each pass.
+    adapters: Vec<Option<usize>>,
 }
 
 impl Session<'_> {
+    /// The numbers of the adapters that the first rows of each pass run with; the other rows run without one.
+    pub(crate) fn adapters(&self) -> &[Option<usize>] {
+        &self.adapters
+    }
+
+    pub(crate) fn set_adapters(&mut self, rows: Vec<Option<usize>>) {
+        self.adapters = rows;
+    }
+
     /// The next matrix is the first one again.
     pub(crate) fn begin_pass(&mut self) {
         self.turn = 0;

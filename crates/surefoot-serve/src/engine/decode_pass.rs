@@ -51,8 +51,8 @@ pub(crate) struct CacheSlot {
     cache: Option<(Location, Decoding)>,
     /// Rows that are to be taken out before the next pass, one after the other.
     leaving: Vec<usize>,
-    /// A prompt of which some tokens are run.
-    begun: Option<(Location, Prefill)>,
+    /// A prompt of which some tokens are run, where, and with which adapter.
+    begun: Option<(Location, Option<usize>, Prefill)>,
     /// Prompts that were run, and where.
     prefixes: Prefixes,
     prefixes_at: Option<Location>,
@@ -71,16 +71,18 @@ impl CacheSlot {
         *self = Self::default();
     }
 
-    /// Whether some of these tokens are run already, with nobody else's.
-    pub(crate) fn has_begun(&self, tokens: &[u32]) -> bool {
-        self.begun.as_ref().is_some_and(|(_, begun)| begun.tokens() == tokens)
+    /// Whether some tokens of a sequence are run already, with nobody else's.
+    pub(crate) fn has_begun(&self, sequence: &Sequence) -> bool {
+        self.begun.as_ref().is_some_and(|(_, adapter, begun)| {
+            *adapter == sequence.adapter() && begun.tokens() == sequence.tokens()
+        })
     }
 
     /// Whether a sequence joins alone and in parts: if it is long, or begins like an earlier one.
-    pub(crate) fn joins_in_parts(&self, tokens: &[u32]) -> bool {
-        tokens.len() >= LONG_PROMPT
-            || self.has_begun(tokens)
-            || self.prefixes.longest(tokens).is_some()
+    pub(crate) fn joins_in_parts(&self, sequence: &Sequence) -> bool {
+        sequence.tokens().len() >= LONG_PROMPT
+            || self.has_begun(sequence)
+            || self.prefixes.longest(sequence.adapter(), sequence.tokens()).is_some()
     }
 
     /// The prompt of which some tokens are run, or one that begins with what is known. Gives how many
@@ -88,16 +90,17 @@ impl CacheSlot {
     fn begin(
         &mut self,
         attempt: &Attempt<'_>,
-        tokens: &[u32],
+        sequence: &Sequence,
     ) -> Result<(Prefill, usize), ModelError> {
-        let location = attempt.location();
-        if let Some((at, begun)) = self.begun.take()
+        let (location, tokens) = (attempt.location(), sequence.tokens());
+        let has_begun = self.has_begun(sequence);
+        if let Some((at, _, begun)) = self.begun.take()
             && at == location
-            && begun.tokens() == tokens
+            && has_begun
         {
             return Ok((begun, 0));
         }
-        let Some((at, length)) = self.prefixes.longest(tokens) else {
+        let Some((at, length)) = self.prefixes.longest(sequence.adapter(), tokens) else {
             return Ok((Prefill::new(attempt.model(), tokens, None)?, 0));
         };
         let known = self.prefixes.take_up(at).map(|known| (known, length));
@@ -166,8 +169,7 @@ impl PassRunner<'_> {
         let logits = match pass {
             Pass::Part(_) if joined >= room => Ok(Rows { numbers: Vec::new(), cols: 0 }),
             Pass::Part(count) => over.make_known(stays).and_then(|()| {
-                let tokens = sequences[joined].tokens();
-                let (logits, reused) = over.run_part(slot, tokens, count)?;
+                let (logits, reused) = over.run_part(slot, &sequences[joined], count)?;
                 known = reused;
                 Ok(logits)
             }),
@@ -205,7 +207,9 @@ impl PassOver<'_> {
         }
         let last: Vec<u32> = sequences.iter().map(Sequence::last).collect();
         let rows = self.runner.capacity.least_pass(self.attempt, last.len(), 1).rows;
-        self.decoding.step(&mut self.attempt.model().passes_for(1), &last, rows)
+        let mut passes = self.attempt.model().passes_for(1);
+        passes.set_adapters(sequences.iter().map(Sequence::adapter).collect());
+        self.decoding.step(&mut passes, &last, rows)
     }
 
     /// Makes the cache anew if it does not hold `sequences`.
@@ -221,21 +225,23 @@ impl PassOver<'_> {
     fn run_part(
         &mut self,
         slot: &mut CacheSlot,
-        tokens: &[u32],
+        sequence: &Sequence,
         count: usize,
     ) -> Result<(Rows, usize), ModelError> {
         let capacity = self.runner.capacity;
-        let (mut prefill, known) = slot.begin(self.attempt, tokens)?;
+        let (adapter, tokens) = (sequence.adapter(), sequence.tokens());
+        let (mut prefill, known) = slot.begin(self.attempt, sequence)?;
         let count = count.clamp(1, capacity.pass_tokens);
         let _permit = self.runner.budget.acquire(count.min(tokens.len() - prefill.done()));
         let mut passes = self.attempt.model().passes_for(1);
+        passes.set_adapters(vec![adapter]);
         let Some(logits) = prefill.advance(&mut passes, count)? else {
-            slot.begun = Some((self.attempt.location(), prefill));
+            slot.begun = Some((self.attempt.location(), adapter, prefill));
             return Ok((Rows { numbers: Vec::new(), cols: 0 }, known));
         };
         let most = capacity.prefix_tokens();
-        if slot.prefixes.wants(tokens, most) {
-            slot.prefixes.keep(prefill.known(), most);
+        if slot.prefixes.wants(adapter, tokens, most) {
+            slot.prefixes.keep(adapter, prefill.known(), most);
         }
         self.decoding.join_prefill(&passes, prefill)?;
         Ok((logits, known))
@@ -250,12 +256,14 @@ impl PassOver<'_> {
     ) -> Result<Rows, ModelError> {
         let mut passes = self.attempt.model().passes();
         let mut logits = Rows { numbers: Vec::new(), cols: 0 };
+        let mut adapters = sequences.iter().map(Sequence::adapter);
         let mut rest: Vec<Vec<u32>> = sequences.iter().map(|one| tokens(one).to_vec()).collect();
         while !rest.is_empty() {
             if logits.cols > 0 {
                 self.attempt.between_parts();
             }
             let later = rest.split_off(self.as_many_as_fit(&rest));
+            passes.set_adapters(adapters.by_ref().take(rest.len()).collect());
             let rows = self.join_once(&mut passes, &rest)?;
             logits.cols = rows.cols;
             logits.numbers.extend(rows.numbers);

@@ -177,7 +177,7 @@ impl Decoder {
         // Those that are left after a while wait for the next turn, so that nobody waits long for
         // a token.
         loop {
-            let begun = |tokens: &[u32]| slot.has_begun(tokens);
+            let begun = |sequence: &Sequence| slot.has_begun(sequence);
             let Some(first) = live.first_to_join(&limits, begun) else { break };
             // Where kernels are made for a shape, parts of all sizes would wait for them.
             let on_cpu = self.runner.device() == Some(DeviceName::CPU);
@@ -270,7 +270,9 @@ impl Decoder {
             let _permit = self.budget.acquire(part);
             let mut ratings = Vec::with_capacity(sequence.prompt);
             let mut is_finite = true;
-            attempt.model().passes().score(sequence.tokens(), part, |place, logits| {
+            let mut passes = attempt.model().passes();
+            passes.set_adapters(vec![sequence.adapter()]);
+            passes.score(sequence.tokens(), part, |place, logits| {
                 is_finite &= logits.iter().all(|logit| logit.is_finite());
                 ratings.extend(sequence.rating(place, logits).filter(|_| is_finite));
             })?;

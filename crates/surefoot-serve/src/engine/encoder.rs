@@ -65,12 +65,20 @@ impl Drop for Text {
     }
 }
 
+/// What texts that are run together have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Alike {
+    /// The tokens that they are padded to.
+    width: usize,
+    adapter: Option<usize>,
+}
+
 /// A text with its vector, or why it has none.
 type Answer = (Text, Result<Vec<f32>, EngineError>);
 
 /// Embeds texts.
 pub struct Encoder {
-    queue: BatchQueue<usize, Text>,
+    queue: BatchQueue<Alike, Text>,
     runner: Arc<Runner>,
     pooling: Pooling,
     capacity: EngineCapacity,
@@ -108,7 +116,7 @@ impl Encoder {
         let texts = vec![vec![0]; count.min(self.capacity.pass_tokens / width).max(1)];
         self.runner.run(&self.capacity.request("warm up"), |attempt| {
             let least = self.capacity.least_pass(attempt, texts.len(), width);
-            attempt.model().embed_in(&texts, self.pooling, least)
+            attempt.model().embed_in(&texts, self.pooling, least, None)
         })?;
         Ok(())
     }
@@ -117,6 +125,7 @@ impl Encoder {
     pub(crate) fn submit(
         &self,
         texts: Vec<Vec<u32>>,
+        adapter: Option<usize>,
         deadline: Option<Instant>,
     ) -> Result<Vec<PendingVector>, EngineError> {
         let mut items = Vec::with_capacity(texts.len());
@@ -124,10 +133,8 @@ impl Encoder {
         for tokens in texts {
             let (sender, answer) = oneshot::channel();
             let metrics = Arc::clone(&self.metrics);
-            items.push((
-                bucket::width(tokens.len()),
-                Text { tokens, sender: Some(sender), metrics },
-            ));
+            let alike = Alike { width: bucket::width(tokens.len()), adapter };
+            items.push((alike, Text { tokens, sender: Some(sender), metrics }));
             answers.push(answer);
         }
         let queued = submit_all(&self.queue, items, deadline, Text::is_abandoned, &self.metrics);
@@ -164,7 +171,7 @@ impl Encoder {
     }
 
     /// Embeds a batch, in as many passes as it takes, and answers.
-    fn run(&self, mut batch: RequestBatch<'_, usize, Text>) {
+    fn run(&self, mut batch: RequestBatch<'_, Alike, Text>) {
         self.metrics.queued("embed", batch.requests.iter().map(Request::arrived));
         let mut texts: Vec<Text> = Vec::with_capacity(batch.requests.len());
         for request in batch.requests.drain(..) {
@@ -174,12 +181,12 @@ impl Encoder {
                 texts.push(request.item);
             }
         }
-        let width = batch.key;
+        let alike = batch.key;
         let mut flying = Some(batch);
         while !texts.is_empty() {
-            let most = self.pass_size.how_many(texts.len(), width);
+            let most = self.pass_size.how_many(texts.len(), alike.width);
             let rest = texts.split_off(most);
-            let answers = self.embed(texts, width, true);
+            let answers = self.embed(texts, alike, true);
             // The next batch should not wait for this one's answers to be sent.
             if rest.is_empty()
                 && let Some(batch) = flying.take()
@@ -196,12 +203,13 @@ impl Encoder {
 
     /// Embeds `texts`, in halves if they fail together. One that a device fails is given one more
     /// try: what failed it may have been a batch before it.
-    fn embed(&self, mut texts: Vec<Text>, width: usize, again: bool) -> Vec<Answer> {
+    fn embed(&self, mut texts: Vec<Text>, alike: Alike, again: bool) -> Vec<Answer> {
+        let width = alike.width;
         let permit = self.budget.acquire(texts.len() * width);
         let begun = Instant::now();
         let tokens: Vec<Vec<u32>> =
             texts.iter_mut().map(|text| std::mem::take(&mut text.tokens)).collect();
-        let embedded = self.guarded(&tokens, width);
+        let embedded = self.guarded(&tokens, alike);
         drop(permit);
         let error = match embedded {
             Ok(vectors) => {
@@ -224,22 +232,23 @@ impl Encoder {
             text.tokens = tokens;
         }
         if texts.len() == 1 {
-            return self.embed(texts, width, false);
+            return self.embed(texts, alike, false);
         }
         let half = texts.split_off(texts.len() / 2);
-        let mut answers = self.embed(texts, width, true);
-        answers.extend(self.embed(half, width, true));
+        let mut answers = self.embed(texts, alike, true);
+        answers.extend(self.embed(half, alike, true));
         answers
     }
 
-    fn guarded(&self, tokens: &[Vec<u32>], width: usize) -> Result<Vec<Vec<f32>>, ModelError> {
+    fn guarded(&self, tokens: &[Vec<u32>], alike: Alike) -> Result<Vec<Vec<f32>>, ModelError> {
         let request = self.capacity.request("embed").samples(tokens.len());
         let outcome = self.runner.run(&request, |attempt| {
             let mut vectors = Vec::with_capacity(tokens.len());
             for part in attempt.ranges() {
-                let width = width.min(self.capacity.text_tokens);
+                let width = alike.width.min(self.capacity.text_tokens);
                 let least = self.capacity.least_pass(attempt, part.len(), width);
-                let rows = attempt.model().embed_in(&tokens[part], self.pooling, least)?;
+                let (texts, adapter) = (&tokens[part], alike.adapter);
+                let rows = attempt.model().embed_in(texts, self.pooling, least, adapter)?;
                 vectors.extend(rows.numbers.chunks_exact(rows.cols).map(<[f32]>::to_vec));
             }
             Ok(vectors)

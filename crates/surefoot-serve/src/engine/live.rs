@@ -99,16 +99,17 @@ impl LiveSequences {
         self.parked.make_contiguous().sort_by_key(|sequence| sequence.accepted);
     }
 
-    /// Puts the one that has waited longest behind those that have joined, and gives its tokens; none if
-    /// it should not join now. One that has `begun` to join goes on.
+    /// Puts the one that has waited longest behind those that have joined, and gives it; none if it
+    /// should not join now. One that has `begun` to join goes on.
     pub(crate) fn first_to_join(
         &mut self,
         limits: &Limits,
-        begun: impl Fn(&[u32]) -> bool,
-    ) -> Option<&[u32]> {
+        begun: impl Fn(&Sequence) -> bool,
+    ) -> Option<&Sequence> {
         self.sequences[self.joined..].sort_by_key(|sequence| sequence.accepted);
-        let first = self.sequences.get(self.joined)?.tokens();
-        let fits = self.joined == 0 || limits.fit(self.joined + 1, self.longest().max(first.len()));
+        let first = self.sequences.get(self.joined)?;
+        let longest = self.longest().max(first.tokens().len());
+        let fits = self.joined == 0 || limits.fit(self.joined + 1, longest);
         (fits && (begun(first) || self.should_join())).then_some(first)
     }
 
@@ -218,6 +219,7 @@ mod tests {
         for &length in lengths {
             let generation = Generation {
                 prompt: vec![1; length],
+                adapter: None,
                 max_tokens: 100,
                 sampling: Sampling::GREEDY,
                 rules: LogitRules::default(),

@@ -57,8 +57,10 @@ pub struct EngineSettings {
     pub journal: Journal,
     /// In which form weights are loaded.
     pub weights: WeightChoice,
-    /// The adapter that the model runs with.
+    /// The adapter that the model runs with: it is part of the model.
     pub adapter: Option<PathBuf>,
+    /// Adapters that requests can ask for by their place in this list.
+    pub adapters: Vec<PathBuf>,
 }
 
 /// A running engine. Dropping it finishes what was accepted.
@@ -90,6 +92,7 @@ impl Engine {
         if let Some(adapter) = &settings.adapter {
             runner = runner.adapted(adapter)?;
         }
+        runner = runner.with_adapters(&settings.adapters)?;
         let (capacity, plan) = EngineCapacity::fit(&runner, &settings.limits)?;
         let opened = runner.opened();
         let vocab = opened.blueprint.vocab;
@@ -188,13 +191,14 @@ impl Engine {
         self.decoder.is_some()
     }
 
-    /// Queues texts to be embedded, all of them or none; each is answered on its own.
+    /// Queues texts to be embedded with an adapter, all of them or none; each is answered on its own.
     pub fn embed(
         &self,
         texts: Vec<Vec<u32>>,
+        adapter: Option<usize>,
         deadline: Option<Instant>,
     ) -> Result<Vec<PendingVector>, EngineError> {
-        self.counted(self.encoder.submit(texts, deadline))
+        self.counted(self.encoder.submit(texts, adapter, deadline))
     }
 
     /// Queues sequences to be decoded, all of them or none. Dropping a stream ends its

@@ -18,6 +18,8 @@ use crate::metrics::Metrics;
 pub struct Generation {
     /// The prompt.
     pub prompt: Vec<u32>,
+    /// The adapter that it is run with, by its place in the settings of the engine.
+    pub adapter: Option<usize>,
     /// The most tokens behind it.
     pub max_tokens: usize,
     /// How tokens are chosen.
@@ -96,6 +98,7 @@ pub(crate) struct Sequence {
     /// Prompt and answer.
     tokens: Vec<u32>,
     pub(crate) prompt: usize,
+    adapter: Option<usize>,
     max_tokens: usize,
     sampler: Sampler,
     temperature: f32,
@@ -135,6 +138,7 @@ impl Sequence {
         let sequence = Self {
             prompt: generation.prompt.len(),
             tokens: generation.prompt,
+            adapter: generation.adapter,
             max_tokens: generation.max_tokens,
             sampler: Sampler::new(generation.sampling),
             temperature: generation.sampling.temperature,
@@ -173,6 +177,11 @@ impl Sequence {
     /// All tokens, prompt and answer.
     pub(crate) fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// The adapter that all its tokens are run with.
+    pub(crate) fn adapter(&self) -> Option<usize> {
+        self.adapter
     }
 
     /// The tokens whose keys and values are in the cache between two steps.

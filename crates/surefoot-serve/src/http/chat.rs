@@ -27,7 +27,7 @@ pub(super) async fn chat(
     RequestBody { body, room, working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
-    app.check_model(&fields.needed_text("model")?)?;
+    let model = app.model(&fields.needed_text("model")?)?;
     app.check_generates()?;
     let limits = app.prompt_limits();
     let messages = messages(fields.needed("messages")?, limits)?;
@@ -67,6 +67,7 @@ pub(super) async fn chat(
         .tokens(Some(app.texts()?), vec![Input::Text(prompt)], "messages", Special::Written, limits)
         .await?;
     let ask = Ask {
+        model,
         form: Form::Chat,
         prompts,
         echoes: Vec::new(),

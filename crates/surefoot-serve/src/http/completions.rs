@@ -27,7 +27,7 @@ pub(super) async fn completions(
     RequestBody { body, room, working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
-    app.check_model(&fields.needed_text("model")?)?;
+    let model = app.model(&fields.needed_text("model")?)?;
     app.check_generates()?;
     let limits = app.prompt_limits();
     let prompts = inputs("prompt", fields.needed("prompt")?, limits)?;
@@ -61,6 +61,7 @@ pub(super) async fn completions(
     let prompts =
         app.tokenizing.tokens(Some(texts), prompts, "prompt", Special::Added, limits).await?;
     let ask = Ask {
+        model,
         form: Form::Text,
         prompts,
         echoes,

@@ -23,7 +23,7 @@ pub(super) async fn embeddings(
     RequestBody { body, room, working: _working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
-    app.check_model(&fields.needed_text("model")?)?;
+    let model = app.model(&fields.needed_text("model")?)?;
     let limits = app.text_limits();
     let inputs = inputs("input", fields.needed("input")?, limits)?;
     let packed = match fields.text("encoding_format")?.as_deref() {
@@ -55,7 +55,7 @@ pub(super) async fn embeddings(
         tokens += text.len();
     }
     drop(room);
-    let heard = app.engine.embed(texts, app.deadline())?;
+    let heard = app.engine.embed(texts, model.adapter, app.deadline())?;
     let mut data = Vec::with_capacity(heard.len());
     for (index, heard) in heard.into_iter().enumerate() {
         let mut vector = heard.await.unwrap_or(Err(EngineError::Closed))?;
@@ -69,7 +69,7 @@ pub(super) async fn embeddings(
         data.push(Embedding { object: "embedding", index, embedding });
     }
     let usage = Usage { prompt_tokens: tokens, total_tokens: tokens };
-    let model = &app.settings.name;
+    let model = &model.name;
     Ok(Json(Embeddings { object: "list", data, model, usage }).into_response())
 }
 

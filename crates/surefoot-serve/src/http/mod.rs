@@ -65,6 +65,8 @@ use crate::metrics::Metrics;
 pub struct ServerSettings {
     /// What the model is called.
     pub name: String,
+    /// What the adapters of the engine are called, in their order.
+    pub adapters: Vec<String>,
     /// Who may ask.
     pub keys: Keys,
     /// The largest request, in bytes.
@@ -94,6 +96,14 @@ pub struct App {
     working: Arc<AtomicUsize>,
     created: u64,
     next_id: AtomicU64,
+}
+
+/// The model that a request asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ServedModel {
+    name: String,
+    /// The number of its adapter.
+    adapter: Option<usize>,
 }
 
 /// A request that was read and is not answered to the end.
@@ -211,17 +221,21 @@ impl App {
         Err(ApiError::invalid(message).code("unsupported_model").param("model"))
     }
 
-    /// Checks that the model that is asked for is the one that is here.
-    fn check_model(&self, name: &str) -> Result<(), ApiError> {
-        if name == self.settings.name {
-            return Ok(());
+    /// The model that is asked for: the one that is here, or that with one of its adapters.
+    fn model(&self, name: &str) -> Result<ServedModel, ApiError> {
+        let adapter = self.settings.adapters.iter().position(|adapter| adapter == name);
+        if adapter.is_some() || name == self.settings.name {
+            return Ok(ServedModel { name: name.to_owned(), adapter });
         }
-        Err(ApiError::not_found(format!(
-            "the model '{name}' does not exist here; '{}' does",
-            self.settings.name
-        ))
-        .code("model_not_found")
-        .param("model"))
+        let message = match self.settings.adapters.as_slice() {
+            [] => format!("the model '{name}' does not exist here; '{}' does", self.settings.name),
+            adapters => format!(
+                "the model '{name}' does not exist here; these do: '{}', '{}'",
+                self.settings.name,
+                adapters.join("', '")
+            ),
+        };
+        Err(ApiError::not_found(message).code("model_not_found").param("model"))
     }
 }
 
@@ -354,18 +368,26 @@ fn known(path: &str) -> &'static str {
     }
 }
 
-fn about(app: &App) -> serde_json::Value {
-    json!({
-        "id": app.settings.name,
+fn about(app: &App, model: &str) -> serde_json::Value {
+    let base = &app.settings.name;
+    let mut about = json!({
+        "id": model,
         "object": "model",
         "created": app.created,
         "owned_by": "surefoot",
         "max_model_len": app.engine.capacity().context,
-    })
+    });
+    if model != base {
+        // As vLLM lists adapters.
+        about["parent"] = json!(base);
+    }
+    about
 }
 
 async fn models(State(app): State<Arc<App>>) -> Response {
-    Json(json!({"object": "list", "data": [about(&app)]})).into_response()
+    let names = std::iter::once(&app.settings.name).chain(&app.settings.adapters);
+    let data: Vec<_> = names.map(|name| about(&app, name)).collect();
+    Json(json!({"object": "list", "data": data})).into_response()
 }
 
 async fn model(
@@ -373,8 +395,8 @@ async fn model(
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let Path(name) = name.map_err(|_| ApiError::not_found("a model's name is UTF-8"))?;
-    app.check_model(&name)?;
-    Ok(Json(about(&app)).into_response())
+    let model = app.model(&name)?;
+    Ok(Json(about(&app, &model.name)).into_response())
 }
 
 async fn metrics(State(app): State<Arc<App>>) -> Result<Response, ApiError> {

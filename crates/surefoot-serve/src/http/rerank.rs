@@ -62,7 +62,7 @@ pub(super) async fn rerank(
     RequestBody { body, room, working: _working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
-    app.check_model(&fields.needed_text("model")?)?;
+    let model = app.model(&fields.needed_text("model")?)?;
     let limits = app.text_limits();
     let query = fields.needed_text("query")?;
     let documents = documents(fields.needed("documents")?, limits.inputs)?;
@@ -93,7 +93,7 @@ pub(super) async fn rerank(
     }
     drop(room);
     let mut vectors = Vec::with_capacity(texts.len());
-    for heard in app.engine.embed(texts, app.deadline())? {
+    for heard in app.engine.embed(texts, model.adapter, app.deadline())? {
         vectors.push(heard.await.unwrap_or(Err(EngineError::Closed))?);
     }
     let query = vectors.remove(0);
@@ -110,7 +110,7 @@ pub(super) async fn rerank(
     let reranked = Reranked {
         id: app.id("rerank"),
         object: "rerank",
-        model: &app.settings.name,
+        model: &model.name,
         method: "cosine of embeddings",
         results,
         usage: Usage { prompt_tokens: tokens, total_tokens: tokens },

@@ -57,7 +57,7 @@ pub(super) async fn responses(
     RequestBody { body, room, working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
-    app.check_model(&fields.needed_text("model")?)?;
+    let model = app.model(&fields.needed_text("model")?)?;
     app.check_generates()?;
     let limits = app.prompt_limits();
     let mut messages = messages(fields.needed("input")?, limits)?;
@@ -93,6 +93,7 @@ pub(super) async fn responses(
     let prompts =
         app.tokenizing.tokens(Some(&texts), prompt, "input", Special::Written, limits).await?;
     let ask = Ask {
+        model,
         form: Form::Chat,
         prompts,
         echoes: Vec::new(),
@@ -112,7 +113,7 @@ pub(super) async fn responses(
         id: app.id("resp"),
         message: app.id("msg"),
         created: now(),
-        model: app.settings.name.clone(),
+        model: ask.model.name.clone(),
         input_tokens: ask.prompts.iter().map(Vec::len).sum(),
         temperature: ask.answering.sampling.temperature,
     };

@@ -20,7 +20,7 @@ use super::error::ApiError;
 use super::format::AskedFormat;
 use super::sampling::GenerationParameters;
 use super::text_stream::{Piece, TextStream};
-use super::{App, Working, now};
+use super::{App, ServedModel, Working, now};
 use crate::chat::CallStyle;
 use crate::engine::{EngineError, Generation, GenerationStream};
 
@@ -37,6 +37,7 @@ const MAX_RATED: usize = 1 << 19;
 /// A request for text.
 #[derive(Debug)]
 pub(super) struct Ask {
+    pub(super) model: ServedModel,
     pub(super) form: Form,
     pub(super) prompts: Vec<Vec<u32>>,
     /// What each prompt's answers begin with.
@@ -102,6 +103,7 @@ impl Ask {
             for choice in 0..self.answering.choices {
                 all.push(Generation {
                     prompt: prompt.clone(),
+                    adapter: self.model.adapter,
                     max_tokens,
                     sampling: self.answering.sampling_of(choice),
                     rules: self.answering.rules.clone(),
@@ -152,7 +154,7 @@ pub(super) async fn answer(
         form: ask.form,
         id: app.id(if ask.form == Form::Chat { "chatcmpl" } else { "cmpl" }),
         created: now(),
-        model: app.settings.name.clone(),
+        model: ask.model.name.clone(),
         logprobs: ask.logprobs.is_some(),
     };
     let asked = Asked { ask: Arc::new(ask), answer: Arc::new(answer), texts };

@@ -23,7 +23,7 @@ pub(super) async fn tokenize(
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
     if let Some(model) = fields.text("model")? {
-        app.check_model(&model)?;
+        app.model(&model)?;
     }
     let limits = app.prompt_limits();
     let texts = inputs("prompt", fields.needed("prompt")?, limits)?;
@@ -53,7 +53,7 @@ pub(super) async fn detokenize(
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
     if let Some(model) = fields.text("model")? {
-        app.check_model(&model)?;
+        app.model(&model)?;
     }
     let tokens = inputs("tokens", fields.needed("tokens")?, app.prompt_limits())?;
     fields.finish()?;

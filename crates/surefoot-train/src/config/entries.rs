@@ -126,6 +126,9 @@ impl Config {
                 put("model.tune", model.tune.as_str().to_owned());
                 put("model.rank", model.rank.to_string());
                 put("model.alpha", model.alpha.to_string());
+                if model.dropout > 0.0 {
+                    put("model.dropout", model.dropout.to_string());
+                }
                 if !model.targets.is_empty() {
                     put(
                         "model.targets",
@@ -201,7 +204,7 @@ mod tests {
             "{data: {kind: text, path: t, tokenizer: x.json, length: 9}, precision: bf16, \
              device: 'gpu:1,cpu', model: {kind: gpt, heads: 2, width: 6}, epochs: 1, seed: 7}",
             "{data: {kind: jsonl, path: c.jsonl, pack: no, template: chatml, length: 64}, epochs: 1, gradient_checkpointing: yes, \
-             model: {kind: pretrained, path: m, tune: lora, rank: 4, alpha: 7.5, targets: [q_proj, v_proj], adapter: a}}",
+             model: {kind: pretrained, path: m, tune: lora, rank: 4, alpha: 7.5, dropout: 0.125, targets: [q_proj, v_proj], adapter: a}}",
             "{data: {kind: folder, path: f, augment: {flip: yes, crop: 3}, on_bad_sample: skip}, \
              model: {kind: cnn, width: 8}, epochs: 2}",
         ];

@@ -242,6 +242,8 @@ pub struct PretrainedConfig {
     pub rank: usize,
     /// The product of a pair is multiplied with `alpha / rank`.
     pub alpha: f64,
+    /// The share of the inputs of the pairs that is dropped in training.
+    pub dropout: f64,
     /// The projections that get a pair, by the ends of their names; all of the blocks if none is named.
     pub targets: Vec<String>,
     /// An adapter to begin with.

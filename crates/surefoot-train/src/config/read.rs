@@ -282,6 +282,9 @@ fn pretrained(section: &mut Section) -> Result<PretrainedConfig, ConfigError> {
         alpha: section
             .number("alpha", |n: f64| n > 0.0 && n.is_finite(), "a number above 0")?
             .unwrap_or(2.0 * rank as f64),
+        dropout: section
+            .number("dropout", |share: f64| (0.0..1.0).contains(&share), "from 0 to below 1")?
+            .unwrap_or(0.0),
         targets: section.texts("targets")?.unwrap_or_default(),
         adapter: section.parsed("adapter")?,
         budget: None,

@@ -6,6 +6,7 @@
 mod augment;
 mod cifar;
 mod class_weights;
+mod csv_lines;
 mod description;
 mod digits;
 mod folder;

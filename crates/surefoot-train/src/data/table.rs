@@ -9,6 +9,7 @@ mod columns;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use super::csv_lines::CsvLines;
 use super::folder::unknown_class;
 use super::{DataDescription, DataError, Form, Label, Sample, Source, Target, gzip};
 use crate::config::Task;
@@ -132,9 +133,10 @@ fn records(path: &Path, bytes: &[u8]) -> Result<Vec<(u64, Vec<String>)>, DataErr
         .trim(csv::Trim::All)
         .from_reader(bytes);
     let mut lines = Vec::new();
+    let mut counter = CsvLines::new(bytes);
     for record in reader.records() {
         let record = record.map_err(|error| DataError::new(path, error.to_string()))?;
-        let line = record.position().map_or(0, csv::Position::line);
+        let line = counter.line_of(&record);
         if record.iter().any(|field| !field.is_empty()) {
             lines.push((line, record.iter().map(str::to_owned).collect()));
         }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use surefoot_models::generate::text::Texts;
 
+use super::csv_lines::CsvLines;
 use super::{DataError, Example, gzip};
 use crate::config::DataConfig;
 
@@ -57,9 +58,10 @@ pub(super) fn read(
     texts.truncate(length).map_err(|error| wrong(error.to_string()))?;
     let mut read: Vec<(String, Vec<u32>, String)> = Vec::new();
     let mut cut = 0;
+    let mut counter = CsvLines::new(&bytes);
     for record in reader.records() {
         let record = record.map_err(|error| wrong(error.to_string()))?;
-        let line = record.position().map_or(0, csv::Position::line);
+        let line = counter.line_of(&record);
         let name = format!("{}:{line}", path.display());
         let refused = |why: &str| DataError::new(Path::new(&name), why);
         let field = |at: usize| record.get(at).map(str::trim).filter(|field| !field.is_empty());

@@ -45,6 +45,9 @@ pub(super) fn activations(config: &PretrainedConfig, form: Form, checkpointing: 
     let (hidden, inner) = (blueprint.hidden as u128, blueprint.inner() as u128);
     // Of a block: norms, queries, keys, values, results of the halves; gate, value and their product; scores.
     let block = 12 * hidden + 5 * inner + 3 * blueprint.heads as u128 * length;
+    // Dropout keeps what is left of each projection's inputs, and which they are.
+    let dropped = if config.dropout > 0.0 { 12 * hidden + 2 * inner } else { 0 };
+    let block = block + dropped;
     let logits = if form.classes().is_some() { 0 } else { 3 * outputs };
     // Of the blocks only the inputs are kept then, and one block at a time is run again.
     let blocks = blueprint.blocks.len() as u128;
@@ -52,11 +55,22 @@ pub(super) fn activations(config: &PretrainedConfig, form: Form, checkpointing: 
     length * (kept + logits)
 }
 
+/// Values, gradients, two moments, and the next values and moments beside them.
+const COPIES: u128 = 7;
+
+/// Whether the weights, what is trained and the activations of one row take more than `budget` without gradient checkpointing.
+/// It depends on the configuration and the model's files alone, so that a run that goes on later does the same.
+pub(super) fn needs_checkpointing(config: &PretrainedConfig, form: Form, budget: u64) -> bool {
+    let Ok(opened) = Opened::new(&config.path) else { return false };
+    let weights: u64 = opened.binding.matrices.iter().map(Matrix::file_bytes).sum();
+    let trained = parameters(config, form) * COPIES * 4;
+    let row = activations(config, form, false) * 4;
+    u128::from(weights) + trained + row > u128::from(budget)
+}
+
 /// The share of the matrices that can stay in memory within the budget, from 0 to 1: what it leaves beside what the process
 /// holds now, what is trained, and the activations of one row.
 pub(crate) fn resident_share(config: &PretrainedConfig, opened: &Opened, form: Form) -> f64 {
-    /// Values, gradients, two moments, and the next values and moments beside them.
-    const COPIES: u128 = 7;
     let Some(budget) = config.budget else { return 1.0 };
     let weights: u64 = opened.binding.matrices.iter().map(Matrix::file_bytes).sum();
     let trained = parameters(config, form) * COPIES * 4;

@@ -6,7 +6,7 @@ use surefoot::{Fault, FaultKind};
 
 use crate::batch::HostBatch;
 use crate::config::OnBadSample;
-use crate::data::{Sample, Source, Transform, read_caught};
+use crate::data::{Form, Sample, Source, Transform, read_caught};
 use crate::random::SeededRandom;
 
 /// What batches are made of.
@@ -31,6 +31,11 @@ impl Recipe {
         batch.weigh_classes(self.class_weights.clone());
         for &at in samples {
             let outcome = self.sample(at, epoch).and_then(|sample| batch.push(sample));
+            if let (Ok(()), Some(seed), Form::Sequences { .. }) =
+                (&outcome, self.seed, batch.form())
+            {
+                batch.seed_last(SeededRandom::of(&[seed, 0xd209, epoch, at as u64]).number());
+            }
             if let Err(why) = outcome {
                 let bad = format!("{}: {why}", self.source.name(at));
                 match self.on_bad_sample {

@@ -8,13 +8,13 @@ use surefoot::recover::{Policy, Rung};
 use surefoot_train::{TrainError, TrainEvent};
 
 /// Splitting changes the order in which floats are added, and nothing else.
-const TOLERANCE: f64 = 1e-4;
+pub(crate) const TOLERANCE: f64 = 1e-4;
 const STEPS: [u64; 3] = [0, 5, 11];
 
 /// What training does about each kind of fault by default, written down by hand: whether a fault
 /// that strikes once on the only device is survived, and whether one that keeps striking makes
 /// the run go on with the next device.
-const EXPECTED: [(&str, bool, bool); 16] = [
+pub(crate) const EXPECTED: [(&str, bool, bool); 16] = [
     // kind, survived where it is, moves on
     ("out_of_memory", true, true),
     ("device_mismatch", true, false),

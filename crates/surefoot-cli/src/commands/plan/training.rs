@@ -7,8 +7,8 @@ use std::time::Duration;
 use surefoot::device::memory::Bytes;
 use surefoot::recover::Policy;
 use surefoot_train::config::Config;
-use surefoot_train::data;
 use surefoot_train::plan::{self, TrainingPlan};
+use surefoot_train::{data, estimate};
 
 use crate::args::{Global, flush};
 use crate::commands::train::failure::{bad_config, bad_data};
@@ -31,6 +31,9 @@ pub(super) fn plan(
     let data = data::open(&config.data, config.seed).map_err(bad_data)?;
     for note in &data.notes {
         terminal.note(note);
+    }
+    if estimate::choose_checkpointing(&mut config, data.form()) {
+        terminal.note("with gradient checkpointing: without it one row would not fit `memory` beside the weights");
     }
     let journal = global.open_journal()?;
     // What doesn't fit should fail, not be made to fit.

@@ -44,6 +44,19 @@ fn a_bad_line_is_one_bad_sample_with_its_line() {
 }
 
 #[test]
+fn lines_are_counted_in_files_of_any_system() {
+    let text = "a,b,c\n1,2,x\n\n1,\"oops\nno\",y\n1,bad,y\n3,4,z\n";
+    for text in [text.to_owned(), text.replace('\n', "\r\n")] {
+        let table = parse(&text, None).unwrap();
+        let names: Vec<String> = (0..4).map(|at| table.name(at)).collect();
+        assert_eq!(
+            names,
+            ["line 2 of t.csv", "line 4 of t.csv", "line 6 of t.csv", "line 7 of t.csv"]
+        );
+    }
+}
+
+#[test]
 fn an_empty_label_is_a_bad_line_and_no_class() {
     let table = parse("a,kind\n1,x\n2,\n3,y\n", None).unwrap();
     assert_eq!(table.classes(), ["x", "y"]);

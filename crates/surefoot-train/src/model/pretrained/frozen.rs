@@ -25,6 +25,8 @@ struct Inner {
     vectors: Vec<String>,
     /// The share of the matrices that stays in memory; the rest is read when it is needed.
     share: f64,
+    /// The share of the inputs of low-rank pairs that is dropped in training.
+    dropout: f64,
     loaded: Mutex<Option<Arc<Loaded>>>,
 }
 
@@ -58,9 +60,15 @@ impl Frozen {
         matrices: Vec<String>,
         vectors: Vec<String>,
         share: f64,
+        dropout: f64,
     ) -> Self {
         let loaded = Mutex::default();
-        Self(Arc::new(Inner { opened, targets, matrices, vectors, share, loaded }))
+        Self(Arc::new(Inner { opened, targets, matrices, vectors, share, dropout, loaded }))
+    }
+
+    /// The share of the inputs of low-rank pairs that is dropped in training.
+    pub fn dropout(&self) -> f64 {
+        self.0.dropout
     }
 
     /// The opened folder.

@@ -53,7 +53,7 @@ impl Pretrained {
     ) -> Result<Self, PretrainedError> {
         let opened = Opened::new(&config.path)?;
         let classes = form.classes();
-        check_suited(&opened, classes, &config.path)?;
+        check_suited(&opened, classes, config.tune, &config.path)?;
         let device = device.clone().without_autodiff();
         let (mut pairs, mut targets) = (Vec::new(), Vec::new());
         let (mut matrices, mut vectors) = (Vec::new(), Vec::new());
@@ -109,7 +109,8 @@ impl Pretrained {
             Tune::Full => 0.0,
             Tune::Lora | Tune::Head => resident_share(config, &opened, form),
         };
-        let frozen = Frozen::new(opened, targets, matrix_names, vector_names, share);
+        let frozen =
+            Frozen::new(opened, targets, matrix_names, vector_names, share, config.dropout);
         Ok(Self { pairs, matrices, vectors, classifier, frozen })
     }
 
@@ -161,6 +162,7 @@ impl Pretrained {
         }
         let mut settings =
             AdapterConfig::new(config.rank, config.alpha, &targets(config, &self.frozen));
+        settings.dropout = config.dropout;
         settings.base_model = Some(config.path.display().to_string());
         settings.fan_in_fan_out =
             self.frozen.targets().iter().any(|(target, _)| target.fan_in_fan_out);
@@ -228,12 +230,15 @@ fn first_pairs(
 fn check_suited(
     opened: &Opened,
     classes: Option<usize>,
+    tune: Tune,
     path: &Path,
 ) -> Result<(), PretrainedError> {
     let causal = opened.blueprint.causal;
     let has_experts = opened.blueprint.blocks.iter().any(|block| block.experts.is_some());
     let why = match classes {
-        _ if has_experts => "models of experts can be run, but not fine-tuned",
+        _ if has_experts && tune == Tune::Full => {
+            "the experts of a model are not trained; `tune: lora` adapts its attention"
+        }
         None if !causal || !opened.has_head() => {
             "an encoder or a model without a head can't predict tokens; for classes use data.kind csv"
         }

@@ -12,12 +12,15 @@ mod classifier;
 mod frozen;
 mod load;
 
+use std::sync::Arc;
+
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor};
 use surefoot::fault::raise;
 use surefoot::place::Autocast;
 use surefoot::{BoxError, Fault, FaultKind};
 use surefoot_models::ModelError;
+use surefoot_models::run::dropout::Dropout;
 use surefoot_models::run::training::TrainingPass;
 use surefoot_models::run::tuning::{LowRank, Tuning};
 
@@ -52,11 +55,19 @@ pub struct Pretrained {
 type Strategy = burn::tensor::GradientCheckpointingStrategy;
 
 impl Pretrained {
-    /// What the model itself is run with.
-    fn tuning(&self) -> Tuning {
+    /// What the model itself is run with; with dropout if `rows` have seeds for it.
+    fn tuning(&self, rows: &Arc<[u64]>) -> Tuning {
         let mut tuning = Tuning::default();
-        for (pair, (target, scale)) in self.pairs.iter().zip(self.frozen.targets()) {
-            let pair = LowRank { a: pair.a.val(), b: pair.b.val(), scale: *scale };
+        let share = self.frozen.dropout();
+        for (number, (pair, (target, scale))) in
+            self.pairs.iter().zip(self.frozen.targets()).enumerate()
+        {
+            let dropout = (share > 0.0 && !rows.is_empty()).then(|| Dropout {
+                share,
+                rows: Arc::clone(rows),
+                projection: number as u64,
+            });
+            let pair = LowRank { a: pair.a.val(), b: pair.b.val(), scale: *scale, dropout };
             tuning.add(target.tensor.clone(), pair);
         }
         for (matrix, name) in self.matrices.iter().zip(self.frozen.matrices()) {
@@ -82,10 +93,15 @@ impl Pretrained {
         }
     }
 
-    fn forward(&self, batch: &Batch, cast: Autocast) -> Result<Tensor<2>, ModelError> {
+    fn forward(
+        &self,
+        batch: &Batch,
+        cast: Autocast,
+        seeds: &Arc<[u64]>,
+    ) -> Result<Tensor<2>, ModelError> {
         let (sequences, predicted) = sequences(batch);
         let model = self.frozen.loaded(&predicted.device(), cast)?;
-        let tuning = self.tuning();
+        let tuning = self.tuning(seeds);
         let mut pass = model.training_pass(sequences, &tuning)?;
         let mut x = pass.embed()?;
         for block in 0..pass.blocks() {
@@ -104,7 +120,7 @@ impl Pretrained {
         let (sequences, predicted) = sequences(batch);
         let device = predicted.device();
         let model = self.frozen.loaded(&device, cast)?;
-        let tuning = self.tuning();
+        let tuning = self.tuning(sequences.seeds());
         let plain = tuning.on(&device.without_autodiff());
         let strategy = self.strategy();
         let mut forward = model.training_pass(sequences, &plain)?;
@@ -197,7 +213,8 @@ impl Trainable for Pretrained {
         if checkpointing {
             return self.learn_by_blocks(batch, cast, share).map_err(|error| fault(error).into());
         }
-        let outputs = self.forward(batch, cast).map_err(fault)?;
+        let seeds = Arc::clone(sequences(batch).0.seeds());
+        let outputs = self.forward(batch, cast, &seeds).map_err(fault)?;
         let score = Score::of(outputs, batch);
         let mut tape = score.loss.clone().mul_scalar(share).backward();
         let gradients = parameters::gradients(self, &mut tape);
@@ -207,7 +224,7 @@ impl Trainable for Pretrained {
 
 impl Predictive for Pretrained {
     fn outputs(&self, batch: &Batch, cast: Autocast) -> Tensor<2> {
-        match self.forward(batch, cast) {
+        match self.forward(batch, cast, &Arc::default()) {
             Ok(outputs) => outputs,
             Err(error) => raise(fault(error)),
         }

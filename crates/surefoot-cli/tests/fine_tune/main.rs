@@ -2,6 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod adapters;
+#[cfg(unix)]
+mod killed;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

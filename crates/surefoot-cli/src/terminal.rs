@@ -64,6 +64,11 @@ impl Terminal {
         Self
     }
 
+    /// Writes no notes from now on.
+    pub(crate) fn silence(&self) {
+        QUIET.store(true, Ordering::Relaxed);
+    }
+
     /// Writes a result to stdout. If its reader closed it (`| head`), the program ends without an
     /// error.
     pub(crate) fn result(&self, text: &str) -> Result<(), Failure> {

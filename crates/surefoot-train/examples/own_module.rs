@@ -37,6 +37,7 @@ fn main() -> Result<(), BoxError> {
         checkpoints: CheckpointFolder::fresh("runs/own_module".as_ref(), 2)?,
         stop: &AtomicBool::new(false),
         earlier_faults: Vec::new(),
+        ranks: None,
     };
     let model = Mine {
         wide: LinearConfig::new(64, 96).init(&device),

@@ -1,11 +1,14 @@
 //! How well a model does on samples that it was not trained on.
 
+use std::ops::Range;
+
 use burn::tensor::{DType, Tensor};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use surefoot::{BoxError, Fault, FaultKind, Footing, StepExt};
 
 use crate::loader::{Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
+use crate::ranks::bits;
 use crate::state::State;
 use crate::step::bring;
 
@@ -29,7 +32,7 @@ pub struct Evaluation {
 
 /// How often each class was predicted for each class: rows are the right classes, columns the
 /// predicted ones, both in the order of their numbers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confusion {
     /// The counts.
     pub counts: Vec<Vec<u64>>,
@@ -87,13 +90,69 @@ pub fn evaluate<M: Trainable>(
     batch_size: usize,
     loading: Loading,
 ) -> Result<Evaluation, Fault> {
-    let plan = plan(recipe.source.len(), batch_size, None, 0);
-    let (mut loss, mut correct, mut items, mut skipped) = (0.0, 0.0, 0usize, Vec::new());
+    let all = 0..recipe.source.len();
+    let (tally, faults) = tally(footing, state, recipe, all, batch_size, loading)?;
+    tally.evaluation(faults)
+}
+
+/// Sums over the samples that were tested; those of several parts are added up.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Tally {
+    #[serde(with = "bits")]
+    loss: f64,
+    #[serde(with = "bits")]
+    correct: f64,
+    items: usize,
+    skipped: Vec<String>,
+    confusion: Option<Confusion>,
+}
+
+impl Tally {
+    /// Adds the sums of another part.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.loss += other.loss;
+        self.correct += other.correct;
+        self.items += other.items;
+        self.skipped.extend(other.skipped);
+        match (&mut self.confusion, other.confusion) {
+            (Some(own), Some(other)) => {
+                let cells = other.counts.into_iter().flatten();
+                own.counts.iter_mut().flatten().zip(cells).for_each(|(own, more)| *own += more);
+            }
+            (own @ None, other) => *own = other,
+            (Some(_), None) => {}
+        }
+    }
+
+    /// The result of the whole test.
+    pub(crate) fn evaluation(self, faults: Vec<Fault>) -> Result<Evaluation, Fault> {
+        let Self { loss, correct, items, skipped, confusion } = self;
+        if items == 0 {
+            let message = "no test sample can be read";
+            return Err(Fault::new(FaultKind::DataLoading, OPERATION, message));
+        }
+        let items = items as f64;
+        Ok(Evaluation { loss: loss / items, accuracy: correct / items, skipped, faults, confusion })
+    }
+}
+
+/// Tests a state on some samples of a recipe; gives the sums, and the faults that were recovered from.
+pub(crate) fn tally<M: Trainable>(
+    footing: &Footing,
+    state: &State<M>,
+    recipe: &Recipe,
+    samples: Range<usize>,
+    batch_size: usize,
+    loading: Loading,
+) -> Result<(Tally, Vec<Fault>), Fault> {
+    let mut plan = plan(samples.len(), batch_size, None, 0);
+    plan.iter_mut().flatten().for_each(|at| *at += samples.start);
     let mut faults: Vec<Fault> = Vec::new();
-    let mut confusion = recipe.source.form().classes().map(Confusion::new);
+    let confusion = recipe.source.form().classes().map(Confusion::new);
+    let mut tally = Tally { confusion, ..Tally::default() };
     for batch in Loader::start(recipe.clone(), 0, plan, loading) {
         let mut batch = batch?;
-        skipped.append(&mut batch.skipped);
+        tally.skipped.append(&mut batch.skipped);
         if batch.samples() == 0 {
             continue;
         }
@@ -107,7 +166,7 @@ pub fn evaluate<M: Trainable>(
                 let seen = Tensor::cat(vec![score.loss, score.correct], 0).try_into_data()?;
                 let seen = seen.try_cast(DType::F64)?.try_to_vec::<f64>()?;
                 sums = (sums.0 + seen[0], sums.1 + seen[1]);
-                if let (Some(guessed), true) = (score.guesses, confusion.is_some()) {
+                if let (Some(guessed), true) = (score.guesses, tally.confusion.is_some()) {
                     let guessed = guessed.try_into_data()?.try_cast(DType::I32)?;
                     guesses.extend(guessed.try_to_vec::<i32>()?);
                 }
@@ -123,18 +182,14 @@ pub fn evaluate<M: Trainable>(
         };
         faults.append(&mut outcome.faults);
         let ((batch_loss, batch_correct), guesses) = outcome.value;
-        if let Some(confusion) = &mut confusion {
+        if let Some(confusion) = &mut tally.confusion {
             confusion.add(batch.targets(), &guesses);
         }
-        loss += batch_loss;
-        correct += batch_correct;
-        items += batch.items();
+        tally.loss += batch_loss;
+        tally.correct += batch_correct;
+        tally.items += batch.items();
     }
-    if items == 0 {
-        return Err(Fault::new(FaultKind::DataLoading, OPERATION, "no test sample can be read"));
-    }
-    let items = items as f64;
-    Ok(Evaluation { loss: loss / items, accuracy: correct / items, skipped, faults, confusion })
+    Ok((tally, faults))
 }
 
 #[cfg(test)]

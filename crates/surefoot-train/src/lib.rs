@@ -22,6 +22,7 @@
 //!     checkpoints: CheckpointFolder::new(folder.path(), 2)?,
 //!     stop: &AtomicBool::new(false),
 //!     earlier_faults: Vec::new(),
+//!     ranks: None,
 //! };
 //! let model = Mlp::new(64, &[32], 10, config.seed, footing.device()?.burn());
 //! let report = run.train(model, None, |_news| {})?;
@@ -46,6 +47,7 @@ pub mod optimizer;
 pub mod parameters;
 pub mod plan;
 pub mod predict;
+pub mod ranks;
 pub mod report;
 mod run;
 pub mod scale;

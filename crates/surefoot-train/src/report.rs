@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use surefoot::Fault;
 
 use crate::checkpoint::number_or_nan;
 use crate::evaluate::Confusion;
 use crate::loader::Loading;
+use crate::ranks::RankReport;
 
 /// One epoch, done.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -49,6 +51,23 @@ pub struct FaultReport {
     pub message: String,
     /// What was done about it; none if nothing could be.
     pub recovery: Option<String>,
+    /// The rank that met it, where several train together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<usize>,
+}
+
+impl FaultReport {
+    /// A fault as the report shows it; `step` is the step that was under way, from 1.
+    pub(crate) fn of(fault: &Fault, step: u64) -> Self {
+        Self {
+            step,
+            kind: fault.kind.to_string(),
+            device: fault.device.clone().unwrap_or_default(),
+            message: fault.chain.join(": "),
+            recovery: fault.response.as_ref().map(|response| response.rung.to_string()),
+            rank: None,
+        }
+    }
 }
 
 /// The end of a run.
@@ -98,6 +117,9 @@ pub struct TrainReport {
     pub resumed_from: Option<u64>,
     /// The faults.
     pub fault_log: Vec<FaultReport>,
+    /// The ranks that trained together; none if one process trained alone.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<RankReport>,
     /// Every epoch.
     pub epochs: Vec<EpochReport>,
     /// The curves, if they could be drawn.
@@ -162,6 +184,13 @@ pub enum TrainEvent {
         device: String,
         /// In how many parts a batch is run now.
         parts: u64,
+    },
+    /// An epoch is done: how each of several ranks is.
+    Ranks(Vec<RankReport>),
+    /// Ranks that lost their state with its device were given that of another rank.
+    Restored {
+        /// The rank that gave its state.
+        from: usize,
     },
     /// A step was left out for inf or NaN.
     SkippedStep {

@@ -5,11 +5,13 @@
 //! device is lost with everything on it, the run goes back to that copy and does the steps since
 //! again, with the same samples in the same order, so that none is missing and none counts twice.
 
+mod agreement;
 mod epoch;
 mod run_state;
 mod save;
 #[cfg(test)]
 mod tests;
+mod together;
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,13 +26,14 @@ use crate::config::{Config, Length};
 use crate::data::DataSet;
 use crate::estimate::{Estimate, SHARE, available};
 use crate::fit::Trials;
-use crate::loader::{Loader, Loading, Recipe, plan};
+use crate::loader::{Loaded, Loader, Loading, Recipe, plan};
 use crate::model::Trainable;
 use crate::parameters::{self, Shape};
+use crate::ranks::Ranks;
 use crate::report::{FaultReport, TrainEvent, TrainReport};
 use crate::stage::{Feed, Stage};
 use crate::state::State;
-use crate::step::{StepOrder, StepSettings, step};
+use crate::step::{Done, StepOrder, StepSettings, step};
 
 /// Steps with inf or NaN in a row that end a run, where no loss scale can be to blame.
 const BAD_STEPS: u32 = 8;
@@ -54,6 +57,20 @@ pub enum TrainError {
     /// A checkpoint could not be written or read.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    /// Ranks that should train one model differ in what they would do.
+    #[error("the ranks differ: {}", differences.join("; "))]
+    RanksDiffer {
+        /// What differs, and where.
+        differences: Vec<String>,
+    },
+    /// This rank is not the first one, and the run ended for a reason that the first one reports.
+    #[error("rank {rank} ended the run: {why}")]
+    OtherRank {
+        /// The rank that could not go on.
+        rank: usize,
+        /// Why.
+        why: String,
+    },
     /// The checkpoint is of another run.
     #[error("{}: it is of another run: {why}", path.display())]
     OtherRun {
@@ -80,6 +97,9 @@ pub struct Run<'a> {
     pub stop: &'a AtomicBool,
     /// Faults that ended earlier processes of this run, for the report: what a supervisor met.
     pub earlier_faults: Vec<FaultReport>,
+    /// The processes that train with this one; none if it trains alone. Only the first rank
+    /// writes checkpoints.
+    pub ranks: Option<&'a dyn Ranks>,
 }
 
 impl Run<'_> {
@@ -103,6 +123,7 @@ impl Run<'_> {
             available(self.footing, self.config.memory)
                 .map_err(|fault| self.stopped(fault, 0, None))?,
         );
+        self.check_ranks_agree(&shapes)?;
         let mut run = self.begin(model, device.name(), &shapes, resume, loading, tell)?;
         let resumed_from = resume.map(|_| run.state.step);
         surefoot_ops::keep_freed_memory();
@@ -119,6 +140,7 @@ impl Run<'_> {
             let step = run.state.step + 1;
             run.faults.push(FaultReport { step, ..fault.clone() });
         }
+        self.check_states_agree(&run)?;
         self.fit(&mut run, &recipe, tell)?;
         self.hold(&mut run, true);
         let (mut interrupted, mut stopped_early) = (false, false);
@@ -268,22 +290,20 @@ impl Run<'_> {
         let done = (run.state.step % per_epoch) as usize;
         plan.drain(..done);
         plan.truncate((total - run.state.step) as usize);
+        let plan = self.own_part(plan);
         run.epoch_started = (Instant::now(), run.state.step);
         let loader = Loader::start(recipe.clone(), epoch, plan, run.loading);
         let stage = Stage::new(loader, run.loading.staging);
         while let Some(loaded) = stage.next() {
-            if self.stop.load(Ordering::Relaxed) {
-                return Ok(StepsEnd::Stopped);
-            }
-            let batch = match loaded {
-                Ok(batch) => batch,
-                Err(fault) => return Err(self.save_and_stop(run, shapes, fault)),
-            };
-            run.note_unreadable(&batch.skipped, tell);
             let started = Instant::now();
-            let feed = Feed { batch: &batch, stage: Some(&stage) };
-            if let StepsEnd::Rewound = self.one_step(run, shapes, feed, total, tell)? {
-                return Ok(StepsEnd::Rewound);
+            let end = match self.ranks {
+                Some(ranks) => {
+                    self.step_together(ranks, run, shapes, (loaded, &stage), total, tell)?
+                }
+                None => self.one_step(run, shapes, (loaded, &stage), total, tell)?,
+            };
+            if !matches!(end, StepsEnd::Whole) {
+                return Ok(end);
             }
             self.pace(run, &stage, started.elapsed(), tell);
             self.hold(run, false);
@@ -291,37 +311,47 @@ impl Run<'_> {
             let due = self.config.checkpoint.every.is_some_and(|every| step.is_multiple_of(every));
             // The end of an epoch is saved once it is tested.
             if due && !step.is_multiple_of(per_epoch) && step < total {
-                match self.save(run, shapes, tell) {
-                    Err(TrainError::Fault { fault, .. }) if run.held.is_some() => {
-                        return self.rewind(run, *fault, tell);
-                    }
-                    other => other?,
-                };
+                let end = self.save_or_rewind(run, shapes, tell)?;
+                if !matches!(end, StepsEnd::Whole) {
+                    return Ok(end);
+                }
             }
         }
         Ok(StepsEnd::Whole)
+    }
+
+    fn step_order<M>(&self, run: &RunState<M>, total: u64) -> StepOrder {
+        let optimizer = &self.config.optimizer;
+        StepOrder {
+            lr: optimizer.schedule.rate(optimizer.lr, run.state.step, optimizer.warmup, total),
+            checkpointing: run.checkpointing,
+            name_bad: run.bad_in_a_row + 1 >= BAD_STEPS,
+        }
     }
 
     fn one_step<M: Trainable>(
         &self,
         run: &mut RunState<M>,
         shapes: &[Shape],
-        feed: Feed<'_>,
+        (loaded, stage): (Loaded, &Stage),
         total: u64,
         tell: &mut dyn FnMut(&TrainEvent),
     ) -> Result<StepsEnd, TrainError> {
-        let batch = feed.batch;
+        if self.stop.load(Ordering::Relaxed) {
+            return Ok(StepsEnd::Stopped);
+        }
+        let batch = match loaded {
+            Ok(batch) => batch,
+            Err(fault) => return Err(self.save_and_stop(run, shapes, fault)),
+        };
+        run.note_unreadable(&batch.skipped, tell);
         if batch.samples() == 0 {
             run.state.step += 1;
             return Ok(StepsEnd::Whole);
         }
-        let optimizer = &self.config.optimizer;
+        let feed = Feed { batch: &batch, stage: Some(stage) };
         let settings = self.settings(run.micro_batch);
-        let order = StepOrder {
-            lr: optimizer.schedule.rate(optimizer.lr, run.state.step, optimizer.warmup, total),
-            checkpointing: run.checkpointing,
-            name_bad: run.bad_in_a_row + 1 >= BAD_STEPS,
-        };
+        let order = self.step_order(run, total);
         let done = match step(self.footing, &settings, order, &run.state, shapes, feed) {
             Ok(outcome) => {
                 run.note_faults(&outcome.faults, tell);
@@ -335,13 +365,26 @@ impl Run<'_> {
                 return Err(self.save_and_stop(run, shapes, fault));
             }
         };
+        self.commit(run, done, batch.items() as u64, total, tell)?;
+        Ok(StepsEnd::Whole)
+    }
+
+    /// Makes what a step did the state of the run, and tells of it.
+    fn commit<M: Trainable>(
+        &self,
+        run: &mut RunState<M>,
+        done: Done<M>,
+        items: u64,
+        total: u64,
+        tell: &mut dyn FnMut(&TrainEvent),
+    ) -> Result<(), TrainError> {
         run.checkpointing = done.checkpointing;
         run.state = done.state;
         if done.finite {
             run.bad_in_a_row = 0;
             run.running.loss += done.loss;
             run.running.correct += done.correct;
-            run.running.items += batch.items() as u64;
+            run.running.items += items;
         } else {
             run.bad_in_a_row += 1;
             run.running.skipped_steps += 1;
@@ -367,7 +410,7 @@ impl Run<'_> {
             accuracy: run.running.correct / items,
             samples_per_second: self.speed(run),
         });
-        Ok(StepsEnd::Whole)
+        Ok(())
     }
 
     /// Chooses how to load once the first steps have shown how long one takes.

@@ -4,6 +4,8 @@
 //! gradients are added up, with activations recomputed, or on another device. The new state is
 //! committed by the caller, once it is confirmed.
 
+pub(crate) mod shared;
+
 use burn::tensor::{DType, Tensor};
 use surefoot::device::DeviceName;
 use surefoot::fault::catch;
@@ -97,19 +99,25 @@ pub fn step<'a, M: Trainable>(
         .run_in_parts(samples, |step| attempt(step, settings, order, state, shapes, feed))
 }
 
-fn attempt<M: Trainable>(
+/// What the parts of a batch gave together.
+struct Accumulated<M> {
+    /// The model after its forward passes, which change running statistics.
+    model: M,
+    gradients: Vec<Option<Tensor<1>>>,
+    losses: Tensor<1>,
+    hits: Tensor<1>,
+}
+
+/// Forward and backward passes of all parts of a batch; the loss counts `scale` over the batch's weight.
+fn accumulate<M: Trainable>(
     step: &Step<'_>,
-    settings: &StepSettings,
-    order: StepOrder,
     state: &State<M>,
-    shapes: &[Shape],
+    scale: f64,
     feed: Feed<'_>,
-) -> Result<Done<M>, BoxError> {
+) -> Result<Accumulated<M>, BoxError> {
     let batch = feed.batch;
     let mut staged = feed.stage.and_then(|stage| stage.take(step.device_name()));
-    let state = bring(state, step)?;
     let model = parameters::armed(state.model.clone(), &step.autodiff_device());
-    let scale = state.scale.factor(step.compute());
     let share = scale / batch.weight().max(f64::MIN_POSITIVE);
     let mut sums: Option<(Tensor<1>, Tensor<1>)> = None;
     let mut gradients: Vec<Option<Tensor<1>>> = Vec::new();
@@ -134,6 +142,20 @@ fn attempt<M: Trainable>(
     let Some((losses, hits)) = sums else {
         return Err(Box::new(Fault::new(FaultKind::DataLoading, OPERATION, "an empty batch")));
     };
+    Ok(Accumulated { model, gradients, losses, hits })
+}
+
+fn attempt<M: Trainable>(
+    step: &Step<'_>,
+    settings: &StepSettings,
+    order: StepOrder,
+    state: &State<M>,
+    shapes: &[Shape],
+    feed: Feed<'_>,
+) -> Result<Done<M>, BoxError> {
+    let state = bring(state, step)?;
+    let scale = state.scale.factor(step.compute());
+    let Accumulated { model, gradients, losses, hits } = accumulate(step, &state, scale, feed)?;
     let squared = settings.clip_norm.is_some();
     // Where memory is short, the next batch had better wait.
     let look_ahead = || {

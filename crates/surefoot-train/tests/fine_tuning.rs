@@ -384,6 +384,7 @@ impl<'a> Trial<'a> {
             checkpoints: CheckpointFolder::new(self.folder, 9).unwrap(),
             stop: &stop,
             earlier_faults: Vec::new(),
+            ranks: None,
         };
         let mut heard = Vec::new();
         let report = run.train(model, self.resume, |event| {

@@ -7,11 +7,13 @@ pub(crate) mod failure;
 mod find_batch;
 pub(crate) mod options;
 mod page;
+mod ranks;
 mod record;
 mod show;
 mod sweep;
 
 use std::ffi::OsString;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -22,7 +24,6 @@ use surefoot::journal::Journal;
 use surefoot::recover::Policy;
 use surefoot::{Fault, FaultKind, Footing};
 use surefoot_report::live::Server;
-use surefoot_train::Run;
 use surefoot_train::checkpoint::{
     self, CheckpointFolder, Manifest, fresh_folder, has_run, latest_folder,
 };
@@ -32,6 +33,7 @@ use surefoot_train::estimate;
 use surefoot_train::model::Builtin;
 use surefoot_train::report::FaultReport;
 use surefoot_train::tensorboard::EventFile;
+use surefoot_train::{Run, TrainError};
 
 use crate::args::{Global, flush};
 use crate::child::supervise_with;
@@ -44,6 +46,7 @@ use failure::{
 };
 use options::Options;
 use page::Page;
+use ranks::MpiJob;
 use record::Record;
 use show::Show;
 
@@ -76,7 +79,9 @@ Examples:
   surefoot train configs/digits.yaml --watch          see it live in a browser
   surefoot train configs/digits.yaml --isolate        survive crashes of the driver too
   surefoot train configs/digits.yaml --drill out_of_memory:step=5
-                                                      see recovery work")]
+                                                      see recovery work
+  surefoot train configs/digits.yaml --ranks 4        four processes train one model, over MPI
+  mpirun -n 4 surefoot train configs/digits.yaml      the same; also under srun")]
 pub(crate) struct Train {
     /// The configuration: data, model and how to train; see configs/
     #[arg(value_name = "CONFIG", required_unless_present_any = ["eval", "resume"])]
@@ -104,6 +109,14 @@ pub(crate) struct Train {
     /// print one table: --sweep optimizer.lr=0.1,0.01
     #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["eval", "find_batch", "resume", "watch", "isolate"])]
     sweep: Vec<String>,
+    /// Train with so many processes ("ranks"), each with its share of every batch: starts them through
+    /// mpirun (builds with the feature mpi)
+    #[arg(long, value_name = "N", conflicts_with_all = ["eval", "find_batch", "sweep", "isolate"])]
+    ranks: Option<NonZeroUsize>,
+    /// The command that starts the ranks, for example 'mpirun --hostfile hosts'; it is given -n N and
+    /// this command
+    #[arg(long, value_name = "COMMAND", default_value = "mpirun", requires = "ranks")]
+    launcher: String,
     #[command(flatten)]
     options: Options,
     /// Continue in this folder if there is a checkpoint in it: what --isolate gives its child
@@ -125,8 +138,30 @@ struct Job {
 
 impl Train {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
+        let job = MpiJob::join(self.ranks.map(NonZeroUsize::get))?;
+        let Some(job) = &job else {
+            return match self.ranks.map(NonZeroUsize::get) {
+                Some(ranks) if ranks > 1 => ranks::launch::launch(&self, ranks, terminal),
+                _ => self.run_as(None, global, terminal),
+            };
+        };
+        if !job.is_first() {
+            terminal.silence();
+        } else if self.ranks.is_some() {
+            ranks::launch::when_input_ends(|| STOP.store(true, Ordering::Relaxed));
+        }
+        let ended = self.check_for_ranks().and_then(|()| self.run_as(Some(job), global, terminal));
+        ended.map_err(|failure| job.abort(failure, terminal))
+    }
+
+    fn run_as(
+        &self,
+        ranks: Option<&MpiJob>,
+        global: &Global,
+        terminal: &Terminal,
+    ) -> Result<Exit, Failure> {
         if let Some(path) = &self.eval {
-            return eval::eval(&self, path, global, terminal);
+            return eval::eval(self, path, global, terminal);
         }
         let flags = self.options.flags()?;
         let config = match &self.config {
@@ -150,12 +185,32 @@ impl Train {
             let footing = self.footing(&config, global.open_journal()?)?;
             return find_batch::find_batch(&config, &footing, &data, global, terminal);
         }
-        let job = self.job(config, flags, &folder, terminal)?;
+        // Only the first rank writes checkpoints.
+        let scratch = ranks.map(|_| tempfile::tempdir()).transpose().map_err(|error| {
+            Failure::usage("a temporary folder can't be made").caused_by(&error)
+        })?;
+        let job = match (ranks, &scratch) {
+            (Some(ranks), Some(scratch)) => self.job_of_rank(
+                ranks,
+                scratch.path(),
+                || self.job(config.clone(), flags.clone(), &folder, terminal),
+                |resume| {
+                    self.job_in(scratch.path(), resume, config.clone(), flags.clone(), terminal)
+                },
+            )?,
+            _ => self.job(config, flags, &folder, terminal)?,
+        };
         let name = self.name(job.checkpoints.folder());
-        let live = watch::start(self.watch, format!("Training {name}"), terminal)?;
-        let journal = journal(global, live.as_ref())?;
+        let is_first = ranks.is_none_or(MpiJob::is_first);
+        let page = self.watch.filter(|_| is_first);
+        let live = watch::start(page, format!("Training {name}"), terminal)?;
+        // One journal for all ranks: that of the first, which records the faults of the others too.
+        let journal = match is_first {
+            true => journal(global, live.as_ref())?,
+            false => Journal::builder().build(),
+        };
         let footing = self.footing(&job.config, journal.clone())?;
-        let exit = self.train(job, &name, &footing, global, terminal);
+        let exit = self.train(job, &name, ranks, &footing, global, terminal);
         flush(&journal, terminal);
         if let Some(live) = live {
             live.end();
@@ -213,6 +268,26 @@ impl Train {
                 Ok(Job { config, flags, data, checkpoints, resume: None })
             }
             (None, None) => Err(nothing_to_go_on_from(folder)),
+        }
+    }
+
+    /// The job of a rank that writes no checkpoints of its own, with a folder that stands for theirs.
+    fn job_in(
+        &self,
+        scratch: &Path,
+        resume: Option<PathBuf>,
+        config: Option<Config>,
+        flags: Vec<(String, String)>,
+        terminal: &Terminal,
+    ) -> Result<Job, Failure> {
+        let checkpoints = CheckpointFolder::new(scratch, 1).map_err(bad_checkpoint)?;
+        match (resume, config) {
+            (Some(path), _) => self.resumed(path, flags, checkpoints, terminal),
+            (None, Some(config)) => {
+                let data = opened(&config, terminal)?;
+                Ok(Job { config, flags, data, checkpoints, resume: None })
+            }
+            (None, None) => Err(nothing_to_go_on_from(scratch)),
         }
     }
 
@@ -355,10 +430,12 @@ impl Train {
         &self,
         job: Job,
         name: &str,
+        ranks: Option<&MpiJob>,
         footing: &Footing,
         global: &Global,
         terminal: &Terminal,
     ) -> Result<Exit, Failure> {
+        let is_first = ranks.is_none_or(MpiJob::is_first);
         let Job { mut config, flags, data, checkpoints, resume } = job;
         if estimate::choose_checkpointing(&mut config, data.form()) {
             terminal.note(
@@ -375,7 +452,10 @@ impl Train {
         let mut show = Show::new(terminal, global, footing, data.form().is_regression(), &STOP);
         let mut record = Record::new(footing, config.memory);
         let mut page = Page::new();
-        let mut curves = self.event_file(data.form().is_regression())?;
+        let mut curves = match is_first {
+            true => self.event_file(data.form().is_regression())?,
+            false => None,
+        };
         let command = ResumeCommand::new(&self.options, self.supervised_folder.is_some());
         let earlier = self.earlier_faults.as_deref().map(serde_json::from_str);
         let run = Run {
@@ -386,8 +466,12 @@ impl Train {
             checkpoints,
             stop: &STOP,
             earlier_faults: earlier.transpose().unwrap_or_default().unwrap_or_default(),
+            ranks: ranks.map(MpiJob::ranks),
         };
         let ended = run.train(model, resume.as_deref(), |event| {
+            if !is_first {
+                return;
+            }
             record.tell(event);
             page.tell(event);
             show.tell(event);
@@ -398,6 +482,16 @@ impl Train {
             }
         });
         show.end();
+        if !is_first {
+            return match ended {
+                Ok(report) => Ok(ranks::silent_end(report.interrupted)),
+                // The first rank says why.
+                Err(TrainError::OtherRank { .. } | TrainError::RanksDiffer { .. }) => {
+                    Ok(Exit::Fault)
+                }
+                Err(error) => Err(bad_run(error, &config, &command)),
+            };
+        }
         let report = ended.map_err(|error| bad_run(error, &config, &command))?;
         let page =
             match page.write(&folder, name.to_owned(), &report, &data.description.classes, &config)
@@ -456,6 +550,7 @@ fn restarted_after(fault: &Fault) -> FaultReport {
         device: fault.device.clone().unwrap_or_default(),
         message: fault.root_cause().to_owned(),
         recovery: Some("restart".to_owned()),
+        rank: None,
     }
 }
 

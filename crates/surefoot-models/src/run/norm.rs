@@ -44,9 +44,11 @@ impl Norm {
         let tuned = |(name, own): &(String, Tensor<1>)| {
             tuning.and_then(|tuning| tuning.vector(name)).unwrap_or(own).clone()
         };
+        let scale = tuned(&self.scale);
+        let scale = if self.offset == 0.0 { scale } else { scale + self.offset };
         if self.kind == NormKind::Rms
             && self.shift.is_none()
-            && let Some(normal) = surefoot_ops::rms_norm(&x, &tuned(&self.scale), self.eps)
+            && let Some(normal) = surefoot_ops::rms_norm(&x, &scale, self.eps)
         {
             return normal;
         }
@@ -61,8 +63,6 @@ impl Norm {
                 centred / (variance + self.eps).sqrt()
             }
         };
-        let scale = tuned(&self.scale);
-        let scale = if self.offset == 0.0 { scale } else { scale + self.offset };
         let scaled = normal * scale.unsqueeze();
         match &self.shift {
             Some(shift) => scaled + tuned(shift).unsqueeze(),

@@ -344,6 +344,7 @@ mod tests {
     #[test]
     fn a_sequence_ends_at_its_limit_at_an_end_token_and_at_a_nan() {
         let generation = Generation {
+            adapter: None,
             prompt: vec![5],
             max_tokens: 2,
             sampling: Sampling::GREEDY,
@@ -376,6 +377,7 @@ mod tests {
     #[test]
     fn a_sequence_that_is_lost_is_answered_and_counted_and_one_that_was_abandoned_is_not() {
         let generation = Generation {
+            adapter: None,
             prompt: vec![5],
             max_tokens: 2,
             sampling: Sampling::GREEDY,

@@ -19,6 +19,9 @@ impl Run<'_> {
         shapes: &[Shape],
         tell: &mut dyn FnMut(&TrainEvent),
     ) -> Result<Option<Evaluation>, TrainError> {
+        if let Some(ranks) = self.ranks {
+            return self.test_together(ranks, run, shapes, tell);
+        }
         let (size, loading) = (run.micro_batch, run.loading);
         let result = evaluate(self.footing, &run.state, &self.recipe(false), size, loading);
         match result {
@@ -69,12 +72,10 @@ impl Run<'_> {
         run.epochs.push(report.clone());
         run.running = Running { skipped_steps: run.running.skipped_steps, ..Running::default() };
         tell(&TrainEvent::Epoch(report));
-        match self.save(run, shapes, tell) {
-            Err(TrainError::Fault { fault, .. }) if run.held.is_some() => {
-                self.rewind(run, *fault, tell)
-            }
-            other => other.map(|_| StepsEnd::Whole),
+        if self.ranks.is_some() {
+            tell(&TrainEvent::Ranks(run.ranks.clone()));
         }
+        self.save_or_rewind(run, shapes, tell)
     }
 
     pub(super) fn report<M: Trainable>(
@@ -118,6 +119,7 @@ impl Run<'_> {
             skipped_samples: run.unreadable.len() as u64,
             resumed_from,
             fault_log: run.faults,
+            ranks: run.ranks,
             epochs: run.epochs,
             curves,
         })

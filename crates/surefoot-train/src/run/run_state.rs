@@ -13,6 +13,7 @@ use crate::evaluate::Confusion;
 use crate::loader::Loading;
 use crate::model::Trainable;
 use crate::parameters::Shape;
+use crate::ranks::{ExchangeTime, RankReport};
 use crate::report::{EpochReport, FaultReport, TrainEvent};
 use crate::state::{Held, State};
 
@@ -42,6 +43,10 @@ pub(super) struct RunState<M> {
     pub(super) loading: Loading,
     /// The time of each of the first steps, until how to load is chosen by it.
     pub(super) paces: Vec<Duration>,
+    /// What is known of each rank; empty for a process that trains alone.
+    pub(super) ranks: Vec<RankReport>,
+    /// The time that this rank has spent with the others.
+    pub(super) exchange_time: ExchangeTime,
 }
 
 /// A run at one step in the host's memory: all that is needed to go on without its device.
@@ -91,13 +96,7 @@ impl<M> RunState<M> {
     /// Notes and tells faults that were recovered from, and how.
     pub(super) fn note_faults(&mut self, faults: &[Fault], tell: &mut dyn FnMut(&TrainEvent)) {
         for fault in faults {
-            let report = FaultReport {
-                step: self.state.step + 1,
-                kind: fault.kind.to_string(),
-                device: fault.device.clone().unwrap_or_default(),
-                message: fault.chain.join(": "),
-                recovery: fault.response.as_ref().map(|response| response.rung.to_string()),
-            };
+            let report = FaultReport::of(fault, self.state.step + 1);
             tell(&TrainEvent::Fault(report.clone()));
             self.faults.push(report);
             if let Some(response) = &fault.response {
@@ -156,6 +155,8 @@ impl Run<'_> {
             epoch_started: (now, 0),
             loading,
             paces: Vec::new(),
+            ranks: Vec::new(),
+            exchange_time: ExchangeTime::default(),
         };
         let Some(path) = resume else { return Ok(run) };
         let (held, manifest) = checkpoint::read(path, shapes)?;

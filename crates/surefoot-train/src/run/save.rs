@@ -22,7 +22,7 @@ const HOLDING_SHARE: u32 = 50;
 const DISK_PAUSE: Duration = Duration::from_secs(1);
 const WORD_EVERY: Duration = Duration::from_secs(60);
 /// Going back to the same step more often than this would go on forever.
-const MOST_REWINDS: u32 = 3;
+pub(super) const MOST_REWINDS: u32 = 3;
 
 impl Run<'_> {
     /// Goes back to the copy on the host.
@@ -147,6 +147,9 @@ impl Run<'_> {
         tell: &mut dyn FnMut(&TrainEvent),
     ) -> Result<PathBuf, TrainError> {
         let step = run.state.step;
+        if !self.is_first() {
+            return Ok(self.checkpoints.path(step));
+        }
         let held = run.state.hold().map_err(|fault| self.stopped(fault, step, None))?;
         let path = self.put(&held, shapes, &self.manifest(run), tell)?;
         let best = run.best.as_ref().is_some_and(|best| best.step == step);
@@ -156,6 +159,26 @@ impl Run<'_> {
             run.held_at = Instant::now();
         }
         Ok(path)
+    }
+
+    /// Saves; if the state can't be read, goes back to the copy on the host. One of several ranks goes
+    /// on: its next step finds the state lost, and it is given that of another rank.
+    pub(super) fn save_or_rewind<M: Trainable>(
+        &self,
+        run: &mut RunState<M>,
+        shapes: &[Shape],
+        tell: &mut dyn FnMut(&TrainEvent),
+    ) -> Result<StepsEnd, TrainError> {
+        match self.save(run, shapes, tell) {
+            Err(TrainError::Fault { fault, .. }) if self.ranks.is_some() => {
+                run.note_failure(&fault, tell);
+                Ok(StepsEnd::Whole)
+            }
+            Err(TrainError::Fault { fault, .. }) if run.held.is_some() => {
+                self.rewind(run, *fault, tell)
+            }
+            other => other.map(|_| StepsEnd::Whole),
+        }
     }
 
     /// Writes a checkpoint; if the disk is full, waits until there is room or the run is stopped.

@@ -92,6 +92,7 @@ fn try_to_train(
         checkpoints: CheckpointFolder::new(folder.path(), 1).unwrap(),
         stop: &AtomicBool::new(false),
         earlier_faults: Vec::new(),
+        ranks: None,
     };
     let device = footing.device().unwrap();
     let model = Mlp::new(64, &[16], 10, config.seed, device.burn());

@@ -9,6 +9,7 @@ use surefoot::recover::{Drill, Policy};
 use surefoot_train::checkpoint::CheckpointFolder;
 use surefoot_train::data;
 use surefoot_train::model::Builtin;
+use surefoot_train::ranks::Ranks;
 use surefoot_train::{Config, Run, TrainError, TrainEvent, TrainReport};
 
 /// Twelve steps: an epoch of nine batches and a bit.
@@ -38,6 +39,8 @@ pub(crate) struct Trial<'a> {
     pub(crate) resume: Option<&'a Path>,
     /// Stop when this many steps are done.
     pub(crate) stop_after: Option<u64>,
+    /// The ranks that do this run together.
+    pub(crate) ranks: Option<&'a dyn Ranks>,
 }
 
 impl<'a> Trial<'a> {
@@ -52,6 +55,7 @@ impl<'a> Trial<'a> {
             folder,
             resume: None,
             stop_after: None,
+            ranks: None,
         }
     }
 
@@ -86,6 +90,7 @@ impl<'a> Trial<'a> {
             checkpoints: CheckpointFolder::new(self.folder, config.checkpoint.keep).unwrap(),
             stop: &stop,
             earlier_faults: Vec::new(),
+            ranks: self.ranks,
         };
         let mut heard = Vec::new();
         let report = run.train(model, self.resume, |news| {

@@ -8,5 +8,6 @@ mod fine_tuning;
 mod harness;
 mod moments;
 mod precision;
+mod ranks;
 mod resume;
 mod staging;

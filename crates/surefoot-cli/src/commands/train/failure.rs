@@ -76,6 +76,12 @@ pub(super) fn bad_run(error: TrainError, config: &Config, command: &ResumeComman
             }
         }
         TrainError::Checkpoint(error) => bad_checkpoint(error),
+        TrainError::RanksDiffer { differences } => {
+            let mut failure =
+                Failure::usage("the ranks would not train the same model on the same data");
+            failure.because = differences;
+            failure.hint("give every rank the same configuration, data and version of surefoot")
+        }
         other => Failure::usage("the run can't go on from there")
             .because(other.to_string())
             .hint("train with the same data, seed and batch size, or without --resume"),

@@ -9,6 +9,8 @@ use surefoot_train::config::Config;
 use surefoot_train::evaluate::Confusion;
 use surefoot_train::{TrainEvent, TrainReport};
 
+use super::show::rank_text;
+
 /// A table of more classes can't be read.
 const MOST_CLASSES: usize = 100;
 
@@ -62,8 +64,12 @@ impl Page {
         let mut facts = vec![("parameters".to_owned(), report.parameters.to_string())];
         for fault in &report.fault_log {
             let way = fault.recovery.as_deref().unwrap_or("nothing");
-            let told = format!("{} at step {} → {way}", fault.kind, fault.step);
+            let rank = fault.rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
+            let told = format!("{} at step {}{rank} → {way}", fault.kind, fault.step);
             facts.push(("fault".to_owned(), told));
+        }
+        for rank in &report.ranks {
+            facts.push((format!("rank {}", rank.rank), rank_text(rank)));
         }
         facts.push(("checkpoint".to_owned(), report.checkpoint.display().to_string()));
         facts.push(("program".to_owned(), format!("surefoot {}", env!("CARGO_PKG_VERSION"))));

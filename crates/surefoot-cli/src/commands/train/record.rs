@@ -66,6 +66,24 @@ impl<'a> Record<'a> {
                 let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
                 self.note("checkpoint", |event| event.context("file", name).context("best", *best));
             }
+            TrainEvent::Ranks(ranks) => {
+                for rank in ranks {
+                    self.note("rank", |event| {
+                        event
+                            .level(Level::Info)
+                            .context("rank", rank.rank)
+                            .context("host", rank.host.clone())
+                            .context("rank_device", rank.device.clone())
+                            .context("peak_memory", rank.peak_memory)
+                            .context("faults", rank.faults)
+                            .context("agreeing_seconds", rank.agreeing_seconds)
+                            .context("summing_seconds", rank.summing_seconds)
+                    });
+                }
+            }
+            TrainEvent::Restored { from } => {
+                self.note("restored", |event| event.context("from_rank", *from));
+            }
             TrainEvent::Rewound { to } => self.note("rewound", |event| event.context("to", *to)),
             _ => {}
         }

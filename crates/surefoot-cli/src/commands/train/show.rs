@@ -12,6 +12,7 @@ use surefoot::Footing;
 use surefoot::device::memory::Bytes;
 use surefoot_train::config::{Config, Length};
 use surefoot_train::loader::Loading;
+use surefoot_train::ranks::RankReport;
 use surefoot_train::report::EpochReport;
 use surefoot_train::{TrainEvent, TrainReport};
 
@@ -21,6 +22,9 @@ use crate::terminal::Terminal;
 
 /// Samples that were left out are named up to here, and counted beyond.
 const NAMED_SAMPLES: usize = 10;
+
+/// Ranks that are shown one by one at the end; --json has all.
+const SHOWN_RANKS: usize = 16;
 
 fn loading_text(loading: &Loading) -> String {
     let threads = match loading.workers {
@@ -144,8 +148,9 @@ impl<'a> Show<'a> {
             }
             TrainEvent::Fault(fault) => {
                 let first = fault.message.lines().next().unwrap_or_default();
+                let rank = fault.rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
                 self.note(&format!(
-                    "step {}: {} on {}: {first}",
+                    "step {}: {} on {}{rank}: {first}",
                     fault.step, fault.kind, fault.device
                 ));
                 self.event("fault", fault);
@@ -192,6 +197,11 @@ impl<'a> Show<'a> {
             TrainEvent::Checkpoint { path, best } => {
                 let path = path.display().to_string();
                 self.line(json!({"event": "checkpoint", "path": path, "best": best}));
+            }
+            TrainEvent::Ranks(ranks) => self.event("ranks", &json!({ "ranks": ranks })),
+            TrainEvent::Restored { from } => {
+                self.note(&format!("the weights went with their device: taken from rank {from}"));
+                self.line(json!({"event": "restored", "from": from}));
             }
             TrainEvent::Rewound { to } => {
                 self.note(&format!(
@@ -307,6 +317,12 @@ impl<'a> Show<'a> {
             };
             row("left out", format!("{samples} that can't be read"));
         }
+        for rank in report.ranks.iter().take(SHOWN_RANKS) {
+            row(&format!("rank {}", rank.rank), rank_text(rank));
+        }
+        if report.ranks.len() > SHOWN_RANKS {
+            row("", format!("and {} more ranks", report.ranks.len() - SHOWN_RANKS));
+        }
         row("checkpoint", report.checkpoint.display().to_string());
         if report.best_checkpoint != report.checkpoint {
             row("best checkpoint", report.best_checkpoint.display().to_string());
@@ -321,6 +337,16 @@ impl<'a> Show<'a> {
     }
 }
 
+/// A rank in one line.
+pub(super) fn rank_text(rank: &RankReport) -> String {
+    let faults = match rank.faults {
+        0 => "no faults".to_owned(),
+        1 => "1 fault".to_owned(),
+        many => format!("{many} faults"),
+    };
+    format!("{} on {}, {} at most, {faults}", rank.host, rank.device, Bytes(rank.peak_memory))
+}
+
 fn faults(report: &TrainReport) -> String {
     if report.fault_log.is_empty() {
         return "none".to_owned();
@@ -331,7 +357,8 @@ fn faults(report: &TrainReport) -> String {
         .take(5)
         .map(|fault| {
             let way = fault.recovery.as_deref().unwrap_or("nothing");
-            format!("{} at step {} → {way}", fault.kind, fault.step)
+            let rank = fault.rank.map_or_else(String::new, |rank| format!(" of rank {rank}"));
+            format!("{} at step {}{rank} → {way}", fault.kind, fault.step)
         })
         .collect();
     let more = report.fault_log.len().saturating_sub(told.len());

@@ -117,7 +117,7 @@ fn a_fault_in_one_rank_is_recovered_there() {
 #[test]
 fn a_fault_that_ends_the_run_gives_its_message_once_and_code_3() {
     let place = Place::new(CONFIG);
-    let drill = "--drill 'model_loading:step=7,op=train step'";
+    let drill = "--drill 'unsupported_op:step=7,op=train step'";
     let output = place.mpirun(&format!("-n 1 @ : -n 1 @ {drill}"));
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{errors}");

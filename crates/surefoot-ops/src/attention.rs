@@ -313,7 +313,7 @@ impl Parts {
 
 /// The softmax of scores times `scale`, in their place.
 #[inline(always)]
-fn soften(scores: &mut [f32], scale: f32) {
+pub(crate) fn soften(scores: &mut [f32], scale: f32) {
     let mut most = [f32::NEG_INFINITY; 16];
     let (whole, rest) = scores.as_chunks::<16>();
     for scores in whole {

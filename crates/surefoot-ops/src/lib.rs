@@ -48,6 +48,7 @@ mod math;
 mod memory;
 mod optional;
 mod packed;
+mod paged_attention;
 mod product;
 #[cfg(test)]
 mod testing;
@@ -66,5 +67,6 @@ pub use layer_norm::layer_norm;
 pub use linear::linear;
 pub use memory::keep_freed_memory;
 pub use packed::{Clip, Packed, adamw_packed, first_numbers};
+pub use paged_attention::{PAGE_TOKENS, PageLayout, PagedAttention, QueryRun};
 pub use product::product;
 pub use update::{AdamW, Sgd, adamw, sgd};

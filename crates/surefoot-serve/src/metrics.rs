@@ -1,6 +1,7 @@
 //! Metrics: scraped by Prometheus, and summarised in the journal.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::text::encode;
@@ -10,6 +11,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 use surefoot::journal::{Event, EventKind};
+use surefoot_models::generate::pages::PageCounts;
 
 type Label = [(&'static str, String); 1];
 type Labels = [(&'static str, String); 2];
@@ -36,6 +38,21 @@ pub struct Counts {
     pub tokens: u64,
     /// The time that passes took together, in microseconds.
     pub busy_micros: u64,
+    /// Sequences that started.
+    pub started: u64,
+    /// Those of them whose beginning was known.
+    pub prefix_hits: u64,
+    /// Sequences that gave up their pages and were run again later.
+    pub preemptions: u64,
+}
+
+/// How full the engine is now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Levels {
+    /// Pages of keys and values, where they are in pages.
+    pub pages: Option<PageCounts>,
+    /// Sequences that wait to be decoded, those that were preempted included.
+    pub waiting: usize,
 }
 
 impl Counts {
@@ -52,6 +69,9 @@ impl Counts {
             rows: self.rows - earlier.rows,
             tokens: self.tokens - earlier.tokens,
             busy_micros: self.busy_micros - earlier.busy_micros,
+            started: self.started - earlier.started,
+            prefix_hits: self.prefix_hits - earlier.prefix_hits,
+            preemptions: self.preemptions - earlier.preemptions,
         }
     }
 }
@@ -71,6 +91,12 @@ pub struct Metrics {
     faults: Family<Label, Counter>,
     rungs: Family<Label, Counter>,
     memory: Family<Labels, Gauge>,
+    cache_pages: Family<Label, Gauge>,
+    prefix_lookups: Family<Label, Counter>,
+    preemptions: Counter,
+    levels: Mutex<Levels>,
+    started: AtomicU64,
+    prefix_hits: AtomicU64,
     batches: AtomicU64,
     rows: AtomicU64,
     useful_tokens: AtomicU64,
@@ -110,6 +136,9 @@ impl Default for Metrics {
         let faults = Family::default();
         let rungs = Family::default();
         let memory = Family::default();
+        let cache_pages = Family::default();
+        let prefix_lookups = Family::default();
+        let preemptions = Counter::default();
         registry.register("http_requests", "HTTP requests by path and status", requests.clone());
         registry.register(
             "http_request_seconds",
@@ -130,6 +159,21 @@ impl Default for Metrics {
         registry.register("faults", "Device faults by kind", faults.clone());
         registry.register("rungs", "Rungs of the recovery ladder taken", rungs.clone());
         registry.register("memory_bytes", "Memory in use and at most", memory.clone());
+        registry.register(
+            "cache_pages",
+            "Pages of keys and values: of sequences that run (live), of earlier ones that nobody uses (idle), and the limit (most)",
+            cache_pages.clone(),
+        );
+        registry.register(
+            "prefix_lookups",
+            "Sequences that started, by whether the beginning of their tokens was known",
+            prefix_lookups.clone(),
+        );
+        registry.register(
+            "preemptions",
+            "Sequences that gave up their pages and were run again later",
+            preemptions.clone(),
+        );
         let outcome = |name| outcomes.get_or_create_owned(&label("outcome", name));
         Self {
             accepted: outcome("accepted"),
@@ -149,6 +193,12 @@ impl Default for Metrics {
             faults,
             rungs,
             memory,
+            cache_pages,
+            prefix_lookups,
+            preemptions,
+            levels: Mutex::default(),
+            started: AtomicU64::new(0),
+            prefix_hits: AtomicU64::new(0),
             batches: AtomicU64::new(0),
             rows: AtomicU64::new(0),
             useful_tokens: AtomicU64::new(0),
@@ -177,6 +227,9 @@ impl Metrics {
             rows: self.rows.load(Relaxed),
             tokens: self.useful_tokens.load(Relaxed),
             busy_micros: self.busy_micros.load(Relaxed),
+            started: self.started.load(Relaxed),
+            prefix_hits: self.prefix_hits.load(Relaxed),
+            preemptions: self.preemptions.get(),
         }
     }
 
@@ -234,9 +287,32 @@ impl Metrics {
         self.count_tokens("prompt", tokens);
     }
 
-    /// Tokens of prompts that were not run again.
-    pub(crate) fn reused_tokens(&self, tokens: usize) {
-        self.tokens.get_or_create(&label("kind", "reused")).inc_by(tokens as u64);
+    /// A sequence started of which so many tokens were known and need not be run again.
+    pub(crate) fn started(&self, known: usize) {
+        let result = if known > 0 { "hit" } else { "miss" };
+        self.started.fetch_add(1, Relaxed);
+        self.prefix_hits.fetch_add(u64::from(known > 0), Relaxed);
+        self.prefix_lookups.get_or_create(&label("result", result)).inc();
+        self.tokens.get_or_create(&label("kind", "reused")).inc_by(known as u64);
+    }
+
+    /// So many sequences gave up their pages.
+    pub(crate) fn preempted(&self, count: usize) {
+        self.preemptions.inc_by(count as u64);
+    }
+
+    /// How full the engine is now.
+    pub fn levels(&self) -> Levels {
+        *self.levels.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn level(&self, levels: Levels) {
+        *self.levels.lock().unwrap_or_else(PoisonError::into_inner) = levels;
+        let Some(counts) = levels.pages else { return };
+        for (state, pages) in [("live", counts.live), ("idle", counts.idle), ("most", counts.most)]
+        {
+            self.cache_pages.get_or_create(&label("state", state)).set(pages as i64);
+        }
     }
 
     pub(crate) fn embedded_tokens(&self, tokens: usize) {

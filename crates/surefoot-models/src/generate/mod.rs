@@ -1,7 +1,7 @@
 //! Generating text: tokenizers, sampling, and decoding with a cache of keys and values.
 
 mod gguf_tokenizer;
-pub mod prefill;
+pub mod pages;
 pub mod sample;
 mod score;
 pub mod session;

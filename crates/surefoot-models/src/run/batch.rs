@@ -32,12 +32,7 @@ impl TokenBatch {
         let mut ids = Vec::with_capacity(width * sequences.len());
         let mut pads = Vec::with_capacity(sequences.len());
         for sequence in sequences {
-            if let Some(id) = sequence.iter().find(|&&id| id as usize >= vocab) {
-                return Err(ModelError::request(format!(
-                    "token {id} is not in the vocabulary, which has {vocab} tokens (0 to {})",
-                    vocab - 1
-                )));
-            }
+            check_vocabulary(sequence, vocab)?;
             let pad = width - sequence.len();
             ids.extend(std::iter::repeat_n(0, pad));
             ids.extend_from_slice(sequence);
@@ -79,5 +74,16 @@ impl TokenBatch {
     /// Whether it has no sequences: never, since [`Self::new`] refuses that.
     pub fn is_empty(&self) -> bool {
         self.pads.is_empty()
+    }
+}
+
+/// Refuses tokens that are not in a vocabulary of `vocab`.
+pub(crate) fn check_vocabulary(tokens: &[u32], vocab: usize) -> Result<(), ModelError> {
+    match tokens.iter().find(|&&id| id as usize >= vocab) {
+        None => Ok(()),
+        Some(id) => Err(ModelError::request(format!(
+            "token {id} is not in the vocabulary, which has {vocab} tokens (0 to {})",
+            vocab - 1
+        ))),
     }
 }

@@ -10,7 +10,7 @@ use surefoot::recover::Point;
 use surefoot::recover::drill::point;
 
 use super::attention::{self, AttentionMask, Scores};
-use super::cache::Cache;
+use super::cache::{Queries, Store};
 use super::experts::ExpertsRunner;
 use super::norm::{self, Norm};
 use super::rotary::Rotation;
@@ -129,7 +129,7 @@ impl BlockRunner {
         x: Tensor<2>,
         pass: &Pass<'_>,
         session: &mut Session<'_>,
-        cache: Option<&mut Cache>,
+        cache: Option<&mut Store>,
     ) -> Result<Tensor<2>, ModelError> {
         let normed = |norm: Option<&Norm>, x: Tensor<2>| match norm {
             Some(norm) => norm.apply(x, pass.tuning),
@@ -185,7 +185,7 @@ impl BlockRunner {
         x: Tensor<2>,
         pass: &Pass<'_>,
         session: &mut Session<'_>,
-        cache: Option<&mut Cache>,
+        cache: Option<&mut Store>,
     ) -> Result<Tensor<2>, ModelError> {
         point(Point::Operation);
         let block = &pass.blueprint.blocks[self.number];
@@ -206,16 +206,16 @@ impl BlockRunner {
             k = rotation.apply(k);
         }
         point(Point::Allocation);
-        let (k, v) = match cache {
-            Some(cache) => cache.extend(self.number, k, v),
-            None => (k, v),
-        };
         let scores = Scores {
             scale: block.scale,
             cap: pass.blueprint.scales.attention_cap,
             window: block.window,
         };
-        let seen = attention::attend(q, &k, &v, scores, &pass.mask);
+        let mask = &pass.mask;
+        let seen = match cache {
+            Some(cache) => cache.attend(self.number, Queries { q, scores, mask }, k, v)?,
+            None => attention::attend(q, &k, &v, scores, mask),
+        };
         let [batch, heads, width, dim] = seen.dims();
         let seen = seen.permute([1, 3, 0, 2]).reshape([heads * dim, batch * width]);
         Ok(self.out.apply(session, pass.tuning, seen)?.transpose())

@@ -2,7 +2,36 @@
 
 use burn::tensor::{Device, Tensor};
 
+use super::attention::{self, AttentionMask, Scores};
 use crate::arch::blueprint::Blueprint;
+use crate::error::ModelError;
+
+/// Where a pass puts its keys and values, and attends to those of earlier passes.
+pub(crate) trait KeyValueStore {
+    /// Adds the keys and values of this pass for a block and attends from `q` to all that are known. Shapes
+    /// are those of [`attention::attend`].
+    fn attend(
+        &mut self,
+        block: usize,
+        queries: Queries<'_>,
+        k: Tensor<4>,
+        v: Tensor<4>,
+    ) -> Result<Tensor<4>, ModelError>;
+
+    /// Whether there is something for this block: a block that fails while it adds its keys and
+    /// values may lose what was there.
+    fn has(&self, block: usize) -> bool;
+}
+
+/// The queries of a block, and how they attend.
+pub(crate) struct Queries<'a> {
+    pub(crate) q: Tensor<4>,
+    pub(crate) scores: Scores,
+    pub(crate) mask: &'a AttentionMask<'a>,
+}
+
+/// A store that a pass may be given.
+pub(crate) type Store = dyn KeyValueStore + 'static;
 
 /// The cache of one batch: two tensors `[rows, kv_heads, capacity, head_dim]` a block. A pass
 /// uses the first rows, as many as its batch has, and looks at the positions from `start` on.
@@ -31,19 +60,8 @@ impl Cache {
         self.filled - self.start
     }
 
-    /// Whether there is something for this block: a block that fails while it adds its keys and
-    /// values loses what was there.
-    pub(crate) fn has(&self, layer: usize) -> bool {
-        self.layers[layer].is_some()
-    }
-
     /// Adds the keys and values of this pass and returns all that are known.
-    pub(crate) fn extend(
-        &mut self,
-        layer: usize,
-        k: Tensor<4>,
-        v: Tensor<4>,
-    ) -> (Tensor<4>, Tensor<4>) {
+    fn extend(&mut self, layer: usize, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let [batch, heads, width, dim] = k.dims();
         let end = self.filled + width;
         let place = [0..batch, 0..heads, self.filled..end, 0..dim];
@@ -64,5 +82,23 @@ pub(crate) fn moved_to(other: &Tensor<4>, tensor: Tensor<4>) -> Tensor<4> {
     match tensor.device() == other.device() {
         true => tensor,
         false => tensor.to_device(&other.device()),
+    }
+}
+
+impl KeyValueStore for Cache {
+    fn attend(
+        &mut self,
+        block: usize,
+        queries: Queries<'_>,
+        k: Tensor<4>,
+        v: Tensor<4>,
+    ) -> Result<Tensor<4>, ModelError> {
+        let (k, v) = self.extend(block, k, v);
+        let Queries { q, scores, mask } = queries;
+        Ok(attention::attend(q, &k, &v, scores, mask))
+    }
+
+    fn has(&self, block: usize) -> bool {
+        self.layers[block].is_some()
     }
 }

@@ -23,7 +23,7 @@ use surefoot::recover::{Confirm, Step};
 use surefoot::{BoxError, Burn, Fault, FaultKind, Footing};
 
 use super::block::{BlockRunner, Pass};
-use super::cache::Cache;
+use super::cache::Store;
 use super::model::Model;
 use super::output::Rows;
 use crate::error::ModelError;
@@ -73,7 +73,7 @@ impl CpuFallback {
         pass: &Pass<'p>,
         on: &dyn Fn(&Device) -> Pass<'p>,
         session: &mut Session<'_>,
-        cache: Option<&mut Cache>,
+        cache: Option<&mut Store>,
     ) -> Result<Tensor<2>, ModelError> {
         let cached = cache.as_ref().is_some_and(|cache| cache.has(number));
         let (session, cache) = (RefCell::new(session), RefCell::new(cache));

@@ -12,7 +12,7 @@ use surefoot::recover::drill::Handle;
 use super::attention::{AttentionMask, LastMask};
 use super::batch::TokenBatch;
 use super::block::Pass;
-use super::cache::Cache;
+use super::cache::{Cache, Store as KeyValues};
 use super::model::Model;
 use super::observe::{Boundary, Observer};
 use super::output::{Logits, Output, Rows, Want};
@@ -23,6 +23,25 @@ use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
 use crate::stream::store::Session;
 use crate::weights::convert;
+
+/// The rows of tokens that go through the model in one pass: `width` of each sequence of a batch; or tokens of
+/// any sequences as one row, if the store of keys and values knows whose they are.
+pub(crate) struct PassRows<'a> {
+    pub(crate) ids: &'a [u32],
+    /// The position of each token in its sequence.
+    pub(crate) positions: &'a [usize],
+    /// Whether all sequences of the batch have the same positions.
+    pub(crate) rotated_alike: bool,
+    /// Positions at the start of each sequence that are padding.
+    pub(crate) pads: &'a [usize],
+    /// Positions that a cache of the batch holds already.
+    pub(crate) past: usize,
+    /// Whether the tokens are of any sequences: then each is a row of its own for adapters.
+    pub(crate) is_mixed: bool,
+    pub(crate) width: usize,
+    /// The rows that are wanted behind the last block, if not all.
+    pub(crate) wanted: Option<Vec<usize>>,
+}
 
 impl Model {
     /// Runs one batch behind what the cache holds.
@@ -45,41 +64,72 @@ impl Model {
         mut cache: Option<&mut Cache>,
         mut observer: Option<&mut Observer<'_>>,
     ) -> Result<Output, ModelError> {
-        session.begin_pass();
         let past = cache.as_ref().map_or(0, |cache| cache.past());
-        self.check_positions(batch, past)?;
         let positions: Vec<usize> = batch
             .pads
             .iter()
             .flat_map(|&pad| (0..batch.width).map(move |at| (past + at).saturating_sub(pad)))
             .collect();
-        let rows = batch.len();
-        let tuning = self.tuning_of_rows(session.adapters(), rows, batch.width)?;
-        let tuning = tuning.as_deref();
         let same = batch.pads.iter().all(|pad| *pad == batch.pads[0]);
+        let only_last = want.logits == Logits::Last && !want.hidden && !want.last_hidden;
+        let rows = PassRows {
+            ids: &batch.ids,
+            positions: &positions,
+            rotated_alike: same,
+            pads: &batch.pads,
+            past,
+            is_mixed: false,
+            width: batch.width,
+            wanted: only_last.then(|| (1..=batch.len()).map(|end| end * batch.width - 1).collect()),
+        };
+        let known = cache.as_deref_mut().map(|cache| cache as &mut KeyValues);
+        let output = self.pass_rows(&rows, want, session, known, &mut observer)?;
+        if let Some(cache) = cache {
+            cache.filled += batch.width;
+        }
+        Ok(output)
+    }
+
+    /// Runs rows of tokens behind what a store of keys and values holds.
+    pub(crate) fn pass_rows(
+        &self,
+        rows: &PassRows<'_>,
+        want: Want,
+        session: &mut Session<'_>,
+        mut cache: Option<&mut KeyValues>,
+        observer: &mut Option<&mut Observer<'_>>,
+    ) -> Result<Output, ModelError> {
+        session.begin_pass();
+        self.check_positions(rows.positions)?;
+        let (tuned, columns) = match rows.is_mixed {
+            true => (rows.ids.len(), 1),
+            false => (rows.pads.len(), rows.width),
+        };
+        let tuning = self.tuning_of_rows(session.adapters(), tuned, columns)?;
+        let tuning = tuning.as_deref();
         let rotation = |rope: &Rope, device: &Device| {
-            let rows = if same { 1 } else { batch.len() };
-            Rotation::new(rope, &positions[..rows * batch.width], rows, device)
+            let count = if rows.rotated_alike { 1 } else { rows.pads.len() };
+            Rotation::new(rope, &rows.positions[..count * rows.width], count, device)
         };
         let on = |device: &Device| Pass {
             blueprint: &self.blueprint,
             rotation: self.blueprint.rope.as_ref().map(|rope| rotation(rope, device)),
             local_rotation: self.blueprint.local_rope.as_ref().map(|rope| rotation(rope, device)),
             mask: AttentionMask {
-                past,
-                pads: &batch.pads,
+                past: rows.past,
+                pads: rows.pads,
                 causal: self.blueprint.causal,
                 segments: None,
                 last: LastMask::default(),
             },
-            batch: batch.len(),
-            width: batch.width,
+            batch: rows.pads.len(),
+            width: rows.width,
             tuning,
         };
         let pass = on(&self.device);
         let mut output = Output::default();
-        let mut x = self.first_state(&batch.ids, &positions, tuning)?;
-        x = self.show(x, Boundary::Embeddings, &mut observer)?;
+        let mut x = self.first_state(rows.ids, rows.positions, tuning)?;
+        x = self.show(x, Boundary::Embeddings, observer)?;
         for (number, block) in self.blocks.iter().enumerate() {
             if want.hidden {
                 output.hidden.push(self.read(x.clone(), || format!("block {number}"))?);
@@ -91,23 +141,22 @@ impl Model {
                 }
             };
             x = self.format.between_blocks(x);
-            x = self.show(x, Boundary::Block(number), &mut observer)?;
+            x = self.show(x, Boundary::Block(number), observer)?;
             self.store.meter.block();
             self.look_at_pool();
         }
-        if let Some(cache) = cache {
-            cache.filled += batch.width;
-        }
-        if want.logits == Logits::Last && !want.hidden && !want.last_hidden {
-            let last: Vec<i64> =
-                (1..=batch.len()).map(|end| (end * batch.width - 1) as i64).collect();
-            let last: Tensor<1, Int> =
-                Tensor::from_data(TensorData::new(last, [batch.len()]), &self.device);
-            x = x.select(0, last);
+        if let Some(wanted) = &rows.wanted
+            && !wanted.is_empty()
+        {
+            let wanted: Vec<i64> = wanted.iter().map(|row| *row as i64).collect();
+            let count = wanted.len();
+            let wanted: Tensor<1, Int> =
+                Tensor::from_data(TensorData::new(wanted, [count]), &self.device);
+            x = x.select(0, wanted);
         }
         if let Some(norm) = &self.final_norm {
             x = norm.apply(x, tuning);
-            x = self.show(x, Boundary::Norm, &mut observer)?;
+            x = self.show(x, Boundary::Norm, observer)?;
         }
         if want.hidden || want.last_hidden {
             let last = self.read(x.clone(), || "the last block".to_owned())?;
@@ -117,15 +166,25 @@ impl Model {
             output.last_hidden = want.last_hidden.then_some(last);
         }
         if want.logits != Logits::None {
+            let mut count = rows.pads.len();
+            if rows.is_mixed
+                && let Some(wanted) = &rows.wanted
+            {
+                let adapters = session.adapters();
+                let of_wanted = wanted.iter().map(|row| adapters.get(*row).copied().flatten());
+                let of_wanted = of_wanted.collect();
+                session.set_adapters(of_wanted);
+                count = wanted.len();
+            }
             output.logits = Some(match &self.cpu_fallback {
-                None => self.logits(x, rows, session)?,
+                None => self.logits(x, count, session)?,
                 Some(fallback) => {
                     let session = RefCell::new(session);
-                    fallback.head(x, |x| self.logits(x, rows, &mut session.borrow_mut()))?
+                    fallback.head(x, |x| self.logits(x, count, &mut session.borrow_mut()))?
                 }
             });
         }
-        self.store.meter.pass(batch.ids.len());
+        self.store.meter.pass(rows.ids.len());
         Ok(output)
     }
 
@@ -139,13 +198,8 @@ impl Model {
         }
     }
 
-    fn check_positions(&self, batch: &TokenBatch, past: usize) -> Result<(), ModelError> {
-        let longest = batch
-            .pads
-            .iter()
-            .map(|pad| (past + batch.width).saturating_sub(*pad))
-            .max()
-            .unwrap_or(0);
+    fn check_positions(&self, positions: &[usize]) -> Result<(), ModelError> {
+        let longest = positions.iter().max().map_or(0, |last| last + 1);
         let limit = self.blueprint.max_positions;
         if self.binding.positions.is_some() && longest > limit {
             return Err(ModelError::request(format!(

@@ -100,6 +100,15 @@ impl ActivityLog {
                 Some((name, in_use, _)) => event.device(name.to_string()).context("in_use", in_use),
                 None => event,
             };
+            let levels = self.metrics.levels();
+            let event = match levels.pages {
+                Some(pages) => event
+                    .context("pages", pages.live)
+                    .context("idle_pages", pages.idle)
+                    .context("most_pages", pages.most)
+                    .context("waiting", levels.waiting),
+                None => event,
+            };
             event
                 .duration(time)
                 .context("accepted", since.accepted)
@@ -110,6 +119,9 @@ impl ActivityLog {
                 .context("batches", since.batches)
                 .context("rows", since.rows)
                 .context("tokens", since.tokens)
+                .context("started", since.started)
+                .context("prefix_hits", since.prefix_hits)
+                .context("preemptions", since.preemptions)
         });
     }
 }

@@ -3,16 +3,19 @@
 //! Memory goes to the weights, to the passes that run at the same time (activations), and to the
 //! cache of keys and values. The cache is not planned for the worst case, all sequences at their
 //! full length: it gets what is left, at least enough for one sequence of full length, and
-//! sequences take their part of it as they grow. When it is full the latest of them wait
-//! ([`decoder`](super::decoder)).
+//! sequences take their part of it as they grow, on the CPU page by page. When it is full the latest of
+//! them wait ([`schedule`](super::schedule), [`decoder`](super::decoder)).
 
 use std::time::Duration;
 
+use surefoot::device::DeviceName;
+use surefoot_models::arch::blueprint::Blueprint;
+use surefoot_models::generate::pages::{self, PageLimits};
 use surefoot_models::generate::session::Limits;
 use surefoot_models::runner::{Attempt, RunRequest, Runner};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::plan::{Placement, Plan};
-use surefoot_models::{Logits, Opened, Rectangle, Want};
+use surefoot_models::{Logits, Rectangle, Want};
 
 use super::bucket;
 use super::error::EngineError;
@@ -77,6 +80,8 @@ pub struct EngineCapacity {
     /// Batches of texts that run at once.
     pub batches_in_flight: usize,
     decodes: bool,
+    /// Whether keys and values are in pages.
+    paged: bool,
     /// The blocks of the model.
     layers: usize,
 }
@@ -85,7 +90,7 @@ impl EngineCapacity {
     /// The best capacity within the limits whose weights stay in memory; if there is none, one that
     /// fits with weights that stream.
     pub fn fit(runner: &Runner, limits: &EngineLimits) -> Result<(Self, Plan), EngineError> {
-        let candidates = Self::requested(runner.opened(), limits).candidates();
+        let candidates = Self::requested(runner, limits)?.candidates();
         let mut best: Option<(Self, Plan)> = None;
         for capacity in &candidates {
             let Some((capacity, plan)) = capacity.with_largest_cache(runner)? else { continue };
@@ -119,7 +124,8 @@ impl EngineCapacity {
     }
 
     /// All that was asked for.
-    fn requested(opened: &Opened, limits: &EngineLimits) -> Self {
+    fn requested(runner: &Runner, limits: &EngineLimits) -> Result<Self, EngineError> {
+        let opened = runner.opened();
         let positions = opened.blueprint.max_positions;
         let context = limits.context.unwrap_or(USUAL_CONTEXT).clamp(1, positions.max(1));
         let mut capacity = Self {
@@ -134,13 +140,14 @@ impl EngineCapacity {
             patience: limits.patience,
             batches_in_flight: limits.batches_in_flight.max(1),
             decodes: opened.has_head() && opened.blueprint.causal,
+            paged: runner.footing().device()?.name() == DeviceName::CPU,
             layers: opened.blueprint.blocks.len(),
         };
         capacity.cache_tokens = capacity.limits().least_cache_tokens();
         let texts = capacity.batches_in_flight * capacity.one_pass();
         capacity.activation_tokens =
             texts + if capacity.decodes { capacity.pass_tokens } else { 0 };
-        capacity
+        Ok(capacity)
     }
 
     /// The tokens of the largest single pass.
@@ -205,17 +212,14 @@ impl EngineCapacity {
         Ok(Some(best))
     }
 
-    /// Tokens of the cache that are for the beginnings of earlier prompts: what one sequence of full
-    /// length leaves, a quarter at most.
-    pub(crate) fn prefix_tokens(&self) -> usize {
-        let one = Limits {
-            rows: 1,
-            positions: self.context,
-            cache_tokens: 0,
-            pass_tokens: self.pass_tokens,
-        };
-        let spare = self.cache_tokens.saturating_sub(one.least_cache_tokens());
-        spare.min(self.cache_tokens / 4).min(4 * self.context)
+    /// How many pages of keys and values there may be, where they are in pages. Those of earlier sequences are
+    /// kept for as many tokens as four sequences of full length have.
+    pub(crate) fn page_limits(&self, blueprint: &Blueprint) -> PageLimits {
+        let layout = pages::layout(blueprint);
+        let of_token = 8 * layout.layers * layout.kv_heads * layout.head_dim;
+        let fitting = self.cache_tokens * of_token / layout.bytes().max(1);
+        let pages = fitting.max(pages::pages_of(self.context) + 1);
+        PageLimits { pages, idle: pages.min(4 * pages::pages_of(self.context)) }
     }
 
     /// What a decoding session may hold.
@@ -223,7 +227,7 @@ impl EngineCapacity {
         Limits {
             rows: self.sequences,
             positions: self.context,
-            cache_tokens: self.cache_tokens - self.prefix_tokens(),
+            cache_tokens: self.cache_tokens,
             pass_tokens: self.pass_tokens,
         }
     }
@@ -256,9 +260,12 @@ impl EngineCapacity {
         }
         let prompt = self.activation_tokens.div_ceil(self.sequences);
         // The keys and values of prompts that have not joined yet.
-        let joining = self.pass_tokens.max(self.context);
+        let joining = if self.paged { 0 } else { self.pass_tokens.max(self.context) };
         // When the cache is moved, or taken over from those that join, one layer is there twice.
-        let moved = (self.cache_tokens + joining).div_ceil(self.layers.max(1));
+        let moved = match self.paged {
+            true => 0,
+            false => (self.cache_tokens + joining).div_ceil(self.layers.max(1)),
+        };
         let columns = (self.cache_tokens + joining + moved).div_ceil(self.sequences);
         Work {
             batch: self.sequences,
@@ -312,7 +319,7 @@ mod tests {
     /// The least budget with which the model stays in memory.
     fn least_resident(runner: &Runner) -> u64 {
         let least =
-            EngineCapacity::requested(runner.opened(), &limits()).candidates().pop().unwrap();
+            EngineCapacity::requested(runner, &limits()).unwrap().candidates().pop().unwrap();
         runner.plan(&least.work()).unwrap().all_resident_bytes
     }
 

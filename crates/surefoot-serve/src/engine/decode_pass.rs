@@ -7,28 +7,24 @@
 //! and computed again from the tokens.
 //! Tokens are chosen and sent by the caller, once the guard has returned.
 
-use surefoot_models::generate::prefill::Prefill;
+use surefoot_models::generate::pages::{PagedCache, TokenRun};
 use surefoot_models::generate::session::{Decoding, Passes};
 use surefoot_models::runner::{Attempt, Location};
-use surefoot_models::{ModelError, Rows};
+use surefoot_models::{Logits, ModelError, Rows};
 
 use super::bucket;
 use super::capacity::EngineCapacity;
 use super::pass_budget::PassBudget;
-use super::prefixes::Prefixes;
+use super::schedule::Share;
 use super::sequence::Sequence;
 
-/// A prompt of so many tokens fills a pass alone.
-const LONG_PROMPT: usize = 128;
-
 /// What is to be computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Pass {
+    /// Tokens of sequences whose keys and values are in pages.
+    Tokens(Vec<Share>),
     /// The logits behind all tokens of so many sequences, which join those in the cache.
     Join(usize),
-    /// So many tokens of the first sequence that has not joined. When its last one is run, it joins
-    /// and its logits are given; before that none are.
-    Part(usize),
     /// The logits behind the last token of each sequence in the cache.
     Step,
 }
@@ -38,74 +34,42 @@ pub(crate) enum Pass {
 pub(crate) struct PassResult {
     /// How many sequences may run at once: fewer than before if the guard split the work.
     pub(crate) room: usize,
-    /// One row for each sequence that was computed: of those that join for [`Pass::Join`], from
-    /// the first on for [`Pass::Step`]. Or why the sequences that were to join can't.
+    /// One row for each sequence that was computed: of those in [`PassResult::answered`] for
+    /// [`Pass::Tokens`], of those that join for [`Pass::Join`], from the first on for [`Pass::Step`]. Or why the
+    /// sequences that were to run can't.
     pub(crate) logits: Result<Rows, ModelError>,
-    /// Tokens that did not have to be run because a prompt began alike.
-    pub(crate) known: usize,
+    /// The places of the sequences that [`Pass::Tokens`] gives logits for.
+    pub(crate) answered: Vec<usize>,
 }
 
-/// The keys and values of the sequences that have joined, in their order, if they are known.
-#[derive(Debug, Default)]
+/// The keys and values of the sequences, as far as they are known: on the CPU in pages, elsewhere in one
+/// cache for those that have joined, in their order.
+#[derive(Debug)]
 pub(crate) struct CacheSlot {
     cache: Option<(Location, Decoding)>,
     /// Rows that are to be taken out before the next pass, one after the other.
     leaving: Vec<usize>,
-    /// A prompt of which some tokens are run, where, and with which adapter.
-    begun: Option<(Location, Option<usize>, Prefill)>,
-    /// Prompts that were run, and where.
-    prefixes: Prefixes,
-    prefixes_at: Option<Location>,
+    /// Pages, and where they were computed.
+    pub(crate) pages: PagedCache,
+    pages_at: Option<Location>,
 }
 
 impl CacheSlot {
-    /// Forgets the sequences, and frees their memory. The beginnings of prompts stay.
+    /// Nothing is known yet.
+    pub(crate) fn new(pages: PagedCache) -> Self {
+        Self { cache: None, leaving: Vec::new(), pages, pages_at: None }
+    }
+
+    /// Nothing is being decoded: frees memory. Pages that may be of use to later sequences stay.
     pub(crate) fn clear(&mut self) {
         self.cache = None;
         self.leaving.clear();
-        self.begun = None;
+        self.pages.release_spare();
     }
 
     /// Forgets everything, and frees its memory.
     pub(crate) fn forget(&mut self) {
-        *self = Self::default();
-    }
-
-    /// Whether some tokens of a sequence are run already, with nobody else's.
-    pub(crate) fn has_begun(&self, sequence: &Sequence) -> bool {
-        self.begun.as_ref().is_some_and(|(_, adapter, begun)| {
-            *adapter == sequence.adapter() && begun.tokens() == sequence.tokens()
-        })
-    }
-
-    /// Whether a sequence joins alone and in parts: if it is long, or begins like an earlier one.
-    pub(crate) fn joins_in_parts(&self, sequence: &Sequence) -> bool {
-        sequence.tokens().len() >= LONG_PROMPT
-            || self.has_begun(sequence)
-            || self.prefixes.longest(sequence.adapter(), sequence.tokens()).is_some()
-    }
-
-    /// The prompt of which some tokens are run, or one that begins with what is known. Gives how many
-    /// tokens were known.
-    fn begin(
-        &mut self,
-        attempt: &Attempt<'_>,
-        sequence: &Sequence,
-    ) -> Result<(Prefill, usize), ModelError> {
-        let (location, tokens) = (attempt.location(), sequence.tokens());
-        let has_begun = self.has_begun(sequence);
-        if let Some((at, _, begun)) = self.begun.take()
-            && at == location
-            && has_begun
-        {
-            return Ok((begun, 0));
-        }
-        let Some((at, length)) = self.prefixes.longest(sequence.adapter(), tokens) else {
-            return Ok((Prefill::new(attempt.model(), tokens, None)?, 0));
-        };
-        let known = self.prefixes.take_up(at).map(|known| (known, length));
-        let count = known.map_or(0, |(_, length)| length);
-        Ok((Prefill::new(attempt.model(), tokens, known)?, count))
+        *self = Self::new(self.pages.emptied());
     }
 
     /// Takes a row out with the next pass; the last row gets its number.
@@ -130,19 +94,16 @@ impl PassRunner<'_> {
         attempt: &Attempt<'_>,
         sequences: &[Sequence],
         joined: usize,
-        pass: Pass,
+        pass: &Pass,
         slot: &mut CacheSlot,
     ) -> Result<PassResult, ModelError> {
+        if let Pass::Tokens(shares) = pass {
+            return self.run_tokens(attempt, sequences, shares, slot);
+        }
         let room = attempt.samples_at_once();
         let location = attempt.location();
         // Taken out: what a pass that is cut short leaves behind is dropped with it.
         let cached = slot.cache.take();
-        if attempt.number() > 1 || slot.prefixes_at != Some(location) {
-            // After a fault, memory may be short, and nothing that was computed is trusted.
-            slot.begun = None;
-            slot.prefixes.clear();
-            slot.prefixes_at = Some(location);
-        }
         let leaving = std::mem::take(&mut slot.leaving);
         let mut decoding = match cached {
             Some((cached, mut decoding)) if cached == location && attempt.number() == 1 => {
@@ -160,26 +121,14 @@ impl PassRunner<'_> {
         }
         let mut over = PassOver { runner: self, attempt, decoding: &mut decoding };
         let stays = &sequences[..stay];
-        let mut known = 0;
-        // A fault may have led to a device where parts are not used.
-        let pass = match pass {
-            Pass::Part(_) if attempt.is_asynchronous() => Pass::Join(1),
-            pass => pass,
-        };
         let logits = match pass {
-            Pass::Part(_) if joined >= room => Ok(Rows { numbers: Vec::new(), cols: 0 }),
-            Pass::Part(count) => over.make_known(stays).and_then(|()| {
-                let (logits, reused) = over.run_part(slot, &sequences[joined], count)?;
-                known = reused;
-                Ok(logits)
-            }),
-            Pass::Step => over.logits_behind(stays),
             Pass::Join(count) => {
                 // If there is room for no more, none join.
                 let end = (joined + count).min(room).max(joined);
                 over.make_known(stays)
                     .and_then(|()| over.join(&sequences[joined..end], Sequence::tokens))
             }
+            _ => over.logits_behind(stays),
         };
         let logits = match logits {
             Err(error) if error.is_device() => return Err(error),
@@ -187,7 +136,86 @@ impl PassRunner<'_> {
         };
         // A refusal came before anything was computed.
         slot.cache = Some((location, decoding));
-        Ok(PassResult { room, logits, known })
+        Ok(PassResult { room, logits, answered: Vec::new() })
+    }
+
+    /// Runs tokens of sequences that have pages: those of `shares`, and what comes before them if it is not known
+    /// any more. Sequences for which there is no room then are left out.
+    fn run_tokens(
+        &self,
+        attempt: &Attempt<'_>,
+        sequences: &[Sequence],
+        shares: &[Share],
+        slot: &mut CacheSlot,
+    ) -> Result<PassResult, ModelError> {
+        let room = attempt.samples_at_once();
+        let location = attempt.location();
+        // Taken out: what a pass that is cut short leaves behind is dropped with it.
+        let empty = slot.pages.emptied();
+        let mut pages = std::mem::replace(&mut slot.pages, empty);
+        if attempt.number() > 1 || slot.pages_at != Some(location) {
+            // After a fault, memory may be short, and nothing that was computed is trusted.
+            pages = pages.emptied();
+            slot.pages_at = Some(location);
+        }
+        let mut running: Vec<(&Share, &Sequence)> = Vec::with_capacity(shares.len());
+        let mut missing = 0;
+        for share in shares.iter().filter(|share| share.at < room) {
+            let sequence = &sequences[share.at];
+            let filled = pages.filled(sequence.key).unwrap_or_else(|| {
+                pages.begin(sequence.key, sequence.namespace(), sequence.tokens())
+            });
+            if pages.reserve(sequence.key, share.upto) || running.is_empty() {
+                missing += share.upto - filled;
+                running.push((share, sequence));
+            } else {
+                pages.end(sequence.key);
+            }
+        }
+        let most = self.capacity.pass_tokens;
+        let mut passes = attempt.model().passes_for(missing.div_ceil(most).max(1));
+        let mut rows: Vec<(usize, Vec<f32>)> = Vec::with_capacity(running.len());
+        let mut is_first = true;
+        while !running.is_empty() {
+            if !std::mem::take(&mut is_first) {
+                attempt.between_parts();
+            }
+            let mut left = most;
+            let mut runs = Vec::with_capacity(running.len());
+            for (share, sequence) in &running {
+                let filled = pages.filled(sequence.key).unwrap_or(0);
+                let upto = share.upto.min(filled + left);
+                left -= upto - filled;
+                let is_whole = share.is_whole && upto == share.upto;
+                runs.push(TokenRun {
+                    key: sequence.key,
+                    tokens: &sequence.tokens()[filled..upto],
+                    logits: if is_whole { Logits::Last } else { Logits::None },
+                    adapter: sequence.adapter(),
+                });
+            }
+            runs.retain(|run| !run.tokens.is_empty());
+            let _permit = self.budget.acquire(most - left);
+            let logits = match pages.run(&mut passes, &runs) {
+                Err(error) if !error.is_device() => {
+                    return Ok(PassResult { room, logits: Err(error), answered: Vec::new() });
+                }
+                logits => logits?,
+            };
+            let mut of_runs = logits.numbers.chunks_exact(logits.cols.max(1));
+            running.retain(|(share, sequence)| {
+                let is_done = pages.filled(sequence.key) == Some(share.upto);
+                if is_done && share.is_whole {
+                    rows.extend(of_runs.next().map(|row| (share.at, row.to_vec())));
+                }
+                !is_done
+            });
+        }
+        slot.pages = pages;
+        let cols = rows.first().map_or(0, |(_, row)| row.len());
+        let answered = rows.iter().map(|(at, _)| *at).collect();
+        let numbers = rows.into_iter().flat_map(|(_, row)| row).collect();
+        Ok(PassResult { room, logits: Ok(Rows { cols, numbers }), answered })
     }
 }
 
@@ -218,33 +246,6 @@ impl PassOver<'_> {
             return Ok(());
         }
         self.join(sequences, Sequence::tokens_before_last).map(|_| ())
-    }
-
-    /// Runs some tokens of a prompt; when all are run it joins, and its logits are given. Gives how many
-    /// tokens were known from an earlier prompt, too.
-    fn run_part(
-        &mut self,
-        slot: &mut CacheSlot,
-        sequence: &Sequence,
-        count: usize,
-    ) -> Result<(Rows, usize), ModelError> {
-        let capacity = self.runner.capacity;
-        let (adapter, tokens) = (sequence.adapter(), sequence.tokens());
-        let (mut prefill, known) = slot.begin(self.attempt, sequence)?;
-        let count = count.clamp(1, capacity.pass_tokens);
-        let _permit = self.runner.budget.acquire(count.min(tokens.len() - prefill.done()));
-        let mut passes = self.attempt.model().passes_for(1);
-        passes.set_adapters(vec![adapter]);
-        let Some(logits) = prefill.advance(&mut passes, count)? else {
-            slot.begun = Some((self.attempt.location(), adapter, prefill));
-            return Ok((Rows { numbers: Vec::new(), cols: 0 }, known));
-        };
-        let most = capacity.prefix_tokens();
-        if slot.prefixes.wants(adapter, tokens, most) {
-            slot.prefixes.keep(adapter, prefill.known(), most);
-        }
-        self.decoding.join_prefill(&passes, prefill)?;
-        Ok((logits, known))
     }
 
     /// Lets `sequences` join with what `tokens` gives of each, in as few passes as the limits

@@ -4,9 +4,10 @@
 //!
 //! 1. sequences that were abandoned or are out of time leave;
 //! 2. the tokens of prompts are rated, for those that ask for it, for a short time only;
-//! 3. sequences that wait join, as far as there is room and for a short time only: a pass runs
-//!    over their prompts;
-//! 4. one pass gives the next token of all that have joined.
+//! 3. one pass runs the next tokens: on the CPU, where keys and values are in pages, those of prompts in parts beside the
+//!    last token of each that is being decoded ([`schedule`](super::schedule)). Elsewhere sequences that wait join
+//!    first, as far as there is room and for a short time only, by a pass over their prompts, and then one pass gives
+//!    the next token of all that have joined.
 //!
 //! A pass is one guarded run that can be repeated ([`decode_pass`](super::decode_pass)); tokens
 //! are chosen, kept and sent after it has returned. So a fault at any moment changes no answer:
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 use surefoot::device::DeviceName;
 use surefoot::fault::catch;
 use surefoot_lanes::{BatchQueue, Next, Request};
+use surefoot_models::generate::pages::{self, PagedCache};
 use surefoot_models::generate::session::Decoding;
 use surefoot_models::generate::tokens::FinishReason;
 use surefoot_models::runner::Runner;
@@ -37,13 +39,17 @@ use super::decode_pass::{CacheSlot, Pass, PassResult, PassRunner};
 use super::error::EngineError;
 use super::live::{LONGEST_JOINING, LiveSequences};
 use super::pass_budget::PassBudget;
+use super::schedule::Share;
 use super::sequence::{Generation, GenerationStream, Logprobs, Sequence, TokenOutcome};
 use super::submit::submit_all;
-use crate::metrics::Metrics;
+use crate::metrics::{Levels, Metrics};
 
 /// How long those who ask again as soon as they are answered are waited for: sequences that began
 /// together end together.
 const GATHER: Duration = Duration::from_millis(2);
+
+/// How often it is told how full the cache is.
+const TELL_LEVELS: Duration = Duration::from_millis(50);
 
 /// Decodes sequences.
 pub struct Decoder {
@@ -124,7 +130,9 @@ impl Decoder {
     pub(crate) fn work(&self) {
         let mut room = self.capacity.sequences;
         let mut live = LiveSequences::default();
-        let mut slot = CacheSlot::default();
+        let blueprint = self.runner.blueprint();
+        let limits = self.capacity.page_limits(blueprint);
+        let mut slot = CacheSlot::new(PagedCache::new(pages::layout(blueprint), limits));
         loop {
             match self.queue.next_batch(room, GATHER) {
                 Next::Closed => return,
@@ -148,6 +156,7 @@ impl Decoder {
                     }
                     // With nothing to decode the cache only takes memory.
                     slot.clear();
+                    self.tell_levels(&live, &slot);
                     batch.end(live.ended_last.saturating_sub(self.queue.len()));
                 }
             }
@@ -174,17 +183,13 @@ impl Decoder {
                 break;
             }
         }
+        if self.runner.device() == Some(DeviceName::CPU) {
+            return self.run_tokens(live, slot, room);
+        }
         // Those that are left after a while wait for the next turn, so that nobody waits long for
         // a token.
         loop {
-            let begun = |sequence: &Sequence| slot.has_begun(sequence);
-            let Some(first) = live.first_to_join(&limits, begun) else { break };
-            // Where kernels are made for a shape, parts of all sizes would wait for them.
-            let on_cpu = self.runner.device() == Some(DeviceName::CPU);
-            let pass = match on_cpu && slot.joins_in_parts(first) {
-                true => Pass::Part(live.part(limits.pass_tokens)),
-                false => Pass::Join(live.next_to_join(&limits)),
-            };
+            let pass = Pass::Join(live.next_to_join(&limits));
             if pass == Pass::Join(0) {
                 break;
             }
@@ -199,6 +204,35 @@ impl Decoder {
             room = self.run(live, slot, Pass::Step, room);
         }
         room
+    }
+
+    /// Runs the next tokens of sequences whose keys and values are in pages.
+    fn run_tokens(&self, live: &mut LiveSequences, slot: &mut CacheSlot, room: usize) -> usize {
+        if live.joined > 0 {
+            // They were decoded on another device.
+            live.joined = 0;
+            slot.forget();
+        }
+        let scheduled = live.schedule(&mut slot.pages, self.capacity.pass_tokens);
+        self.metrics.preempted(scheduled.preempted);
+        for known in scheduled.started {
+            self.metrics.started(known);
+        }
+        if live.levels_told.is_none_or(|told| told.elapsed() >= TELL_LEVELS) {
+            live.levels_told = Some(Instant::now());
+            self.tell_levels(live, slot);
+        }
+        if scheduled.shares.is_empty() {
+            return room;
+        }
+        self.run(live, slot, Pass::Tokens(scheduled.shares), room)
+    }
+
+    fn tell_levels(&self, live: &LiveSequences, slot: &CacheSlot) {
+        let has_none = |sequence: &&Sequence| slot.pages.filled(sequence.key).is_none();
+        let without_pages = live.sequences.iter().filter(has_none).count();
+        let waiting = self.queue.len() + live.parked.len() + without_pages;
+        self.metrics.level(Levels { pages: Some(slot.pages.counts()), waiting });
     }
 
     /// Takes out who was abandoned or is out of time.
@@ -291,15 +325,19 @@ impl Decoder {
         room: usize,
     ) -> usize {
         let begun = Instant::now();
-        match self.guarded(&live.sequences, live.joined, pass, slot) {
+        let tokens = tokens_of(&pass, live, slot);
+        match self.guarded(&live.sequences, live.joined, &pass, slot) {
             Ok(result) => {
-                let room = result.room;
-                self.commit(live, slot, pass, result, begun.elapsed());
+                let (room, took) = (result.room, begun.elapsed());
+                if let Some(tokens) = tokens {
+                    live.times.passed(tokens, took);
+                }
+                self.commit(live, slot, &pass, result, took);
                 room
             }
             Err(_) => {
                 slot.forget();
-                self.try_each_alone(live, slot, pass);
+                self.try_each_alone(live, slot, &pass);
                 room
             }
         }
@@ -309,7 +347,7 @@ impl Decoder {
         &self,
         sequences: &[Sequence],
         joined: usize,
-        pass: Pass,
+        pass: &Pass,
         slot: &mut CacheSlot,
     ) -> Result<PassResult, ModelError> {
         let passes = PassRunner { capacity: &self.capacity, budget: &self.budget };
@@ -327,46 +365,38 @@ impl Decoder {
         &self,
         live: &mut LiveSequences,
         slot: &mut CacheSlot,
-        pass: Pass,
+        pass: &Pass,
         result: PassResult,
         took: Duration,
     ) {
-        live.park_beyond(result.room);
+        live.park_beyond(result.room, slot);
         let joined = live.joined;
         let logits = match result.logits {
             Ok(logits) => logits,
             Err(error) => return self.refuse(live, slot, pass, &error),
         };
         let count = logits.numbers.len() / logits.cols.max(1);
-        let first = match pass {
+        let places: Vec<usize> = match pass {
             Pass::Step => {
                 live.step_took = took;
                 self.metrics.batch("decode", count, took);
-                0
+                (0..count).collect()
             }
-            Pass::Part(part) if count == 0 => {
-                self.metrics.reused_tokens(result.known);
-                self.metrics.batch("prompt", 1, took);
-                live.ran_prompts(part, took);
-                live.ended_last = 0;
-                return;
+            Pass::Tokens(shares) => {
+                let prompts = shares.iter().any(|share| share.is_prompt);
+                self.metrics.batch(if prompts { "prompt" } else { "decode" }, shares.len(), took);
+                result.answered
             }
-            Pass::Join(_) | Pass::Part(_) => {
-                self.metrics.reused_tokens(result.known);
+            Pass::Join(_) => {
                 live.joined += count;
                 let new = &live.sequences[joined..joined + count];
-                // One that joins again after a fault has had its prompt counted.
-                let fresh = new.iter().filter(|sequence| sequence.generated() == 0);
-                self.metrics.prompt_tokens(fresh.map(|sequence| sequence.prompt).sum());
                 self.metrics.batch("prompt", count, took);
-                if matches!(pass, Pass::Join(_)) {
-                    let longest = new.iter().map(|sequence| sequence.tokens().len()).max();
-                    live.ran_prompts(count * bucket::width(longest.unwrap_or(0)), took);
-                }
-                joined
+                let longest = new.iter().map(|sequence| sequence.tokens().len()).max();
+                live.ran_prompts(count * bucket::width(longest.unwrap_or(0)), took);
+                (joined..joined + count).collect()
             }
         };
-        self.accept(live, slot, first, &logits);
+        self.accept(live, slot, &places, &logits);
     }
 
     /// Fails the sequences that the model does not take.
@@ -374,12 +404,16 @@ impl Decoder {
         &self,
         live: &mut LiveSequences,
         slot: &mut CacheSlot,
-        pass: Pass,
+        pass: &Pass,
         error: &ModelError,
     ) {
         let refused = match pass {
+            // Which of them it is, each shows alone.
+            Pass::Tokens(shares) if shares.len() > 1 => {
+                return self.try_each_alone(live, slot, pass);
+            }
+            Pass::Tokens(shares) => shares.first().map_or(0..0, |share| share.at..share.at + 1),
             Pass::Join(count) => live.joined..(live.joined + count).min(live.sequences.len()),
-            Pass::Part(_) => live.joined..(live.joined + 1).min(live.sequences.len()),
             Pass::Step => {
                 slot.clear();
                 0..std::mem::take(&mut live.joined)
@@ -390,16 +424,26 @@ impl Decoder {
         }
     }
 
-    /// Gives each sequence from `first` on its token; those that end leave.
-    fn accept(&self, live: &mut LiveSequences, slot: &mut CacheSlot, first: usize, logits: &Rows) {
-        let count = logits.numbers.len() / logits.cols.max(1);
+    /// Gives each sequence of these places its token; those that end leave.
+    fn accept(
+        &self,
+        live: &mut LiveSequences,
+        slot: &mut CacheSlot,
+        places: &[usize],
+        logits: &Rows,
+    ) {
         live.ended_last = 0;
         let mut generated = 0;
+        let mut order: Vec<(usize, usize)> = places.iter().copied().enumerate().collect();
         // From the last one on: who leaves gives its place to one that had its turn.
-        for row in (0..count).rev() {
-            let sequence = &mut live.sequences[first + row];
+        order.sort_by_key(|(_, place)| std::cmp::Reverse(*place));
+        for (row, place) in order {
+            let sequence = &mut live.sequences[place];
             let before = sequence.generated();
             let fate = sequence.accept(logits.row(row), &self.ends);
+            if before == 0 {
+                self.metrics.prompt_tokens(sequence.prompt);
+            }
             if sequence.generated() > before {
                 generated += 1;
                 if before == 0 {
@@ -410,16 +454,16 @@ impl Decoder {
                 TokenOutcome::Continues => {}
                 TokenOutcome::Ended(ending) => {
                     live.ended_last += 1;
-                    let ended = live.take_out(first + row, slot);
+                    let ended = live.take_out(place, slot);
                     self.metrics.finished();
                     ended.end(ending);
                 }
                 TokenOutcome::NotFinite => {
-                    let failed = live.take_out(first + row, slot);
+                    let failed = live.take_out(place, slot);
                     failed.fail(EngineError::NotFinite);
                 }
                 TokenOutcome::Unsatisfied(error) => {
-                    let failed = live.take_out(first + row, slot);
+                    let failed = live.take_out(place, slot);
                     failed.fail(EngineError::Constraint(error));
                 }
             }
@@ -428,22 +472,34 @@ impl Decoder {
     }
 
     /// Runs each sequence of a pass that failed alone, and fails those that fail alone.
-    fn try_each_alone(&self, live: &mut LiveSequences, slot: &mut CacheSlot, pass: Pass) {
-        let count = match pass {
-            Pass::Step => live.joined,
-            Pass::Join(count) => live.joined + count,
-            Pass::Part(_) => live.joined + 1,
+    fn try_each_alone(&self, live: &mut LiveSequences, slot: &mut CacheSlot, pass: &Pass) {
+        let joined = live.joined;
+        let is_suspect = |at: usize| match pass {
+            Pass::Tokens(shares) => shares.iter().any(|share| share.at == at),
+            Pass::Step => at < joined,
+            Pass::Join(count) => at < joined + count,
         };
-        let rest = live.sequences.split_off(count.min(live.sequences.len()));
-        let suspects = std::mem::replace(&mut live.sequences, Vec::with_capacity(count));
+        let (mut suspects, mut rest) = (Vec::new(), Vec::new());
+        for (at, sequence) in std::mem::take(&mut live.sequences).into_iter().enumerate() {
+            if is_suspect(at) { suspects.push(sequence) } else { rest.push(sequence) }
+        }
         live.joined = 0;
         for suspect in suspects {
             let mut alone = LiveSequences::default();
+            let pass = match pass {
+                Pass::Tokens(_) => Pass::Tokens(vec![Share {
+                    at: 0,
+                    upto: suspect.tokens().len(),
+                    is_whole: true,
+                    is_prompt: true,
+                }]),
+                _ => Pass::Join(1),
+            };
             alone.sequences.push(suspect);
             let begun = Instant::now();
-            match self.guarded(&alone.sequences, 0, Pass::Join(1), slot) {
+            match self.guarded(&alone.sequences, 0, &pass, slot) {
                 Ok(result) => {
-                    self.commit(&mut alone, slot, Pass::Join(1), result, begun.elapsed());
+                    self.commit(&mut alone, slot, &pass, result, begun.elapsed());
                     live.sequences.append(&mut alone.sequences);
                 }
                 Err(error) => {
@@ -457,4 +513,12 @@ impl Decoder {
         }
         live.sequences.extend(rest);
     }
+}
+
+/// How many tokens a pass over pages runs.
+fn tokens_of(pass: &Pass, live: &LiveSequences, slot: &CacheSlot) -> Option<usize> {
+    let Pass::Tokens(shares) = pass else { return None };
+    let of =
+        |share: &Share| share.upto - slot.pages.filled(live.sequences[share.at].key).unwrap_or(0);
+    Some(shares.iter().map(of).sum())
 }

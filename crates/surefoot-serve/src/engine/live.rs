@@ -1,9 +1,10 @@
 //! The sequences that the decoder works on, and who of them runs next.
 //!
-//! The first [`LiveSequences::joined`] sequences have their keys and values in the cache, in the
-//! same order. Those behind them wait to join, first come, first served. Parked ones had to leave
-//! because memory ran out; they come back before new ones are accepted. No sequence overtakes an
-//! earlier one that does not fit, so none waits for ever.
+//! On the CPU keys and values are in pages, which sequences have by their keys ([`schedule`](super::schedule));
+//! what is said here of joining is for other devices. There the first [`LiveSequences::joined`] sequences have
+//! their keys and values in one cache, in the same order. Those behind them wait to join, first come, first served.
+//! Parked ones had to leave because memory ran out; they come back before new ones are accepted. No sequence
+//! overtakes an earlier one that does not fit, so none waits for ever.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,13 +13,11 @@ use surefoot_models::generate::session::Limits;
 
 use super::bucket;
 use super::decode_pass::CacheSlot;
+use super::pass_times::PassTimes;
 use super::sequence::Sequence;
 
 /// How long those that are decoded may have to wait for prompts that join.
 pub(crate) const LONGEST_JOINING: Duration = Duration::from_millis(100);
-
-/// The fewest tokens of a prompt that are run at once.
-const LEAST_PART: usize = 64;
 
 /// For how many steps a sequence waits for others to join with it while many are decoded, and how
 /// long at most.
@@ -39,6 +38,10 @@ pub(crate) struct LiveSequences {
     pub(crate) step_took: Duration,
     /// Tokens of prompts a second, in the fastest of the last passes over some.
     prompt_rate: f64,
+    /// How long passes over pages take.
+    pub(crate) times: PassTimes,
+    /// When it was last told how full the cache is.
+    pub(crate) levels_told: Option<Instant>,
 }
 
 impl LiveSequences {
@@ -68,6 +71,7 @@ impl LiveSequences {
 
     /// Takes a sequence out, of the cache too.
     pub(crate) fn take_out(&mut self, at: usize, slot: &mut CacheSlot) -> Sequence {
+        slot.pages.end(self.sequences[at].key);
         if at >= self.joined {
             return self.sequences.remove(at);
         }
@@ -79,8 +83,11 @@ impl LiveSequences {
 
     /// Parks what is beyond `room` sequences, the last ones first. Those that had joined are out
     /// of the cache already.
-    pub(crate) fn park_beyond(&mut self, room: usize) {
+    pub(crate) fn park_beyond(&mut self, room: usize, slot: &mut CacheSlot) {
         let parked = self.sequences.split_off(room.min(self.sequences.len()));
+        for sequence in &parked {
+            slot.pages.end(sequence.key);
+        }
         self.joined = self.joined.min(self.sequences.len());
         self.park(parked);
     }
@@ -97,26 +104,6 @@ impl LiveSequences {
     fn park(&mut self, sequences: Vec<Sequence>) {
         self.parked.extend(sequences);
         self.parked.make_contiguous().sort_by_key(|sequence| sequence.accepted);
-    }
-
-    /// Puts the one that has waited longest behind those that have joined, and gives it; none if it
-    /// should not join now. One that has `begun` to join goes on.
-    pub(crate) fn first_to_join(
-        &mut self,
-        limits: &Limits,
-        begun: impl Fn(&Sequence) -> bool,
-    ) -> Option<&Sequence> {
-        self.sequences[self.joined..].sort_by_key(|sequence| sequence.accepted);
-        let first = self.sequences.get(self.joined)?;
-        let longest = self.longest().max(first.tokens().len());
-        let fits = self.joined == 0 || limits.fit(self.joined + 1, longest);
-        (fits && (begun(first) || self.should_join())).then_some(first)
-    }
-
-    /// How many tokens of a prompt are run before those that are decoded get their next token.
-    pub(crate) fn part(&self, most: usize) -> usize {
-        let soon = (self.prompt_rate * LONGEST_JOINING.as_secs_f64()) as usize;
-        if self.joined == 0 { most } else { soon.max(LEAST_PART).min(most) }
     }
 
     /// Puts those that join next behind those that have joined, and gives how many they are; none
@@ -205,15 +192,16 @@ impl LiveSequences {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use super::*;
     use crate::engine::logit_rules::LogitRules;
     use crate::engine::sequence::{Generation, GenerationStream};
+    use surefoot_models::generate::pages::{PageLayout, PageLimits, PagedCache};
     use surefoot_models::generate::sample::Sampling;
 
-    fn waiting(lengths: &[usize]) -> (LiveSequences, Vec<GenerationStream>) {
+    pub(in crate::engine) fn waiting(lengths: &[usize]) -> (LiveSequences, Vec<GenerationStream>) {
         let mut live = LiveSequences::default();
         let mut streams = Vec::new();
         for &length in lengths {
@@ -238,6 +226,11 @@ mod tests {
 
     fn lengths<'a>(sequences: impl IntoIterator<Item = &'a Sequence>) -> Vec<usize> {
         sequences.into_iter().map(|sequence| sequence.tokens().len()).collect()
+    }
+
+    fn slot() -> CacheSlot {
+        let layout = PageLayout { layers: 1, kv_heads: 1, head_dim: 1 };
+        CacheSlot::new(PagedCache::new(layout, PageLimits { pages: 64, idle: 64 }))
     }
 
     fn limits(cache_tokens: usize) -> Limits {
@@ -278,7 +271,7 @@ mod tests {
     fn when_the_cache_is_full_the_latest_are_parked_and_come_back_in_their_order() {
         let (mut live, _heard) = waiting(&[30, 20, 10]);
         live.joined = 3;
-        let mut slot = CacheSlot::default();
+        let mut slot = slot();
         live.park_for_a_step(&limits(3 * 46), &mut slot);
         assert_eq!(live.joined, 3, "it just fits");
         live.park_for_a_step(&limits(3 * 46 - 1), &mut slot);
@@ -291,7 +284,7 @@ mod tests {
     fn less_room_parks_the_last_ones() {
         let (mut live, _heard) = waiting(&[1, 2, 3, 4]);
         live.joined = 3;
-        live.park_beyond(2);
+        live.park_beyond(2, &mut slot());
         assert_eq!((live.joined, lengths(&live.sequences)), (2, vec![1, 2]));
         assert_eq!(lengths(&live.parked), [3, 4]);
     }

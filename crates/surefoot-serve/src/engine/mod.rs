@@ -16,7 +16,10 @@ mod live;
 mod logit_rules;
 mod pass_budget;
 mod pass_size;
-mod prefixes;
+mod pass_times;
+#[cfg(test)]
+mod preemption_tests;
+mod schedule;
 mod sequence;
 mod submit;
 
@@ -86,6 +89,17 @@ impl Engine {
         settings: EngineSettings,
         metrics: Arc<Metrics>,
     ) -> Result<Self, EngineError> {
+        Self::start_with(folder, footing, settings, metrics, |_| {})
+    }
+
+    /// [`Engine::start`], with a change of what runs at once.
+    fn start_with(
+        folder: &Path,
+        footing: Arc<Footing>,
+        settings: EngineSettings,
+        metrics: Arc<Metrics>,
+        change: impl FnOnce(&mut EngineCapacity),
+    ) -> Result<Self, EngineError> {
         let mut runner = Runner::open(Arc::clone(&footing), folder)?
             .weights(settings.weights)
             .beside(capacity::HTTP_BYTES);
@@ -93,7 +107,8 @@ impl Engine {
             runner = runner.adapted(adapter)?;
         }
         runner = runner.with_adapters(&settings.adapters)?;
-        let (capacity, plan) = EngineCapacity::fit(&runner, &settings.limits)?;
+        let (mut capacity, plan) = EngineCapacity::fit(&runner, &settings.limits)?;
+        change(&mut capacity);
         let opened = runner.opened();
         let vocab = opened.blueprint.vocab;
         let decodes = opened.has_head() && opened.blueprint.causal;

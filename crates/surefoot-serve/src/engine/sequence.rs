@@ -1,7 +1,7 @@
 //! One sequence that is decoded: its tokens so far are all that has to survive a fault.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use surefoot_grammar::{Constraint, GrammarError, Matcher};
@@ -95,6 +95,8 @@ impl GenerationStream {
 /// A sequence as it is decoded.
 #[derive(Debug)]
 pub(crate) struct Sequence {
+    /// By which its pages are found: no two sequences of a process have the same.
+    pub(crate) key: u64,
     /// Prompt and answer.
     tokens: Vec<u32>,
     pub(crate) prompt: usize,
@@ -133,9 +135,11 @@ impl Sequence {
         deadline: Option<Instant>,
         metrics: Arc<Metrics>,
     ) -> (Self, GenerationStream) {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let (sender, events) = unbounded_channel();
         let stream = GenerationStream { events, enough: Arc::default() };
         let sequence = Self {
+            key: NEXT.fetch_add(1, Ordering::Relaxed),
             prompt: generation.prompt.len(),
             tokens: generation.prompt,
             adapter: generation.adapter,
@@ -172,6 +176,11 @@ impl Sequence {
 
     pub(crate) fn generated(&self) -> usize {
         self.tokens.len() - self.prompt
+    }
+
+    /// Sequences of different namespaces share no keys and values: each adapter has its own.
+    pub(crate) fn namespace(&self) -> u64 {
+        self.adapter.map_or(0, |adapter| adapter as u64 + 1)
     }
 
     /// All tokens, prompt and answer.

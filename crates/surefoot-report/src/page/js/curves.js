@@ -36,9 +36,16 @@ function servingCharts(served, first) {
   const line = (name, colour, of) => ({ name, colour, points: served.map((done) => [(done.t - first) / 1e6, of(done)]).filter((point) => Number.isFinite(point[1])) });
   const options = { x: "seconds", zero: true };
   const failed = served.some((done) => done.failed || done.refused);
+  const paged = served.some((done) => Number.isFinite(done.pages) && done.pages + done.idle_pages > 0);
+  const pages = () => [
+    lineChart("Pages of the cache", [line("of sequences that run", "c0", (done) => done.pages), line("kept for prompts that begin alike", "c1", (done) => done.idle_pages)], options),
+    lineChart("Waiting and preempted", [line("waiting", "c0", (done) => done.waiting), line("preempted", "warn", (done) => done.preemptions)], options),
+    lineChart("Prompts whose beginning was known", [line("%", "c1", (done) => (done.started ? (100 * done.prefix_hits) / done.started : NaN))], options),
+  ];
   return [
     lineChart("Requests a second", [line("answered", "c0", (done) => done.finished / done.seconds), ...(failed ? [line("refused", "warn", (done) => done.refused / done.seconds), line("failed", "bad", (done) => done.failed / done.seconds)] : [])], options),
     lineChart("Tokens a second", [line("tokens", "c1", (done) => done.tokens / done.seconds)], options),
     lineChart("Rows in a batch", [line("mean", "c2", (done) => (done.batches ? done.rows / done.batches : NaN))], options),
+    ...(paged ? pages() : []),
   ];
 }

@@ -1,0 +1,108 @@
+//! A cache that is too small for all who are decoded: sequences give up their pages, are run again later, and get the
+//! tokens that they get alone, also when devices fail meanwhile.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use surefoot::Footing;
+use surefoot::device::{DeviceName, Selector};
+use surefoot::recover::Drill;
+use surefoot_models::embed::Pooling;
+use surefoot_models::generate::sample::Sampling;
+use surefoot_models::weights::choice::WeightChoice;
+
+use super::{
+    Engine, EngineCapacity, EngineLimits, EngineSettings, Generation, GenerationEvent, LogitRules,
+};
+use crate::metrics::Metrics;
+
+const TOKENS: usize = 40;
+
+/// An engine whose cache has the least number of pages: those of one sequence of full length.
+fn engine(drill: &str) -> (Engine, Arc<Metrics>) {
+    let folder =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
+    let builder = Footing::builder().devices(Selector::only(DeviceName::CPU));
+    let footing = match drill {
+        "" => builder.build().unwrap(),
+        drill => builder.drill(drill.parse::<Drill>().unwrap()).build().unwrap(),
+    };
+    let settings = EngineSettings {
+        limits: EngineLimits {
+            sequences: 8,
+            context: Some(128),
+            texts: 1,
+            text_tokens: None,
+            pass_tokens: 64,
+            queue: 64,
+            patience: Duration::ZERO,
+            batches_in_flight: 1,
+        },
+        pooling: Pooling::Mean,
+        journal: surefoot::journal::Journal::off(),
+        weights: WeightChoice::AsStored,
+        adapter: None,
+        adapters: Vec::new(),
+    };
+    let metrics: Arc<Metrics> = Arc::default();
+    let shrink = |capacity: &mut EngineCapacity| capacity.cache_tokens = 0;
+    let engine =
+        Engine::start_with(&folder, Arc::new(footing), settings, Arc::clone(&metrics), shrink)
+            .unwrap();
+    (engine, metrics)
+}
+
+fn prompt(number: usize) -> Vec<u32> {
+    (0..20 + 7 * number).map(|at| ((at * 31 + number * 17 + 5) % 96) as u32).collect()
+}
+
+/// The tokens of these prompts, run at the same time.
+fn tokens(engine: &Engine, numbers: &[usize]) -> Vec<Vec<u32>> {
+    let generations = numbers.iter().map(|number| Generation {
+        prompt: prompt(*number),
+        adapter: None,
+        max_tokens: TOKENS,
+        sampling: Sampling::GREEDY,
+        rules: LogitRules::default(),
+        constraint: None,
+        logprobs: None,
+        rates_prompt: false,
+    });
+    let streams = engine.generate(generations.collect(), None).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let answers = streams.into_iter().map(|mut stream| {
+        runtime.block_on(async {
+            let mut tokens = Vec::new();
+            loop {
+                match stream.recv().await.unwrap() {
+                    GenerationEvent::Token { id, .. } => tokens.push(id),
+                    GenerationEvent::Ended(_) => break tokens,
+                    GenerationEvent::Failed(error) => panic!("{error}"),
+                    GenerationEvent::Prompt(_) => {}
+                }
+            }
+        })
+    });
+    answers.collect()
+}
+
+#[test]
+fn sequences_that_give_up_their_pages_get_the_tokens_they_get_alone() {
+    let numbers: Vec<usize> = (0..8).collect();
+    let (calm, metrics) = engine("");
+    let alone: Vec<Vec<u32>> = numbers.iter().flat_map(|at| tokens(&calm, &[*at])).collect();
+    assert!(alone.iter().filter(|tokens| tokens.len() == TOKENS).count() > 3, "{alone:?}");
+    assert_eq!(metrics.counts().preemptions, 0, "one alone has room");
+    assert_eq!(tokens(&calm, &numbers), alone);
+    assert!(metrics.counts().preemptions > 0, "nine pages are too few for eight sequences");
+    for drill in [
+        "out_of_memory:op=decode,at=before,step=9,count=1;numeric:op=decode,at=after,step=30,count=1",
+        "command_buffer:op=decode,at=during,nth=3,step=17,count=1",
+        "out_of_memory:op=decode,at=during,nth=5,step=40,count=2",
+    ] {
+        let (struck, metrics) = engine(drill);
+        assert_eq!(tokens(&struck, &numbers), alone, "{drill}");
+        assert_eq!((metrics.counts().failed, metrics.counts().finished), (0, 8), "{drill}");
+    }
+}

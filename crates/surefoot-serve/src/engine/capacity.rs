@@ -90,9 +90,12 @@ impl EngineCapacity {
     /// The best capacity within the limits whose weights stay in memory; if there is none, one that
     /// fits with weights that stream.
     pub fn fit(runner: &Runner, limits: &EngineLimits) -> Result<(Self, Plan), EngineError> {
-        let candidates = Self::requested(runner, limits)?.candidates();
+        let requested = Self::requested(runner, limits)?;
+        // Texts that are asked for are not refused to keep weights in memory: rather these stream.
+        let least_text = requested.text_tokens.min(GOOD_PASS);
+        let candidates = requested.candidates();
         let mut best: Option<(Self, Plan)> = None;
-        for capacity in &candidates {
+        for capacity in candidates.iter().filter(|capacity| capacity.text_tokens >= least_text) {
             let Some((capacity, plan)) = capacity.with_largest_cache(runner)? else { continue };
             let enough = capacity.cache_tokens >= capacity.limits().most_cache_tokens() / 2;
             let better = best.as_ref().is_none_or(|(best, _)| {

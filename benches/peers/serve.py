@@ -194,6 +194,7 @@ async def measure(server, arguments):
     figures |= await long_prompts(client)
     figures |= await shared_prefix(client)
     figures["peak memory with long prompts, MiB"] = server.memory()
+    await client.openai.close()
     return figures
 
 

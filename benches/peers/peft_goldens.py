@@ -8,7 +8,8 @@ steps on the CPU in fp32 and writes to crates/surefoot-train/tests/fixtures/NAME
 
 - the first adapter as PEFT saves it (adapter_config.json, adapter_model.safetensors);
 - batches.json: the sequences of each step, each with the number of tokens that are not predicted;
-- golden.safetensors: the loss of each step, and the adapter after one step and after ten.
+- golden.safetensors: the loss of each step, and the adapter after one step and after ten;
+- curve.safetensors, for llama-tiny: the losses of 300 steps from the same start.
 
 Models are in eval mode: what is compared has no dropout. Sequences are padded on the right and masked, each in a row of its own.
 """
@@ -19,14 +20,14 @@ import shutil
 import sys
 
 import torch
-from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
+from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, BertForSequenceClassification
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MODELS = ROOT / "crates/surefoot-models/tests/fixtures"
 OUT = ROOT / "crates/surefoot-train/tests/fixtures"
-LR, DECAY, STEPS = 1e-3, 0.01, 10
+LR, DECAY, STEPS, LONG = 1e-3, 0.01, 10, 300
 LORA = {
     "llama-tiny": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
     "gpt2-tiny": ["c_attn", "c_proj", "c_fc"],
@@ -72,8 +73,8 @@ def tensors(batch):
     return {"input_ids": ids, "attention_mask": mask, "labels": labels}
 
 
-def train(model, batches, state):
-    """Trains ten steps; gives the losses and what `state` says after one step and after ten."""
+def train(model, batches, state, steps=STEPS):
+    """Trains some steps; gives the losses and what `state` says after one step and after ten."""
     model.eval()
     wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # As Surefoot has it: vectors do not decay.
@@ -83,7 +84,7 @@ def train(model, batches, state):
     ]
     optimizer = torch.optim.AdamW(groups, lr=LR)
     losses, kept = [], {}
-    for step in range(STEPS):
+    for step in range(steps):
         loss = model(**batches[step % len(batches)]).loss
         losses.append(loss.item())
         optimizer.zero_grad()
@@ -126,6 +127,16 @@ def lora(name, targets):
     write(name, batches, losses, kept)
 
 
+def curve(name):
+    """A longer run from the adapter and with the batches that `lora` wrote."""
+    model = AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float32, attn_implementation="eager")
+    model = PeftModel.from_pretrained(model, OUT / name, is_trainable=True)
+    batches = json.loads((OUT / name / "batches.json").read_text())
+    losses, _ = train(model, [tensors(batch) for batch in batches], dict, LONG)
+    save_file({"losses": torch.tensor(losses, dtype=torch.float64)}, OUT / name / "curve.safetensors")
+    print(name, "curve", losses[0], losses[-1])
+
+
 def full(name):
     model = AutoModelForCausalLM.from_pretrained(MODELS / name, dtype=torch.float32, attn_implementation="eager")
     batches = sequences(model.config.vocab_size, torch.Generator().manual_seed(11))
@@ -158,10 +169,12 @@ def classify(name):
 
 if __name__ == "__main__":
     torch.set_num_threads(2)
-    wanted = sys.argv[1:] or [*LORA, "full", "classes"]
+    wanted = sys.argv[1:] or [*LORA, "curve", "full", "classes"]
     for name, targets in LORA.items():
         if name in wanted:
             lora(name, targets)
+    if "curve" in wanted:
+        curve("llama-tiny")
     if "full" in wanted:
         full("qwen2-tiny")
     if "classes" in wanted:

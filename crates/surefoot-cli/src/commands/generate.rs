@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde::Serialize;
-use surefoot::Fault;
 use surefoot::device::memory::Bytes;
+use surefoot::device::supervisor;
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::{FinishReason, Request};
@@ -23,7 +23,7 @@ use crate::footing_args::FootingArgs;
 use crate::model_run::{ModelRun, on_cpu};
 use crate::terminal::Terminal;
 use crate::weights_args::WeightsArgs;
-use printed::PrintedTokens;
+use printed::{PrintedTokens, Relay};
 
 /// Generate text that continues a prompt, or each line of a file as one batch
 #[derive(Debug, Args)]
@@ -148,7 +148,7 @@ impl Generate {
             run.hide_progress();
         }
         let begun = Instant::now();
-        let mut printed = PrintedTokens::open(self.resume_file.as_deref())?;
+        let printed = PrintedTokens::new(self.resume_file.as_deref());
         let earlier = vec![printed.tokens()?];
         let mut print = |new: NewToken<'_>| match self.stream {
             true => printed.print(new, terminal),
@@ -183,7 +183,7 @@ impl Generate {
             ));
         }
         if self.stream {
-            terminal.result("\n")?;
+            printed.end(terminal)?;
         } else if global.json {
             let count: usize = completions.iter().map(|completion| completion.tokens.len()).sum();
             terminal.json(&Document {
@@ -212,18 +212,24 @@ impl Generate {
         Ok(Exit::Done)
     }
 
-    /// Runs in a child process. What it streams is also written to a file, so that a child that is
-    /// started again goes on behind it.
+    /// Runs in a child process. What it streams is printed by this process, so that a child that is started
+    /// again goes on behind it.
     fn isolated(&self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
         if !self.stream {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
-        let file = tempfile::NamedTempFile::new().map_err(|error| {
-            Failure::usage("no temporary file could be made for the streamed tokens")
-                .caused_by(&error)
-        })?;
-        let more = |_: &[Fault]| vec!["--resume-file".into(), file.path().as_os_str().to_owned()];
-        crate::child::supervise_with(terminal, global.open_journal()?, &more, Duration::ZERO)
+        let relay = Relay::new()?;
+        let supervisor = supervisor::supervisor().grace(Duration::ZERO);
+        let ended = crate::child::supervise_by(
+            supervisor,
+            terminal,
+            global.open_journal()?,
+            |command, _| {
+                relay.attach(command);
+            },
+        );
+        relay.finish();
+        ended
     }
 
     fn sampling(&self) -> Result<Sampling, Failure> {

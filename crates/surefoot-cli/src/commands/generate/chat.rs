@@ -111,7 +111,7 @@ impl Chat<'_> {
             ends: opened.end_tokens()?,
             sampling: self.sampling,
         };
-        let mut printed = PrintedTokens::open(None)?;
+        let printed = PrintedTokens::new(None);
         let mut print = |new: NewToken<'_>| printed.print(new, terminal);
         let outcome =
             self.run.runner.generate(self.texts, &request, &self.options.stop, &[], &mut print);

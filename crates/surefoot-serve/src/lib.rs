@@ -7,6 +7,7 @@
 //! - [`engine`]: batches of embeddings and of decoding, over a model that moves when a device
 //!   fails.
 //! - [`http`]: the server.
+//! - [`model_pool`]: several models within one budget, loaded when they are asked for.
 //! - [`chat`]: messages to a prompt, by the template that a model brings.
 //! - [`metrics`]: what is counted, for Prometheus and for the journal.
 //!
@@ -31,6 +32,7 @@ pub mod engine;
 pub mod http;
 pub mod lanes;
 pub mod metrics;
+pub mod model_pool;
 pub mod warm_up;
 
 pub use surefoot_models::chat;

@@ -3,6 +3,7 @@
 mod adapters;
 mod lifetime;
 mod listener;
+mod several;
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -65,6 +66,7 @@ Examples:
   surefoot serve models/llama --adapter chats=runs/chats/adapter --adapter legal=runs/legal/adapter
   surefoot serve models/llama --watch         and a page that shows it live
   surefoot serve models/minilm --host 0.0.0.0 --api-key-file keys.txt
+  surefoot serve chat=models/llama embed=models/minilm --memory 8GiB
 
   curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
     -d '{\"model\": \"llama\", \"prompt\": \"Once upon a time\", \"max_tokens\": 32}'
@@ -76,8 +78,13 @@ Examples:
   client.embeddings.create(model=\"minilm\", input=[\"one\", \"two\"])")]
 pub(crate) struct Serve {
     /// The model folder (config.json, tokenizer.json and safetensors weights), a GGUF file, or a checkpoint of a
-    /// text model that `surefoot train` wrote
+    /// text model that `surefoot train` wrote. Several models are given as NAME=DIR each, with --memory
+    #[arg(value_name = "MODEL")]
     model: PathBuf,
+    /// Further models, as NAME=DIR: each is loaded when it is asked for, and the one that was used least
+    /// recently makes room
+    #[arg(value_name = "NAME=DIR")]
+    others: Vec<String>,
     /// The address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: String,
@@ -222,6 +229,9 @@ impl Serve {
             return self.supervise(address, global, terminal);
         }
         model_run::with_one_arena()?;
+        if let Some(models) = several::named(&self.model, &self.others)? {
+            return self.serve_several(&models, address, (keys, origins), global, terminal);
+        }
         let folder = ModelFolder::of(&self.model)?;
         let adapters = NamedAdapter::checked(&self.adapter, &self.name()?, &folder)?;
         // Taken before the model is loaded: a port that is in use is found out at once.

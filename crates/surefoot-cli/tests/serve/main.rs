@@ -18,3 +18,5 @@ mod refusals;
 mod replicas;
 mod scores;
 mod served;
+#[cfg(target_os = "linux")]
+mod several;

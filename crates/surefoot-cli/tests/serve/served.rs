@@ -126,7 +126,7 @@ impl Server {
         Self {
             child,
             url: told["url"].as_str().unwrap().to_owned(),
-            model: told["model"].as_str().unwrap().to_owned(),
+            model: told["model"].as_str().unwrap_or_default().to_owned(),
             agent,
             key: None,
         }

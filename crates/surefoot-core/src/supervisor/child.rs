@@ -50,6 +50,13 @@ impl Inherited {
     }
 }
 
+/// Makes the process that `command` starts end when this one is gone, if it polls [`asked_to_stop`]. It is
+/// not restarted.
+pub fn end_with_this_process(command: &mut Command) {
+    let inherited = Inherited { supervisor: Some(std::process::id()), ..Inherited::default() };
+    inherited.pass_to(command);
+}
+
 /// What this process inherits; nothing if it is not supervised.
 pub fn inherited() -> &'static Inherited {
     static INHERITED: OnceLock<Inherited> = OnceLock::new();

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-pub use child::{Inherited, asked_to_stop, beat, inherited, still_alive};
+pub use child::{Inherited, asked_to_stop, beat, end_with_this_process, inherited, still_alive};
 pub use death::run_probe;
 
 use crate::device::DeviceName;

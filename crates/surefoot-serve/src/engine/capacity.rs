@@ -22,7 +22,7 @@ use super::error::EngineError;
 
 /// Kept for connections, requests and answers: what the runner of a server is opened
 /// [beside](Runner::beside).
-pub(crate) const HTTP_BYTES: u64 = 24 << 20;
+pub const HTTP_BYTES: u64 = 24 << 20;
 
 /// The tokens of a sequence unless more are asked for: models are made for a hundred thousand,
 /// and a cache for that leaves no room for others.

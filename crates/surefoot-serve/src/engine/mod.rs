@@ -38,7 +38,7 @@ use surefoot_models::stream::plan::Plan;
 use surefoot_models::weights::choice::WeightChoice;
 
 pub use activity_log::without_single_passes;
-pub use capacity::{EngineCapacity, EngineLimits};
+pub use capacity::{EngineCapacity, EngineLimits, HTTP_BYTES};
 pub use decoder::Decoder;
 pub use encoder::{Encoder, PendingVector};
 pub use error::EngineError;

@@ -23,6 +23,7 @@ mod request_body;
 mod rerank;
 mod responses;
 mod sampling;
+mod several;
 mod stream;
 mod text_stream;
 mod tokenize;
@@ -50,6 +51,7 @@ pub use access::{Keys, UnusableKeys};
 pub use connections::ConnectionLimits;
 pub use cors::{Origins, UnusableOrigin};
 pub use error::ApiError;
+pub use several::{ModelFront, serve_models};
 
 use format::Constraints;
 use inputs::InputLimits;

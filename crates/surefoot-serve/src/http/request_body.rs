@@ -26,6 +26,7 @@ const SMALL: usize = 64 << 10;
 const READING: Duration = Duration::from_secs(30);
 
 /// Room for the bodies that are read, in KiB.
+#[derive(Debug)]
 pub(super) struct Bodies {
     small: Arc<Semaphore>,
     large: Arc<Semaphore>,
@@ -59,20 +60,32 @@ impl FromRequest<Arc<App>> for RequestBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
-        let most = app.settings.max_body;
-        if !is_json(request.headers()) {
-            return Err(ApiError::not_json());
-        }
-        let size = told_size(request.headers()).unwrap_or(most);
-        if size > most {
-            return Err(ApiError::too_large(most));
-        }
-        let room = app.bodies.room(size).await;
-        let reading = read_to_end(request.into_body(), size, most);
-        let body =
-            tokio::time::timeout(READING, reading).await.map_err(|_| ApiError::slow(READING))??;
+        let (parts, body) = request.into_parts();
+        let (body, room) =
+            read_json(&app.bodies, &parts.headers, body, app.settings.max_body).await?;
         Ok(Self { body, room, working: app.working() })
     }
+}
+
+/// Reads a body of JSON within `most` bytes, once there is room for it.
+pub(super) async fn read_json(
+    bodies: &Bodies,
+    headers: &HeaderMap,
+    body: Body,
+    most: usize,
+) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+    if !is_json(headers) {
+        return Err(ApiError::not_json());
+    }
+    let size = told_size(headers).unwrap_or(most);
+    if size > most {
+        return Err(ApiError::too_large(most));
+    }
+    let room = bodies.room(size).await;
+    let reading = read_to_end(body, size, most);
+    let body =
+        tokio::time::timeout(READING, reading).await.map_err(|_| ApiError::slow(READING))??;
+    Ok((body, room))
 }
 
 /// Reads a body into one buffer; collecting its frames first would hold it twice.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surefoot::device::supervisor;
-use surefoot_serve::http::{self, App};
+use surefoot_serve::http::{self, App, ModelFront};
 
 use crate::exit::{Exit, Failure};
 use crate::terminal::say;
@@ -30,6 +30,37 @@ pub(super) fn serve(
         announce()?;
         // The task of `stop` only ends when a signal has come.
         http::serve(listener, app, async { drop(stop.await) }).await.map_err(failed)
+    })
+}
+
+/// Serves several models until a signal comes, then drains. `announce` says so once both can happen.
+pub(super) fn serve_models(
+    listener: TcpListener,
+    front: Arc<ModelFront>,
+    announce: impl FnOnce() -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::usage("the server failed").caused_by(&error);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("http")
+        .build()
+        .map_err(failed)?;
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+        let mut signals = Signals::new().map_err(failed)?;
+        let stop = tokio::spawn(async move {
+            tokio::select! {
+                () = signals.any() => {}
+                () = released() => {}
+            }
+            say("finishing what was accepted; Ctrl-C again doesn't wait");
+            tokio::spawn(async move {
+                signals.interrupt().await;
+                std::process::exit(Exit::Interrupted as i32);
+            });
+        });
+        announce()?;
+        http::serve_models(listener, front, async { drop(stop.await) }).await.map_err(failed)
     })
 }
 

@@ -1,0 +1,181 @@
+//! Several models behind one address, within one budget of memory.
+
+use std::io::Read as _;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::served::{Server, fixture, program, read_events, slow_model};
+
+fn serve(models: &[(&str, &Path)], options: &[&str]) -> Server {
+    let named: Vec<String> =
+        models.iter().map(|(name, folder)| format!("{name}={}", folder.display())).collect();
+    let mut all: Vec<&str> = named[1..].iter().map(String::as_str).collect();
+    all.extend(options);
+    Server::start(Path::new(&named[0]), &all)
+}
+
+fn states(server: &Server) -> Vec<(String, String)> {
+    let models = server.get("/v1/models").good();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let of = |model: &Value| (text(&model["id"]), text(&model["state"]));
+    models["data"].as_array().unwrap().iter().map(of).collect()
+}
+
+fn wait_for_states(server: &Server, expected: &[(&str, &str)]) {
+    let expected: Vec<(String, String)> =
+        expected.iter().map(|(name, state)| ((*name).to_owned(), (*state).to_owned())).collect();
+    let begun = Instant::now();
+    loop {
+        let now = states(server);
+        if now == expected {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(120), "{now:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// The processes that a process has started.
+fn children(of: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(pid) = entry.file_name().to_string_lossy().parse::<u32>() else { continue };
+        let stat = std::fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+        // Behind the name, which may have spaces: the state, and the parent.
+        let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
+        if parent.and_then(|parent| parent.parse().ok()) == Some(of) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+#[test]
+fn each_model_is_loaded_when_it_is_asked_for_and_answers_as_if_it_were_alone() {
+    let (llama, bert) = (fixture("llama-tiny"), fixture("bert-tiny"));
+    let alone = |folder: &Path, path: &str, body: &Value| {
+        Server::start(folder, &[]).post(path, body.clone()).good()
+    };
+    let mut completion = json!({"prompt": "ab", "max_tokens": 6, "temperature": 0});
+    let embedding = json!({"input": [[5, 6, 7]]});
+    let text = alone(&llama, "/v1/completions", &completion)["choices"][0]["text"].clone();
+    let vector = alone(&bert, "/v1/embeddings", &embedding)["data"][0]["embedding"].clone();
+    let mut server = serve(&[("a", &llama), ("b", &bert)], &["--memory", "4GiB"]);
+    wait_for_states(&server, &[("a", "unloaded"), ("b", "unloaded")]);
+    server.model = "a".to_owned();
+    let answer = server.post("/v1/completions", completion.clone()).good();
+    assert_eq!((&answer["choices"][0]["text"], &answer["model"]), (&text, &json!("a")));
+    wait_for_states(&server, &[("a", "loaded"), ("b", "unloaded")]);
+    server.model = "b".to_owned();
+    let answer = server.post("/v1/embeddings", embedding).good();
+    assert_eq!(answer["data"][0]["embedding"], vector);
+    wait_for_states(&server, &[("a", "loaded"), ("b", "loaded")]);
+    assert_eq!(server.get("/ready").good()["models"], json!({"a": "loaded", "b": "loaded"}));
+    assert_eq!(server.metric("surefoot_model_loads{model=\"a\"}"), 1.0);
+    assert!(server.get("/metrics?model=a").body.contains("surefoot_"));
+    // Streams pass through.
+    server.model = "a".to_owned();
+    let events = server.events("/v1/completions", completion.clone());
+    let streamed: String =
+        events.iter().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+    assert_eq!(json!(streamed), text);
+    // Who asks for nothing, or for what is not here, is told what is.
+    completion["model"] = json!("c");
+    server.post("/v1/completions", completion.clone()).is_error(404, Some("model_not_found"));
+    completion["model"] = Value::Null;
+    server
+        .post_text("/v1/completions", "application/json", &completion.to_string())
+        .is_error(400, None);
+    // A process that dies is started again for the next request, which does not notice.
+    for pid in children(server.pid()) {
+        assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+    }
+    completion["model"] = json!("a");
+    let answer = server.post("/v1/completions", completion).good();
+    assert_eq!(answer["choices"][0]["text"], text);
+    // And all of them end with the server.
+    let left = children(server.pid());
+    assert!(!left.is_empty());
+    server.signal("TERM");
+    assert!(server.wait().success());
+    for pid in left {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+    }
+}
+
+#[test]
+fn where_one_model_fits_they_take_turns_and_nobody_is_refused() {
+    let model = slow_model();
+    let small = ["--context", "64", "--max-sequences", "1", "--pass-tokens", "16"];
+    // What one of them takes at most; two of these don't fit into what is given.
+    let output = {
+        let mut one = program();
+        one.arg("serve").arg(model.path()).args(["--port", "0", "--json"]).args(small);
+        one.stdout(std::process::Stdio::piped());
+        let mut child = one.spawn().unwrap();
+        let mut line = String::new();
+        let stdout = child.stdout.take().unwrap();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        line
+    };
+    let told: Value = serde_json::from_str(&output).unwrap();
+    let budget = told["planned_peak_bytes"].as_u64().unwrap() * 3 / 2;
+    let memory = format!("{budget}B");
+    let mut options = vec!["--memory", memory.as_str()];
+    options.extend(small);
+    let server = serve(&[("a", model.path()), ("b", model.path())], &options);
+    let body = |name: &str, tokens: usize| json!({"model": name, "prompt": "ab", "max_tokens": tokens, "temperature": 0});
+    let text = |name: &str| server.complete(body(name, 4)).remove(0);
+    let expected = text("a");
+    // A stream that runs keeps its model; the other one waits for its end.
+    let mut streaming = body("a", 40);
+    streaming["stream"] = json!(true);
+    let mut stream = server.send(&{
+        let body = streaming.to_string();
+        format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        )
+    });
+    read_events(&mut stream, 1);
+    assert_eq!(text("b"), expected);
+    let mut rest = String::new();
+    stream.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("data: [DONE]"), "{rest}");
+    wait_for_states(&server, &[("a", "unloaded"), ("b", "loaded")]);
+    std::thread::scope(|scope| {
+        for number in 0..6 {
+            let (text, expected) = (&text, &expected);
+            scope.spawn(move || {
+                assert_eq!(&text(if number % 2 == 0 { "a" } else { "b" }), expected)
+            });
+        }
+    });
+    assert!(server.metric("surefoot_model_evictions{model=\"a\"}") >= 1.0);
+}
+
+#[test]
+fn a_model_that_does_not_fit_alone_is_refused_by_its_name() {
+    let model = slow_model();
+    let small = fixture("llama-tiny");
+    let output = program()
+        .arg("serve")
+        .arg(format!("small={}", small.display()))
+        .arg(format!("large={}", model.path().display()))
+        .args(["--port", "0", "--memory", "8MiB"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("the model 'small' can't be served"), "{said}");
+    let output = program().args(["serve", "a=x", "b=y", "--port", "0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--memory"));
+}

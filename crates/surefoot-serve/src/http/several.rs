@@ -1,0 +1,321 @@
+//! The server of several models: finds out which model a request asks for, waits until the
+//! [pool](crate::model_pool) has loaded it, and passes the request on to it.
+
+use std::borrow::Cow;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, Query, Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use http_body_util::{BodyExt, Full};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::error::ApiError;
+use super::request_body::{Bodies, read_json};
+use super::{ServerSettings, connections, now};
+use crate::model_pool::{Lease, ModelPool, ModelState, ModelStatus, PoolError};
+
+/// How often a request is sent to a model whose process dies before it answers.
+const TRIES: usize = 5;
+/// How long after a process has died others may still believe that it lives.
+const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+
+/// What all requests share.
+#[derive(Debug)]
+pub struct ModelFront {
+    pool: Arc<ModelPool>,
+    settings: ServerSettings,
+    bodies: Bodies,
+    draining: AtomicBool,
+    created: u64,
+}
+
+impl ModelFront {
+    /// A server of the models of a pool. The name in the settings is not used.
+    pub fn new(pool: Arc<ModelPool>, settings: ServerSettings) -> Self {
+        let bodies = Bodies::new(settings.max_body);
+        Self { pool, settings, bodies, draining: AtomicBool::new(false), created: now() }
+    }
+
+    /// The models.
+    pub fn pool(&self) -> &Arc<ModelPool> {
+        &self.pool
+    }
+
+    fn unknown(&self, name: &str) -> ApiError {
+        let names: Vec<String> = self.pool.status().into_iter().map(|model| model.name).collect();
+        let message = format!("the model '{name}' does not exist here; {} do", names.join(", "));
+        ApiError::not_found(message).code("model_not_found").param("model")
+    }
+
+    fn about(&self, model: &ModelStatus) -> Value {
+        json!({
+            "id": model.name,
+            "object": "model",
+            "created": self.created,
+            "owned_by": "surefoot",
+            "state": model.state.to_string(),
+            "memory_bytes": model.share,
+            "requests": model.in_use,
+        })
+    }
+}
+
+/// Serves until `stop` is done, then drains. The models are left to [`ModelPool::close`].
+pub async fn serve_models(
+    listener: TcpListener,
+    front: Arc<ModelFront>,
+    stop: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    let draining = Arc::clone(&front);
+    let stop = async move {
+        stop.await;
+        draining.draining.store(true, Ordering::Release);
+    };
+    connections::serve(listener, router(&front), front.settings.connections, stop).await
+}
+
+fn router(front: &Arc<ModelFront>) -> Router {
+    let mut router = Router::new();
+    for path in [
+        "/v1/embeddings",
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/responses",
+        "/v1/rerank",
+        "/tokenize",
+        "/detokenize",
+    ] {
+        router = router.route(path, post(pass_on));
+    }
+    router
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*name}", get(model))
+        .route("/metrics", get(metrics))
+        .route("/health", get(ready))
+        .route("/live", get(async || Json(json!({"status": "live"}))))
+        .route("/ready", get(ready))
+        .fallback(async || ApiError::not_found("there is no such path; see /v1/models"))
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(middleware::from_fn_with_state(Arc::clone(front), admit))
+        .layer(front.settings.origins.layer())
+        .with_state(Arc::clone(front))
+}
+
+/// What happens to every request.
+async fn admit(State(front): State<Arc<ModelFront>>, request: Request, next: Next) -> Response {
+    let path = request.uri().path();
+    let is_probe = matches!(path, "/health" | "/live" | "/ready");
+    if !is_probe && !front.settings.keys.allow(request.headers()) {
+        return ApiError::unauthorized().into_response();
+    }
+    if front.draining.load(Ordering::Acquire) && !matches!(path, "/metrics" | "/live") {
+        return ApiError::draining().into_response();
+    }
+    next.run(request).await
+}
+
+#[derive(Deserialize)]
+struct Asked<'b> {
+    #[serde(borrow)]
+    model: Option<Cow<'b, str>>,
+}
+
+/// Passes a request on to the model that it names.
+async fn pass_on(
+    State(front): State<Arc<ModelFront>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let until = Instant::now() + front.settings.timeout;
+    let (parts, body) = request.into_parts();
+    let (body, _room) =
+        read_json(&front.bodies, &parts.headers, body, front.settings.max_body).await?;
+    let asked: Asked<'_> = serde_json::from_slice(&body).map_err(|error| {
+        ApiError::misshapen("the request is no JSON object").because(&error.to_string())
+    })?;
+    let Some(name) = asked.model.map(Cow::into_owned) else {
+        let names: Vec<String> = front.pool.status().into_iter().map(|model| model.name).collect();
+        let message = format!("'model' is missing; it can be {}", names.join(", "));
+        return Err(ApiError::invalid(message).param("model"));
+    };
+    let body = Bytes::from(body);
+    let mut problem = String::new();
+    for number in 0..TRIES {
+        if number > 0 {
+            tokio::time::sleep(BETWEEN_TRIES).await;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        let lease = tokio::time::timeout(left, front.pool.lease(&name))
+            .await
+            .map_err(|_| ApiError::expired(front.settings.timeout))?
+            .map_err(|error| refused(&front, error))?;
+        match send(lease, &parts, body.clone()).await {
+            Ok(response) => return Ok(response),
+            // Its process has died; nothing was answered yet, so the next one can be asked.
+            Err(error) => problem = error.to_string(),
+        }
+    }
+    Err(ApiError::unavailable(format!("the process of '{name}' does not answer: {problem}")))
+}
+
+fn refused(front: &ModelFront, error: PoolError) -> ApiError {
+    match error {
+        PoolError::Unknown(name) => front.unknown(&name),
+        PoolError::Launch(error) => {
+            ApiError::unavailable(error.to_string()).code("model_not_loaded")
+        }
+        PoolError::Closed => ApiError::draining(),
+    }
+}
+
+/// Why a model's process gave no answer.
+#[derive(Debug, thiserror::Error)]
+enum SendError {
+    #[error(transparent)]
+    Connection(#[from] io::Error),
+    #[error(transparent)]
+    Http(#[from] hyper::Error),
+}
+
+/// Sends a request to a model, which is kept loaded until its answer was sent on or nobody wants it any more.
+async fn send(lease: Lease, parts: &Parts, body: Bytes) -> Result<Response, SendError> {
+    let stream = TcpStream::connect(lease.address()).await?;
+    stream.set_nodelay(true)?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    tokio::spawn(connection);
+    let mut request = Request::new(Full::new(body));
+    *request.method_mut() = parts.method.clone();
+    *request.uri_mut() = parts.uri.clone();
+    *request.headers_mut() = parts.headers.clone();
+    without_hop(request.headers_mut());
+    request.headers_mut().remove(header::CONTENT_LENGTH);
+    let mut response = sender.send_request(request).await?;
+    without_hop(response.headers_mut());
+    Ok(response.map(|body| {
+        Body::new(body.map_frame(move |frame| {
+            // Both live as long as the body: the connection, and the model.
+            let _held = (&sender, &lease);
+            frame
+        }))
+    }))
+}
+
+/// Removes the headers that are about one connection.
+fn without_hop(headers: &mut HeaderMap) {
+    for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE, header::TE] {
+        headers.remove(name);
+    }
+}
+
+async fn models(State(front): State<Arc<ModelFront>>) -> Response {
+    let data: Vec<Value> = front.pool.status().iter().map(|model| front.about(model)).collect();
+    Json(json!({"object": "list", "data": data})).into_response()
+}
+
+async fn model(
+    State(front): State<Arc<ModelFront>>,
+    name: Result<Path<String>, PathRejection>,
+) -> Result<Response, ApiError> {
+    let Path(name) = name.map_err(|_| ApiError::not_found("a model's name is UTF-8"))?;
+    let status = front.pool.status();
+    let found = status.iter().find(|model| model.name == name);
+    let found = found.ok_or_else(|| front.unknown(&name))?;
+    Ok(Json(front.about(found)).into_response())
+}
+
+/// Whether new requests should be sent here: any model can be loaded.
+async fn ready(State(front): State<Arc<ModelFront>>) -> Response {
+    let models: serde_json::Map<String, Value> = front
+        .pool
+        .status()
+        .into_iter()
+        .map(|model| (model.name, model.state.to_string().into()))
+        .collect();
+    Json(json!({"status": "ready", "models": models})).into_response()
+}
+
+#[derive(Deserialize)]
+struct MetricsQuery {
+    model: Option<String>,
+}
+
+/// The metrics of the pool, or those of one model that is loaded.
+async fn metrics(
+    State(front): State<Arc<ModelFront>>,
+    Query(query): Query<MetricsQuery>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    if let Some(name) = query.model {
+        let status = front.pool.status();
+        let found = status.iter().find(|model| model.name == name);
+        let found = found.ok_or_else(|| front.unknown(&name))?;
+        if found.state != ModelState::Loaded {
+            let message = format!("the model '{name}' is {}", found.state);
+            return Err(ApiError::unavailable(message).code("model_not_loaded"));
+        }
+        let lease = front.pool.lease(&name).await.map_err(|error| refused(&front, error))?;
+        let (parts, _) = request.into_parts();
+        return send(lease, &parts, Bytes::new())
+            .await
+            .map_err(|error| ApiError::unavailable(error.to_string()));
+    }
+    let text = text(&front.pool)
+        .map_err(|error| ApiError::internal(format!("the metrics can't be written: {error}")))?;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(header::CONTENT_TYPE, kind)], text).into_response())
+}
+
+fn text(pool: &ModelPool) -> Result<String, std::fmt::Error> {
+    type OfModel = Family<[(&'static str, String); 1], Gauge>;
+    let mut registry = Registry::default();
+    let budget = Gauge::<i64>::default();
+    budget.set(whole(pool.budget()));
+    registry.register("surefoot_models_memory_budget_bytes", "Memory for all models", budget);
+    let states = Family::<[(&'static str, String); 2], Gauge>::default();
+    registry.register("surefoot_model_state", "1 for the state that a model is in", states.clone());
+    let mut family = |name: &str, help: &str| {
+        let family = OfModel::default();
+        registry.register(name, help, family.clone());
+        family
+    };
+    let memory = family("surefoot_model_memory_bytes", "Memory that a model may take");
+    let requests = family("surefoot_model_requests", "Requests that a model works on");
+    let loads = family("surefoot_model_loads", "How often a model was loaded");
+    let failures = family("surefoot_model_load_failures", "How often loading a model failed");
+    let evictions =
+        family("surefoot_model_evictions", "How often a model was unloaded for another");
+    for model in pool.status() {
+        let label = [("model", model.name.clone())];
+        states.get_or_create(&[("model", model.name), ("state", model.state.to_string())]).set(1);
+        memory.get_or_create(&label).set(whole(model.share));
+        requests.get_or_create(&label).set(model.in_use as i64);
+        loads.get_or_create(&label).set(whole(model.loads));
+        failures.get_or_create(&label).set(whole(model.failures));
+        evictions.get_or_create(&label).set(whole(model.evictions));
+    }
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+fn whole(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

@@ -67,11 +67,16 @@ impl<E: Engine> Footing<E> {
         let available = self.engine.memory_available(&ready.device).unwrap_or(u64::MAX);
         let on_device = within.min(available.saturating_sub(promised));
         let is_shared = self.engine.shares_host_memory(&ready.device);
-        let (device, host_room) = match is_shared {
-            true => (on_device.min(on_host), on_device.min(on_host)),
-            false => (on_device, on_host),
+        let (device, host_room, host_in_use) = match is_shared {
+            // The two were measured one after the other: with the smaller one, memory that another thread allocated
+            // in between would be missing from the limit.
+            true => {
+                let room = on_device.min(on_host);
+                (room, room, host.resident.max(device_in_use))
+            }
+            false => (on_device, on_host, host.resident),
         };
-        Room { device, host: host_room, is_shared, device_in_use, host_in_use: host.resident }
+        Room { device, host: host_room, is_shared, device_in_use, host_in_use }
     }
 
     /// Reserves bytes on the device that work starts on, before they are allocated: an

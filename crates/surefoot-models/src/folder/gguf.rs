@@ -1,7 +1,7 @@
 //! Reads a GGUF file as if it were a model folder: its metadata become the settings, and its tensors get
 //! the names that they have in a folder.
 //!
-//! Which architectures can be run, and what they call things, is in [`gguf_metadata`](super::gguf_metadata). What differs from a
+//! Which architectures can be run, and what they call things, is in `gguf_metadata.rs`. What differs from a
 //! folder:
 //!
 //! - matrices always have outputs as rows (GPT-2's folders have inputs);

@@ -4,7 +4,7 @@
 //! carry autodiff; the model's own never do. A low-rank pair is computed as `scale · B · (A · x)`: the
 //! product `B · A`, which is as large as the weight, is never made.
 //!
-//! Rows of one pass may run with different adapters ([`Tuning::by_rows`]): the model's own product is computed once for
+//! Rows of one pass may run with different adapters (`Tuning::by_rows`): the model's own product is computed once for
 //! all of them, and each adapter adds its part to the columns of its rows.
 
 use std::collections::HashMap;

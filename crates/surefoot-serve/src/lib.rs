@@ -7,6 +7,7 @@
 //! - [`engine`]: batches of embeddings and of decoding, over a model that moves when a device
 //!   fails.
 //! - [`http`]: the server.
+//! - [`structured`]: answers that keep to a JSON schema, a grammar, a regular expression or calls of tools.
 //! - [`model_pool`]: several models within one budget, loaded when they are asked for.
 //! - [`chat`]: messages to a prompt, by the template that a model brings.
 //! - [`metrics`]: what is counted, for Prometheus and for the journal.
@@ -33,6 +34,7 @@ pub mod http;
 pub mod lanes;
 pub mod metrics;
 pub mod model_pool;
+pub mod structured;
 pub mod warm_up;
 
 pub use surefoot_models::chat;

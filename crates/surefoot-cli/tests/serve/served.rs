@@ -72,7 +72,8 @@ impl Answer {
         let error = &self.json()["error"];
         assert!(!error["message"].as_str().unwrap().is_empty());
         assert!(error["type"].is_string(), "{error}");
-        let fields: Vec<&String> = error.as_object().unwrap().keys().collect();
+        let mut fields: Vec<&String> = error.as_object().unwrap().keys().collect();
+        fields.sort();
         assert_eq!(fields, ["code", "message", "param", "type"]);
         if let Some(code) = code {
             assert_eq!(error["code"], code, "{error}");

@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use surefoot::{Fault, FaultKind};
-use surefoot_grammar::GrammarError;
 use surefoot_models::ModelError;
+
+use crate::structured::FormatError;
 
 /// Why a request failed. The others of its batch are not affected.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -30,9 +31,9 @@ pub enum EngineError {
     /// It can't be done by this model.
     #[error("{0}")]
     Request(String),
-    /// The form that the answer must have can't be kept to any further.
-    #[error("the answer can't go on in the form that was asked for: {0}")]
-    Constraint(GrammarError),
+    /// The format that the answer must have can't be kept to any further.
+    #[error("the answer can't go on in the format that was asked for: {0}")]
+    Constraint(FormatError),
     /// The numbers that came of it are inf or NaN.
     #[error("the model gave numbers that are not finite for this request")]
     NotFinite,

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use surefoot_grammar::{Constraint, GrammarError, Matcher};
 use surefoot_models::generate::sample::{Sampler, Sampling};
 use surefoot_models::generate::tokens::FinishReason;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -12,6 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use super::error::EngineError;
 use super::logit_rules::LogitRules;
 use crate::metrics::Metrics;
+use crate::structured::{Constraint, FormatError, Matcher};
 
 /// What is to be generated.
 #[derive(Clone, Debug)]
@@ -126,7 +126,7 @@ pub(crate) enum TokenOutcome {
     /// To be sent by [`Sequence::fail`].
     NotFinite,
     /// No token satisfies the constraint. To be sent by [`Sequence::fail`].
-    Unsatisfied(GrammarError),
+    Unsatisfied(FormatError),
 }
 
 impl Sequence {
@@ -147,7 +147,7 @@ impl Sequence {
             sampler: Sampler::new(generation.sampling),
             temperature: generation.sampling.temperature,
             rules: generation.rules,
-            matcher: generation.constraint.map(Matcher::new),
+            matcher: generation.constraint.as_deref().map(Matcher::new),
             logprobs: generation.logprobs,
             rates_prompt: generation.rates_prompt,
             sender,
@@ -244,7 +244,7 @@ impl Sequence {
             None => false,
             Some(matcher) => match matcher.accept(id) {
                 Ok(true) => matcher.has_ended(),
-                Ok(false) => return TokenOutcome::Unsatisfied(GrammarError::NoToken),
+                Ok(false) => return TokenOutcome::Unsatisfied(FormatError::NoToken),
                 Err(error) => return TokenOutcome::Unsatisfied(error),
             },
         };
@@ -263,12 +263,13 @@ impl Sequence {
     }
 
     /// The next token; none if the constraint leaves none because the answer is complete.
-    fn choose(&mut self, logits: &[f32], ends: &[u32]) -> Result<Option<u32>, GrammarError> {
+    fn choose(&mut self, logits: &[f32], ends: &[u32]) -> Result<Option<u32>, FormatError> {
         let mut restricted;
         let mut logits = logits;
-        if let Some(matcher) = &self.matcher {
+        let room = self.max_tokens - self.generated();
+        if let Some(matcher) = &mut self.matcher {
             restricted = logits.to_vec();
-            if !matcher.restrict(&mut restricted, ends, self.max_tokens - self.generated())? {
+            if !matcher.restrict(&mut restricted, ends, room)? {
                 return Ok(None);
             }
             logits = &restricted;

@@ -1,4 +1,4 @@
-//! What form an answer has to have: OpenAI's `response_format`, and the fields that vLLM and llama.cpp have
+//! What format an answer has to have: OpenAI's `response_format`, and the fields that vLLM and llama.cpp have
 //! for regular expressions, choices and grammars.
 
 use std::collections::VecDeque;
@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use surefoot_grammar::{Constraint, Format, GrammarError, Vocabulary};
 use surefoot_models::generate::text::Texts;
 
 use super::error::ApiError;
 use super::fields::{Fields, mistyped};
+use crate::structured::{Constraint, Format, FormatError, Vocabulary};
 
 /// The largest schema or grammar, as text.
 const MAX_TEXT: usize = 256 << 10;
@@ -20,7 +20,7 @@ const MAX_CHOICES: usize = 1000;
 /// How many constraints are kept for further requests.
 const KEPT: usize = 16;
 
-/// A form of an answer, and the field that asked for it.
+/// A format of an answer, and the field that asked for it.
 #[derive(Clone, Debug)]
 pub(super) struct AskedFormat {
     pub(super) format: Format,
@@ -54,7 +54,7 @@ struct StructuredOutputs<'b> {
     json_object: Option<bool>,
 }
 
-/// Takes the form that a request asks for, if it asks for one.
+/// Takes the format that a request asks for, if it asks for one.
 pub(super) fn asked(fields: &mut Fields<'_>) -> Result<Option<AskedFormat>, ApiError> {
     let mut all: Vec<AskedFormat> = Vec::new();
     let mut ask = |param, format| all.push(AskedFormat { format, param });
@@ -84,7 +84,7 @@ pub(super) fn asked(fields: &mut Fields<'_>) -> Result<Option<AskedFormat>, ApiE
     }
     if let [first, second, ..] = all.as_slice() {
         let message = format!(
-            "'{}' and '{}' both ask for the form of the answer: send one of them",
+            "'{}' and '{}' both ask for the format of the answer: send one of them",
             first.param, second.param
         );
         return Err(ApiError::invalid(message).param(second.param));
@@ -92,7 +92,7 @@ pub(super) fn asked(fields: &mut Fields<'_>) -> Result<Option<AskedFormat>, ApiE
     Ok(all.pop())
 }
 
-/// The form that a `response_format` asks for; none for any text.
+/// The format that a `response_format` asks for; none for any text.
 pub(super) fn response_format(raw: &RawValue) -> Result<Option<Format>, ApiError> {
     const NAME: &str = "response_format";
     const EXPECTED: &str = "an object whose 'type' is text, json_object or json_schema, with 'json_schema.schema' for the last";
@@ -180,12 +180,12 @@ fn check_size(param: &str, bytes: usize) -> Result<(), ApiError> {
 /// Makes constraints, and keeps the last ones: clients ask for the same form again and again.
 #[derive(Default)]
 pub(super) struct Constraints {
-    vocabulary: OnceLock<Result<Arc<Vocabulary>, String>>,
+    vocabulary: OnceLock<Result<Vocabulary, String>>,
     kept: Mutex<VecDeque<(Format, Arc<Constraint>)>>,
 }
 
 impl Constraints {
-    /// The constraint for a form, for a model with `vocab` tokens.
+    /// The constraint for a format, for a model with `vocab` tokens.
     pub(super) fn constraint(
         &self,
         asked: &AskedFormat,
@@ -198,7 +198,7 @@ impl Constraints {
                 .find(|(format, _)| *format == asked.format)
                 .map(|(_, known)| Arc::clone(known))
         };
-        if let Some(known) = known.filter(|known| !known.is_worn()) {
+        if let Some(known) = known {
             return Ok(known);
         }
         // Schemas can take a while, and vocabularies are large: others are not held up.
@@ -216,16 +216,17 @@ impl Constraints {
         Ok(made)
     }
 
-    fn vocabulary(&self, texts: &Texts, vocab: usize) -> Result<&Arc<Vocabulary>, String> {
+    fn vocabulary(&self, texts: &Texts, vocab: usize) -> Result<&Vocabulary, String> {
         let made = self.vocabulary.get_or_init(|| {
             let bytes = texts.token_bytes().map_err(|error| error.to_string())?;
-            Ok(Arc::new(Vocabulary::new(vocab, |id| bytes.get(id as usize).cloned().flatten())))
+            Vocabulary::new(vocab, |id| bytes.get(id as usize).cloned().flatten())
+                .map_err(|error| error.to_string())
         });
         made.as_ref().map_err(Clone::clone)
     }
 }
 
-fn refused(error: &GrammarError, param: &str) -> ApiError {
+fn refused(error: &FormatError, param: &str) -> ApiError {
     ApiError::invalid(error.to_string()).code("invalid_format").param(param)
 }
 

@@ -3,12 +3,12 @@
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use surefoot_grammar::{Format, Tool, ToolCalls};
 
 use super::error::ApiError;
 use super::fields::{Fields, mistyped};
 use super::format::AskedFormat;
 use crate::chat::{CallStyle, OfferedTool};
+use crate::structured::{Format, Tool, ToolCalls};
 
 /// The most tools, and the most bytes of all of them.
 const MAX_TOOLS: usize = 128;
@@ -80,7 +80,7 @@ impl AskedTools {
         Ok((!asked.tools.is_empty()).then_some(asked))
     }
 
-    /// The form that answers must have.
+    /// The format that answers must have.
     pub(super) fn format(&self, style: CallStyle) -> AskedFormat {
         let is_tagged = !style.marker().is_empty();
         let (begin, end, between) = match is_tagged {

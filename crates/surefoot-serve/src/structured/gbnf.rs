@@ -1,33 +1,34 @@
 //! Reads grammars in the notation of llama.cpp (GBNF).
 //!
 //! `name ::= alternatives`, with "literals", [classes], `.`, names, groups, `* + ? {m} {m,} {m,n}`, and
-//! comments behind `#`. A part without names becomes one terminal.
+//! comments behind `#`. [`lark`](super::lark) translates what is read.
 
-use std::collections::HashMap;
+use super::error::FormatError;
+use super::lark::escaped_char;
 
-use derivre::RegexAst;
-
-use crate::error::GrammarError;
-use crate::grammar::{Grammar, Symbol};
-
-/// The most repetitions of a part that has rules.
+/// The most repetitions of a part.
 const MAX_REPEAT: u32 = 1000;
 /// The deepest nesting of groups.
 const MAX_DEPTH: usize = 64;
 
+/// A part of a rule.
 #[derive(Debug)]
-enum Part {
-    Regex(RegexAst),
-    Name(String, usize),
+pub(super) enum Part {
+    /// One character, as a regular expression.
+    Character(String),
+    /// The number of a rule.
+    Rule(usize),
     Sequence(Vec<Part>),
     Choice(Vec<Part>),
     Repeat(Box<Part>, u32, Option<u32>),
+    /// The name of a rule, in a line. The reader replaces it by its number.
+    Name(String, usize),
 }
 
-/// The grammar of a text.
-pub(crate) fn grammar(text: &str) -> Result<Grammar, GrammarError> {
+/// The rules of a grammar, the one named `root` first.
+pub(super) fn rules(text: &str) -> Result<Vec<Part>, FormatError> {
     let mut reader = Reader { rest: text.chars().collect(), at: 0, depth: 0 };
-    let mut rules: Vec<(String, usize, Part)> = Vec::new();
+    let mut rules: Vec<(String, Part)> = Vec::new();
     reader.skip(true);
     while !reader.is_done() {
         let line = reader.line();
@@ -40,139 +41,45 @@ pub(crate) fn grammar(text: &str) -> Result<Grammar, GrammarError> {
         }
         reader.skip(true);
         let part = reader.choice()?;
-        if rules.iter().any(|(other, ..)| *other == name) {
-            return Err(GrammarError::Notation {
-                line,
-                problem: format!("'{name}' is there twice"),
-            });
+        if rules.iter().any(|(other, _)| *other == name) {
+            let problem = format!("'{name}' is there twice");
+            return Err(FormatError::Grammar { line, problem });
         }
-        rules.push((name, line, part));
+        rules.push((name, part));
         reader.skip(true);
     }
-    if !rules.iter().any(|(name, ..)| name == "root") {
-        return Err(GrammarError::Notation {
-            line: 1,
-            problem: "there is no rule 'root'".to_owned(),
-        });
-    }
     // The start comes first.
-    rules.sort_by_key(|(name, ..)| name != "root");
-    let mut writer = Writer { grammar: Grammar::default(), names: HashMap::new() };
-    for (name, ..) in &rules {
-        let id = writer.grammar.rule(name);
-        writer.names.insert(name.clone(), id);
+    rules.sort_by_key(|(name, _)| name != "root");
+    if rules.first().is_none_or(|(name, _)| name != "root") {
+        let problem = "there is no rule 'root'".to_owned();
+        return Err(FormatError::Grammar { line: 1, problem });
     }
-    for (name, _, part) in rules {
-        let id = writer.names[&name];
-        writer.alternatives(id, part)?;
+    let (names, mut parts): (Vec<String>, Vec<Part>) = rules.into_iter().unzip();
+    for part in &mut parts {
+        number(part, &names)?;
     }
-    Ok(writer.grammar)
+    Ok(parts)
 }
 
-struct Writer {
-    grammar: Grammar,
-    names: HashMap<String, usize>,
-}
-
-impl Writer {
-    fn alternatives(&mut self, rule: usize, part: Part) -> Result<(), GrammarError> {
-        match part {
-            Part::Choice(parts) => {
-                for part in parts {
-                    let symbols = self.symbols(part)?;
-                    self.grammar.add(rule, symbols)?;
-                }
+/// Replaces names by numbers.
+fn number(part: &mut Part, names: &[String]) -> Result<(), FormatError> {
+    match part {
+        Part::Character(_) | Part::Rule(_) => Ok(()),
+        Part::Sequence(parts) | Part::Choice(parts) => {
+            parts.iter_mut().try_for_each(|part| number(part, names))
+        }
+        Part::Repeat(part, ..) => number(part, names),
+        Part::Name(name, line) => match names.iter().position(|known| known == name) {
+            Some(rule) => {
+                *part = Part::Rule(rule);
                 Ok(())
             }
-            other => {
-                let symbols = self.symbols(other)?;
-                self.grammar.add(rule, symbols)
-            }
-        }
+            None => Err(FormatError::Grammar {
+                line: *line,
+                problem: format!("there is no rule '{name}'"),
+            }),
+        },
     }
-
-    fn symbols(&mut self, part: Part) -> Result<Vec<Symbol>, GrammarError> {
-        let part = match regex(part) {
-            Ok(RegexAst::EmptyString) => return Ok(Vec::new()),
-            Ok(regex) => return Ok(vec![self.grammar.terminal(regex)]),
-            Err(part) => part,
-        };
-        match part {
-            Part::Regex(regex) => Ok(vec![self.grammar.terminal(regex)]),
-            Part::Name(name, line) => match self.names.get(&name) {
-                Some(&id) => Ok(vec![Symbol::Rule(id)]),
-                None => Err(GrammarError::Notation {
-                    line,
-                    problem: format!("there is no rule '{name}'"),
-                }),
-            },
-            Part::Sequence(parts) => {
-                let mut symbols = Vec::new();
-                for part in parts {
-                    symbols.extend(self.symbols(part)?);
-                }
-                Ok(symbols)
-            }
-            choice @ Part::Choice(_) => {
-                let rule = self.grammar.rule("group");
-                self.alternatives(rule, choice)?;
-                Ok(vec![Symbol::Rule(rule)])
-            }
-            Part::Repeat(part, least, most) => {
-                let one = self.symbols(*part)?;
-                let mut symbols = Vec::new();
-                for _ in 0..least {
-                    symbols.extend(&one);
-                }
-                match most {
-                    None => {
-                        let rule = self.grammar.rule("repetition");
-                        self.grammar.add(rule, Vec::new())?;
-                        let more = one.iter().copied().chain([Symbol::Rule(rule)]).collect();
-                        self.grammar.add(rule, more)?;
-                        symbols.push(Symbol::Rule(rule));
-                    }
-                    Some(most) => {
-                        let mut rest = Vec::new();
-                        for _ in least..most {
-                            let rule = self.grammar.rule("repetition");
-                            self.grammar.add(rule, Vec::new())?;
-                            let more = one.iter().chain(&rest).copied().collect();
-                            self.grammar.add(rule, more)?;
-                            rest = vec![Symbol::Rule(rule)];
-                        }
-                        symbols.extend(rest);
-                    }
-                }
-                Ok(symbols)
-            }
-        }
-    }
-}
-
-/// The part as one regular expression, if it has no names.
-fn regex(part: Part) -> Result<RegexAst, Part> {
-    fn has_names(part: &Part) -> bool {
-        match part {
-            Part::Regex(_) => false,
-            Part::Name(..) => true,
-            Part::Sequence(parts) | Part::Choice(parts) => parts.iter().any(has_names),
-            Part::Repeat(part, ..) => has_names(part),
-        }
-    }
-    fn written(part: Part) -> RegexAst {
-        match part {
-            Part::Regex(regex) => regex,
-            Part::Name(..) => RegexAst::NoMatch,
-            Part::Sequence(parts) if parts.is_empty() => RegexAst::EmptyString,
-            Part::Sequence(parts) => RegexAst::Concat(parts.into_iter().map(written).collect()),
-            Part::Choice(parts) => RegexAst::Or(parts.into_iter().map(written).collect()),
-            Part::Repeat(part, least, most) => {
-                RegexAst::Repeat(Box::new(written(*part)), least, most.unwrap_or(u32::MAX))
-            }
-        }
-    }
-    if has_names(&part) { Err(part) } else { Ok(written(part)) }
 }
 
 struct Reader {
@@ -200,8 +107,8 @@ impl Reader {
         1 + self.rest[..self.at.min(self.rest.len())].iter().filter(|c| **c == '\n').count()
     }
 
-    fn wrong(&self, problem: impl Into<String>) -> GrammarError {
-        GrammarError::Notation { line: self.line(), problem: problem.into() }
+    fn wrong(&self, problem: impl Into<String>) -> FormatError {
+        FormatError::Grammar { line: self.line(), problem: problem.into() }
     }
 
     /// Passes over spaces and comments, and over the ends of lines if `lines` says so.
@@ -220,7 +127,7 @@ impl Reader {
         }
     }
 
-    fn name(&mut self) -> Result<String, GrammarError> {
+    fn name(&mut self) -> Result<String, FormatError> {
         let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let mut name = String::new();
         while let Some(c) = self.peek().filter(|c| is_part(*c)) {
@@ -252,7 +159,7 @@ impl Reader {
         self.rest[at.min(self.rest.len())..].starts_with(&[':', ':', '='])
     }
 
-    fn choice(&mut self) -> Result<Part, GrammarError> {
+    fn choice(&mut self) -> Result<Part, FormatError> {
         let mut choices = vec![self.sequence()?];
         while self.peek() == Some('|') {
             self.at += 1;
@@ -268,7 +175,7 @@ impl Reader {
         })
     }
 
-    fn sequence(&mut self) -> Result<Part, GrammarError> {
+    fn sequence(&mut self) -> Result<Part, FormatError> {
         let mut parts = Vec::new();
         loop {
             // Alternatives may go on in the next line.
@@ -291,24 +198,25 @@ impl Reader {
         })
     }
 
-    fn element(&mut self) -> Result<Part, GrammarError> {
+    fn element(&mut self) -> Result<Part, FormatError> {
         match self.peek() {
             Some('"') => {
                 self.at += 1;
-                let mut text = String::new();
+                let mut text = Vec::new();
                 loop {
-                    match self.next() {
-                        Some('"') => return Ok(Part::Regex(RegexAst::Literal(text))),
-                        Some('\\') => text.push(self.escape()?),
-                        Some(c) => text.push(c),
+                    let c = match self.next() {
+                        Some('"') => return Ok(Part::Sequence(text)),
+                        Some('\\') => self.escape()?,
+                        Some(c) => c,
                         None => return Err(self.wrong("a text has no end: '\"' is missing")),
-                    }
+                    };
+                    text.push(Part::Character(escaped_char(c)));
                 }
             }
             Some('[') => self.class(),
             Some('.') => {
                 self.at += 1;
-                Ok(Part::Regex(RegexAst::Regex("(?s:.)".to_owned())))
+                Ok(Part::Character("(?s:.)".to_owned()))
             }
             Some('(') => {
                 self.at += 1;
@@ -333,14 +241,13 @@ impl Reader {
         }
     }
 
-    fn class(&mut self) -> Result<Part, GrammarError> {
+    fn class(&mut self) -> Result<Part, FormatError> {
         self.at += 1;
         let mut class = String::from("[");
         if self.peek() == Some('^') {
             self.at += 1;
             class.push('^');
         }
-        let write = |class: &mut String, c: char| class.push_str(&format!("\\x{{{:x}}}", c as u32));
         let mut is_empty = true;
         loop {
             let low = match self.next() {
@@ -350,7 +257,7 @@ impl Reader {
                 None => return Err(self.wrong("a class has no end: ']' is missing")),
             };
             is_empty = false;
-            write(&mut class, low);
+            class.push_str(&escaped_char(low));
             if self.peek() == Some('-') && self.rest.get(self.at + 1).is_some_and(|c| *c != ']') {
                 self.at += 1;
                 let high = match self.next() {
@@ -362,20 +269,20 @@ impl Reader {
                     return Err(self.wrong(format!("the range {low:?} to {high:?} is empty")));
                 }
                 class.push('-');
-                write(&mut class, high);
+                class.push_str(&escaped_char(high));
             }
         }
         match (is_empty, class.as_str()) {
-            (true, "[^") => Ok(Part::Regex(RegexAst::Regex("(?s:.)".to_owned()))),
+            (true, "[^") => Ok(Part::Character("(?s:.)".to_owned())),
             (true, _) => Err(self.wrong("a class is empty")),
             (false, _) => {
                 class.push(']');
-                Ok(Part::Regex(RegexAst::Regex(class)))
+                Ok(Part::Character(class))
             }
         }
     }
 
-    fn escape(&mut self) -> Result<char, GrammarError> {
+    fn escape(&mut self) -> Result<char, FormatError> {
         let digits = match self.next() {
             Some('n') => return Ok('\n'),
             Some('r') => return Ok('\r'),
@@ -398,7 +305,7 @@ impl Reader {
         char::from_u32(code).ok_or_else(|| self.wrong(format!("{code:x} is no character")))
     }
 
-    fn repeated(&mut self, mut part: Part) -> Result<Part, GrammarError> {
+    fn repeated(&mut self, mut part: Part) -> Result<Part, FormatError> {
         loop {
             self.skip(false);
             let (least, most) = match self.peek() {
@@ -437,7 +344,7 @@ impl Reader {
         }
     }
 
-    fn number(&mut self) -> Result<Option<u32>, GrammarError> {
+    fn number(&mut self) -> Result<Option<u32>, FormatError> {
         self.skip(false);
         let mut digits = String::new();
         while let Some(c) = self.peek().filter(char::is_ascii_digit) {

@@ -120,6 +120,10 @@ impl Kernels for Cube {
         <Self as CubeKernels>::linear_layer(x, weight, bias, around)
     }
 
+    fn product_over_rows(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as CubeKernels>::product_over_rows(x, gradient)
+    }
+
     fn sum_of_rows(gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         <Self as CubeKernels>::sum_of_rows(gradient)
     }

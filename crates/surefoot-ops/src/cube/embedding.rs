@@ -1,7 +1,7 @@
 //! The gradient of an embedding's table on Cube devices.
 //!
-//! Each token has a cube. The cube of a token that no earlier one equals adds up the gradients of all tokens like it, in their
-//! order; the others have nothing to do. So no two cubes write to the same row, and the same inputs give the same bits.
+//! Each token has a cube for each run of columns. The cubes of a token that no earlier one equals add up the gradients of all tokens like it, in their
+//! order; the others have nothing to do. So no two cubes write to the same place, and the same inputs give the same bits.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::cubecl;
@@ -20,10 +20,11 @@ fn table_gradient(
     out: &mut [f32],
     count: u32,
     width: u32,
+    runs: u32,
     #[comptime] units: usize,
 ) {
-    let (count, width) = (count as usize, width as usize);
-    let token = CUBE_POS;
+    let (count, width, runs) = (count as usize, width as usize, runs as usize);
+    let token = CUBE_POS / runs;
     if token >= count {
         terminate!();
     }
@@ -39,8 +40,8 @@ fn table_gradient(
     let earlier = sum_of_units(earlier, units);
     let row = id as usize;
     if earlier == 0.0f32 && row < out.len() / width {
-        let mut column = UNIT_POS as usize;
-        while column < width {
+        let column = CUBE_POS % runs * units + UNIT_POS as usize;
+        if column < width {
             let mut sum = 0.0f32;
             for other in token..count {
                 if ids[other] == id {
@@ -48,7 +49,6 @@ fn table_gradient(
                 }
             }
             out[row * width + column] = sum;
-            column += units;
         }
     }
 }
@@ -60,7 +60,9 @@ pub(super) fn gradient(ids: CubeTensor, gradient: CubeTensor, rows: usize) -> Cu
     let client = gradient.client.clone();
     let shape = Shape::new([rows, width]);
     let out = zeros_client(client.clone(), gradient.device.clone(), shape, DType::F32);
-    let (cubes, dim, units) = row_cubes(&client, count, width);
+    let (_, _, units) = row_cubes(&client, count, width);
+    let runs = width.div_ceil(units);
+    let (cubes, dim, _) = row_cubes(&client, count * runs, width);
     table_gradient::launch(
         &client,
         cubes,
@@ -70,6 +72,7 @@ pub(super) fn gradient(ids: CubeTensor, gradient: CubeTensor, rows: usize) -> Cu
         out.clone().into_buffer_arg(),
         count as u32,
         width as u32,
+        runs as u32,
         units,
     );
     out

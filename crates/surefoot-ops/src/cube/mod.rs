@@ -102,6 +102,9 @@ pub(crate) trait CubeKernels: Backend {
     /// The sum of the rows of a matrix.
     fn sum_of_rows(x: FloatTensor<Self>) -> FloatTensor<Self>;
 
+    /// `xᵀ · gradient`.
+    fn product_over_rows(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
+
     /// What each token gets from causal attention, and how much of each other token that is.
     fn causal_attention(
         mixed: FloatTensor<Self>,
@@ -221,6 +224,10 @@ impl CubeKernels for CubeBackend {
 
     fn sum_of_rows(x: CubeTensor) -> CubeTensor {
         linear::sum_of_rows(x)
+    }
+
+    fn product_over_rows(x: CubeTensor, gradient: CubeTensor) -> CubeTensor {
+        linear::product_over_rows(x, gradient)
     }
 
     fn causal_attention(mixed: CubeTensor, heads: usize) -> (CubeTensor, CubeTensor) {

@@ -55,7 +55,7 @@ pub(super) fn maximum_of_units(value: f32, #[comptime] units: usize) -> f32 {
 
 /// Rows that one unit adds up before its sum becomes a partial one.
 pub(super) fn rows_per_band(rows: usize) -> usize {
-    rows.div_ceil(rows.div_ceil(32).clamp(1, 256)).max(1)
+    rows.div_ceil(rows.div_ceil(128).clamp(1, 256)).max(1)
 }
 
 #[cube(launch)]

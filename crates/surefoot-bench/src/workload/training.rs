@@ -125,30 +125,6 @@ impl TrainingStep {
             what: what(numbers),
         })
     }
-
-    /// Operations of the products of one step: forward once, backward twice as much.
-    fn flops(&self) -> f64 {
-        let (height, width) = match self.form {
-            Form::Dense { height, width, .. } => (height, width),
-            Form::Text { .. } | Form::Sequences { .. } => (1, 1),
-        };
-        let of = |shape: &Shape| {
-            let numbers = shape.dims.iter().product::<usize>() as f64;
-            match shape.dims.len() {
-                2 if shape.name.contains("embed") => 0.0,
-                2 => 2.0 * numbers * self.batch.items() as f64,
-                4 => {
-                    // Each stage after the first halves the image.
-                    let stage = shape.name.split('.').find_map(|part| part.parse::<u32>().ok());
-                    let halved =
-                        |side: usize| (side as f64 / 2f64.powi(stage.unwrap_or(0) as i32)).ceil();
-                    2.0 * numbers * halved(height) * halved(width) * self.batch.samples() as f64
-                }
-                _ => 0.0,
-            }
-        };
-        3.0 * self.shapes.iter().map(of).sum::<f64>()
-    }
 }
 
 impl Job for TrainingStep {
@@ -171,7 +147,10 @@ impl Job for TrainingStep {
             Form::Dense { .. } => (self.batch.samples(), "samples/s"),
             Form::Text { .. } | Form::Sequences { .. } => (self.batch.items(), "tokens/s"),
         };
-        Amount { count: count as f64, unit, flops: Some(self.flops()), bytes: None }
+        let samples = self.batch.samples();
+        let length = self.batch.items() / samples.max(1);
+        let flops = self.state.model.step_flops(samples, length);
+        Amount { count: count as f64, unit, flops, bytes: None }
     }
 
     fn what(&self) -> String {

@@ -1,4 +1,4 @@
-//! The rows of queries and keys in GGUF files of Llama and its kin.
+//! The rows of queries and keys in GGUF files of Llama and related families.
 //!
 //! There the two numbers that a rotary embedding turns together are neighbours; in transformers, and so in PEFT's adapters, they are
 //! half a head apart. The rows of an adapter's second matrix follow those of the weight that it is added to.

@@ -159,7 +159,7 @@ pub enum Rotary {
     None,
     /// The model's.
     Global,
-    /// The one of layers that look back a window only.
+    /// The one of layers with sliding-window attention.
     Local,
 }
 

@@ -1,5 +1,6 @@
-//! Cohere's Command-R: both halves of a block behind one norm, which has no shift; neighbours are rotated; logits have a factor.
-//! `cohere2` (Command R7B and later) adds layers that look back a window, and rotates in these alone.
+//! Cohere's Command-R: attention and feed-forward run side by side behind one norm without a shift; rotary positions turn
+//! neighbouring numbers; logits are scaled by a factor.
+//! `cohere2` (Command R7B and later) adds layers with sliding-window attention, and has rotary positions in these alone.
 
 use super::blueprint::{Blueprint, Head, NormKind, Residual, Rotary, limits};
 use super::layer_types;

@@ -1,5 +1,6 @@
-//! Gemma 2, and the skeleton that Gemma 3 shares with it: norms before and behind both halves of a block, whose files store the
-//! difference from 1; layers that look back a window between layers that see everything. Gemma 2 caps scores and logits.
+//! Gemma 2, and the skeleton that Gemma 3 shares with it: norms before and after attention and feed-forward, whose scales are
+//! stored as the difference from 1; layers with sliding-window attention alternate with layers of full attention. Gemma 2 caps
+//! attention scores and logits.
 
 use super::activation::Activation;
 use super::blueprint::{Blueprint, Head, Residual, Scales, limits};

@@ -1,5 +1,5 @@
-//! Gemma 3 (text): Gemma 2 with norms of queries and keys in the place of caps, and a rotation of their own for layers that look
-//! back a window.
+//! Gemma 3 (text): Gemma 2 with norms of queries and keys instead of caps, and other rotary positions in the layers with
+//! sliding-window attention.
 
 use super::blueprint::{Blueprint, Rotary, limits};
 use super::gemma2;

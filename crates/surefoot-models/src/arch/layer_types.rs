@@ -1,4 +1,4 @@
-//! Layers of two kinds: those that look back a window (`sliding_attention`), and those that see everything (`full_attention`).
+//! Layers of two kinds: sliding-window attention (`sliding_attention`) and full attention (`full_attention`).
 
 use super::rope::{self, Rope, Spelling};
 use crate::error::ModelError;
@@ -36,7 +36,7 @@ pub(crate) fn windows(
 /// The keys of a rotation's base beside `rope_parameters`, and its default.
 pub(crate) type Base = (&'static str, f64);
 
-/// The rotations of layers that see everything and of those that look back a window, where they differ: an object each in
+/// The rotary positions of layers with full attention and of those with a sliding window, where they differ: an object each in
 /// `rope_parameters`, or, in older files, keys beside it. A `rope_scaling` of older files stretches the first alone.
 pub(crate) fn ropes(
     settings: &Settings,

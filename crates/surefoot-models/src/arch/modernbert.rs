@@ -1,5 +1,5 @@
-//! ModernBERT: an encoder with rotary positions, norms before its halves, a gated feed-forward, and layers that look at their
-//! neighbourhood only, which have a rotation of their own.
+//! ModernBERT: an encoder with rotary positions, norms before attention and feed-forward, a gated
+//! feed-forward, and layers of local attention, which have rotary positions of their own.
 
 use super::activation::Activation;
 use super::blueprint::{

@@ -67,6 +67,23 @@ impl Cnn {
         let stem = Unit::new(shape[0], width, 3, 1, device);
         redraw(Self { stem, blocks, head, shape }, seed, device)
     }
+
+    /// Multiplications and additions of the products of one sample's forward pass.
+    pub(super) fn forward_flops(&self) -> f64 {
+        let [_, mut height, mut width] = self.shape;
+        let mut flops = self.stem.forward_flops(height, width);
+        for block in &self.blocks {
+            // The first unit of a block, and the one around it, may halve the image.
+            height = height.div_ceil(block.first.stride);
+            width = width.div_ceil(block.first.stride);
+            flops += [Some(&block.first), Some(&block.second), block.around.as_ref()]
+                .into_iter()
+                .flatten()
+                .map(|unit| unit.forward_flops(height, width))
+                .sum::<f64>();
+        }
+        flops + 2.0 * self.head.weight.shape().num_elements() as f64
+    }
 }
 
 impl Unit {
@@ -80,6 +97,11 @@ impl Unit {
             .init(device);
         let norm = GroupNormConfig::new(8, outputs).init(device);
         Self { conv, norm, stride, padding }
+    }
+
+    /// Multiplications and additions of the convolution, for a result of this size.
+    fn forward_flops(&self, height: usize, width: usize) -> f64 {
+        2.0 * self.conv.weight.shape().num_elements() as f64 * (height * width) as f64
     }
 
     /// The convolution and its norm; then the residual is added and ReLU applied.

@@ -69,6 +69,22 @@ impl Gpt {
         };
         redraw_as(gpt, seed, device, Draw::Normal(0.02))
     }
+
+    /// Multiplications and additions of the products of one sample's forward pass: with the weights of each linear layer,
+    /// and of the attention of each token to those before it. Rows of a table are read, not multiplied.
+    pub(super) fn forward_flops(&self, length: usize) -> f64 {
+        let numbers = |layer: &Linear| layer.weight.shape().num_elements();
+        let of_block = |block: &Block| {
+            let weights = numbers(&block.attend_in)
+                + numbers(&block.attend_out)
+                + numbers(&block.feed_in)
+                + numbers(&block.feed_out);
+            let [width, _] = block.attend_out.weight.dims();
+            // Scores and the weighted sum of values: two products over half of the square.
+            2.0 * (weights * length) as f64 + 2.0 * (length * length * width) as f64
+        };
+        self.blocks.iter().map(of_block).sum::<f64>() + 2.0 * (numbers(&self.head) * length) as f64
+    }
 }
 
 fn linear(inputs: usize, outputs: usize, device: &Device) -> Linear {

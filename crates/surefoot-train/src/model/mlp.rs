@@ -36,6 +36,11 @@ impl Mlp {
             .collect();
         redraw(Self { layers }, seed, device)
     }
+
+    /// Multiplications and additions of the products of one sample's forward pass.
+    pub(super) fn forward_flops(&self) -> f64 {
+        self.layers.iter().map(|layer| 2.0 * layer.weight.shape().num_elements() as f64).sum()
+    }
 }
 
 impl Predictive for Mlp {

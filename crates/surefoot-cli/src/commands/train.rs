@@ -53,6 +53,9 @@ use show::Show;
 /// Set by Ctrl-C: the run ends after the step that is under way.
 static STOP: AtomicBool = AtomicBool::new(false);
 
+/// What starts ranks unless another command is named.
+const LAUNCHER: &str = "mpirun";
+
 /// What `--resume` without a value means.
 const LATEST: &str = "latest";
 
@@ -115,7 +118,7 @@ pub(crate) struct Train {
     ranks: Option<NonZeroUsize>,
     /// The command that starts the ranks, for example 'mpirun --hostfile hosts'; it is given -n N and
     /// this command
-    #[arg(long, value_name = "COMMAND", default_value = "mpirun", requires = "ranks")]
+    #[arg(long, value_name = "COMMAND", default_value = LAUNCHER, requires = "ranks")]
     launcher: String,
     #[command(flatten)]
     options: Options,

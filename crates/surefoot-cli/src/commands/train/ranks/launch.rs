@@ -13,7 +13,7 @@ use surefoot_train::checkpoint::{CheckpointFolder, latest_folder};
 use surefoot_train::config::Config;
 
 use super::super::command::ResumeCommand;
-use super::super::{LATEST, Train};
+use super::super::{LATEST, LAUNCHER, Train};
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
@@ -72,8 +72,23 @@ pub(in super::super) fn launch(
         Some(1) => Err(Failure::usage(format!("{launcher} could not run {ranks} ranks"))
             .because("its own message is above")
             .hint("more ranks than processors need --launcher 'mpirun --oversubscribe'")),
-        _ => Err(rank_died(train, ranks, ended, last_checkpoint(train, started, terminal))),
+        other => {
+            let checkpoint = last_checkpoint(train, started, terminal);
+            Err(match (other, checkpoint) {
+                // What Open MPI ends with if ssh or the daemon on another host fails.
+                (Some(255), None) => not_started(launcher, ranks),
+                (_, checkpoint) => rank_died(train, ranks, ended, checkpoint),
+            })
+        }
     }
+}
+
+/// What to say when the launcher could not reach all hosts.
+fn not_started(launcher: &str, ranks: usize) -> Failure {
+    Failure::new(Exit::Fault, format!("{launcher} did not start {ranks} ranks"))
+        .because("its own message is above")
+        .hint("`ssh HOST true` must work without a password for every host of the list")
+        .hint("surefoot and the MPI must be under the same paths on every host, and their ports not blocked by a firewall")
 }
 
 /// Waits for the launcher. The first request to stop closes the input of the ranks, which then save and end; the
@@ -121,8 +136,18 @@ fn rank_died(
         None => failure.hint("no checkpoint was written yet: start it again"),
         Some(path) => {
             let command = ResumeCommand::new(&train.options, false).from(&path);
-            failure.hint(format!("resume with any number of ranks: {command} --ranks {ranks}"))
+            let launcher = launcher_option(&train.launcher);
+            let command = format!("{command} --ranks {ranks}{launcher}");
+            failure.hint(format!("resume with any number of ranks: {command}"))
         }
+    }
+}
+
+/// ` --launcher '…'`, if it is not the usual one.
+fn launcher_option(launcher: &str) -> String {
+    match shlex::try_quote(launcher) {
+        Ok(quoted) if launcher != LAUNCHER => format!(" --launcher {quoted}"),
+        _ => String::new(),
     }
 }
 
@@ -153,4 +178,16 @@ fn last_checkpoint(train: &Train, started: SystemTime, terminal: &Terminal) -> O
     latest.filter(|path| {
         train.resume.is_some() || written(path).is_ok_and(|written| written >= started)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_to_resume_with_names_a_launcher_of_ones_own() {
+        assert_eq!(launcher_option("mpirun"), "");
+        let hosts = launcher_option("mpirun --hostfile hosts");
+        assert_eq!(hosts, " --launcher 'mpirun --hostfile hosts'");
+    }
 }

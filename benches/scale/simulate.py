@@ -17,9 +17,21 @@ from pathlib import Path
 FIGURES = json.loads((Path(__file__).parent / "figures.json").read_text())
 
 
+# Challenges of one batch (`BATCH` of crates/surefoot-verify/src/verifier.rs): a shard runs whole batches.
+BATCH = 4
+
+
+def challenges_run(challenges: int, shards: int) -> int:
+    """The challenges that the shard which runs the most of them runs, with those that only share a batch with its own."""
+    unit = next((unit for unit in (BATCH, BATCH // 2, 1) if math.ceil(challenges / unit) >= shards), 1)
+    units = math.ceil(challenges / unit)
+    starts = [min(units * index // shards * unit, challenges) for index in range(shards + 1)]
+    return max(min(math.ceil(end / BATCH) * BATCH, challenges) - start // BATCH * BATCH for start, end in zip(starts, starts[1:]))
+
+
 def fingerprint_time(figures: dict, challenges: int, shards: int) -> float:
-    """The time of the slowest shard: what every shard does once, and its challenges."""
-    return figures["fixed"] + math.ceil(challenges / shards) * figures["challenge"]
+    """The time of the slowest shard: what every shard does once, and the challenges that it runs."""
+    return figures["fixed"] + challenges_run(challenges, shards) * figures["challenge"]
 
 
 def merge_time(figures: dict, parts: int, challenges: int) -> float:

@@ -7,7 +7,7 @@
 gradients costs in each step. Needs a build with the feature `mpi`, Open MPI and an otherwise idle machine with two processors.
 `merge`: the time to join 1,000 shards (the aim is below 1 s).
 
-Run it in the repository. Prints tables and one line of JSON. ROUNDS (5) and STEPS (150) can be set in the environment.
+Run it in the repository. Prints tables and one line of JSON. ROUNDS (5), STEPS (150) and SHARDS (1000) can be set in the environment.
 """
 import json
 import os
@@ -20,6 +20,7 @@ from pathlib import Path
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 STEPS = int(os.environ.get("STEPS", "150"))
+SHARDS = int(os.environ.get("SHARDS", "1000"))
 TINY = Path("crates/surefoot-models/tests/fixtures/llama-tiny").resolve()
 MPI = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -105,8 +106,8 @@ def measure_ranks(surefoot: str) -> dict:
 
 
 def measure_merge(surefoot: str) -> dict:
-    """1,000 shards of 1,000 challenges of a tiny model."""
-    shards = 1000
+    """As many shards as challenges, of a tiny model."""
+    shards = SHARDS
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         files = [str(folder / f"{index}.json") for index in range(1, shards + 1)]

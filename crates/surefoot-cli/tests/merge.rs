@@ -35,7 +35,8 @@ fn merge(parts: &[PathBuf], out: &Path) -> assert_cmd::assert::Assert {
 fn merged_parts_are_the_file_that_one_machine_writes() {
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    for (model, counts) in [("llama-tiny", &[3, 7][..]), ("bert-tiny", &[2])] {
+    // Of 7 challenges: a batch of 4 and one of 3, in every number of parts.
+    for (model, counts) in [("llama-tiny", &[1, 2, 3, 4, 5, 6, 7][..]), ("bert-tiny", &[2, 5])] {
         let whole = folder.join(format!("{model}.json"));
         surefoot("fingerprint")
             .arg(fixture(model))
@@ -51,6 +52,36 @@ fn merged_parts_are_the_file_that_one_machine_writes() {
             let (one, other) = (fs::read(&whole).unwrap(), fs::read(&out).unwrap());
             assert!(one == other, "{model} in {count} parts is another file");
         }
+    }
+}
+
+#[test]
+fn merged_comparisons_are_the_file_that_one_machine_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let key = folder.join("key");
+    fs::write(&key, "5a".repeat(32)).unwrap();
+    let changed = folder.join("changed");
+    let tensor = "model.layers.1.mlp.down_proj.weight";
+    changed::copy(&fixture("llama-tiny"), &changed, tensor, |number| number * 1.05);
+    let compare = |out: &Path, more: &[&str]| {
+        let mut command = surefoot("compare");
+        command.arg(fixture("llama-tiny")).arg(&changed).arg("--key-file").arg(&key);
+        command.args(["-q", "--challenges", "9", "--out"]).arg(out).args(more).assert()
+    };
+    let whole = folder.join("whole.json");
+    compare(&whole, &[]).code(1).stdout(contains("DIFFERENT"));
+    for count in [2, 4, 9] {
+        let part = |index: usize| {
+            let out = folder.join(format!("part-{index}.json"));
+            compare(&out, &["--shard", &format!("{index}/{count}")]).success();
+            out
+        };
+        let out = folder.join("merged.json");
+        let parts: Vec<PathBuf> = (1..=count).map(part).collect();
+        merge(&parts, &out).code(1).stdout(contains("DIFFERENT"));
+        let (one, other) = (fs::read(&whole).unwrap(), fs::read(&out).unwrap());
+        assert!(one == other, "a comparison in {count} parts is another file");
     }
 }
 

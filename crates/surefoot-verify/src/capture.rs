@@ -1,7 +1,6 @@
 //! One pass over all challenges, with every site sketched on the way.
 //!
-//! All challenges that fit in memory are in one batch: they pass each segment of the model while it
-//! is in memory, and none is run twice. At a boundary the hidden state is sketched and let go, so a pass needs
+//! The challenges of a batch pass each segment of the model while it is in memory. At a boundary the hidden state is sketched and let go, so a pass needs
 //! no more memory for a hundred sites than for one.
 
 use surefoot_models::run::observe::{Boundary, Onward};

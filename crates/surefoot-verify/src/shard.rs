@@ -3,8 +3,8 @@
 //!
 //! A shard holds the commitment to the whole set of challenges, so that parts of different runs
 //! can't be mixed, and its own challenges with their sketches and noise. Merging refuses gaps, overlaps and parts of other runs by
-//! name. A merged fingerprint has the bytes of one that was made on one machine, where a challenge's
-//! numbers don't depend on the batch that it is run in; that is so on the CPU.
+//! name. A merged fingerprint has the bytes of one that was made on one machine: a challenge is always run in the
+//! same batch (`verifier.rs`), and a device that gives the same numbers for the same batch is all that takes.
 
 use std::fmt;
 use std::ops::Range;
@@ -28,7 +28,7 @@ use crate::sketch::Sketch;
 use crate::subject::Subject;
 use crate::transcript::Transcript;
 use crate::verdict::CompareOptions;
-use crate::verifier::Verifier;
+use crate::verifier::{BATCH, Verifier};
 use surefoot::device::DeviceName;
 
 /// What the file of a fingerprint's shard says it is.
@@ -57,7 +57,7 @@ impl Shard {
         }
     }
 
-    /// The challenges of this part.
+    /// The challenges of this part: whole batches, as long as there is one for each part.
     pub fn range(self, challenges: usize) -> Result<Range<usize>, VerifyError> {
         if self.count > challenges {
             return Err(VerifyError::request(format!(
@@ -65,7 +65,11 @@ impl Shard {
                 self.count
             )));
         }
-        let start = |index: usize| challenges * index / self.count;
+        let unit =
+            [BATCH, BATCH / 2, 1].into_iter().find(|unit| challenges.div_ceil(*unit) >= self.count);
+        let unit = unit.unwrap_or(1);
+        let units = challenges.div_ceil(unit);
+        let start = |index: usize| (units * index / self.count * unit).min(challenges);
         Ok(start(self.index - 1)..start(self.index))
     }
 }

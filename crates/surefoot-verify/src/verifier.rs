@@ -29,6 +29,11 @@ use crate::noise::{Deviations, Noise, NoiseClass, RunVariant};
 use crate::shard::{FingerprintShard, Shard};
 use crate::weight_form::{self, WeightForm};
 
+/// Challenges that go through the model at once where its weights are in memory. Shards of whole batches run nothing twice.
+pub(crate) const BATCH: usize = 4;
+/// Challenges at once where weights are streamed: each batch reads them anew.
+const STREAMED_BATCH: usize = 32;
+
 /// Opens the first runner: its footing, memory limit and observer are used for all models.
 type OpenRunner<'a> = dyn Fn(&Path) -> Result<Runner, ModelError> + 'a;
 
@@ -225,7 +230,7 @@ impl<'a> Verifier<'a> {
     ) -> Result<Made, VerifyError> {
         let runner = self.runner(folder)?;
         check_vocabulary(runner.opened(), set)?;
-        let group = self.group(&runner, set, some.len().max(2))?;
+        let group = self.group(&runner, set)?;
         let outcome = run_pass(&runner, set, some, policy, &Pass::plain(group), None)?;
         made(runner.opened(), outcome, Noise::default())
     }
@@ -241,11 +246,11 @@ impl<'a> Verifier<'a> {
     ) -> Result<Made, VerifyError> {
         let runner = self.runner(folder)?;
         check_vocabulary(runner.opened(), set)?;
-        let group = self.group(&runner, set, some.len().max(2))?;
+        let group = self.group(&runner, set)?;
         let plain = run_pass(&runner, set, some.clone(), policy, &Pass::plain(group), None)?;
         let variations = Variations {
             group,
-            smaller_group: smaller_group(group, some.len(), set.sequences.len()),
+            smaller_group: (set.sequences.len() > 1).then_some(group.div_ceil(2)),
             is_streamed: plain.plan.mode == Placement::Streamed,
             is_fp32: plain.compute == WeightDtype::F32,
             elsewhere: calibrate_on.map(|device| device.to_string()),
@@ -299,17 +304,14 @@ impl<'a> Verifier<'a> {
         self.reference(folder, &set, options.policy, calibrate_on)
     }
 
-    /// How many of so many challenges go through the model at once.
-    fn group(
-        &self,
-        runner: &Runner,
-        set: &ChallengeSet,
-        challenges: usize,
-    ) -> Result<usize, VerifyError> {
-        let group = runner.fitting_samples(challenges, |count| {
-            capture::work(runner.opened(), count, set.longest())
-        })?;
-        if group < challenges && challenges > 2 {
+    /// How many challenges go through the model at once. It depends on memory and the model alone, not on how many
+    /// challenges there are or how they are split.
+    fn group(&self, runner: &Runner, set: &ChallengeSet) -> Result<usize, VerifyError> {
+        let challenges = set.sequences.len();
+        let work = |count: usize| capture::work(runner.opened(), count, set.longest());
+        let streams = runner.plan(&work(BATCH))?.streamed_file_bytes > 0;
+        let group = runner.fitting_samples(if streams { STREAMED_BATCH } else { BATCH }, work)?;
+        if streams && group < challenges {
             self.tell(Progress::Groups { group, challenges });
         }
         Ok(group)
@@ -354,15 +356,8 @@ fn run_pass(
     pass: &Pass,
     device: Option<DeviceName>,
 ) -> Result<RunOutcome<Captures>, VerifyError> {
-    let (first, count, mut sequences) = (some.start, some.len(), &set.sequences[some]);
-    // Products with the rows of a single challenge may be summed in another order than those of
-    // more. One that is alone in its shard is run twice, so that it has the numbers that it has
-    // among others.
-    let twice: Vec<Vec<u32>>;
-    if let ([alone], true) = (sequences, pass.group > 1) {
-        twice = vec![alone.clone(), alone.clone()];
-        sequences = &twice;
-    }
+    let all = whole_batches(&some, pass.group, set.sequences.len());
+    let (first, sequences) = (all.start, &set.sequences[all.clone()]);
     let work = capture::work(runner.opened(), pass.group, set.longest());
     let compute = match pass.precision {
         PassPrecision::Asked => None,
@@ -382,16 +377,23 @@ fn run_pass(
         let (model, between) = (attempt.model(), || attempt.between_parts());
         capture::capture(model, sequences, first, policy.bits, group, pass.disturbance, between)
     })?;
-    outcome.value.sketches.truncate(count);
-    outcome.value.next.truncate(count);
+    let wanted = some.start - first..some.end - first;
+    keep(&mut outcome.value.sketches, &wanted);
+    keep(&mut outcome.value.next, &wanted);
     Ok(outcome)
 }
 
-/// The number of challenges at once in the variant with fewer of them: half of the whole set, in a
-/// shard too, or half of what memory allows; none if the set has only one.
-fn smaller_group(group: usize, some: usize, all: usize) -> Option<usize> {
-    let smaller = if group < some { group.div_ceil(2) } else { all.div_ceil(2).min(group) };
-    (all > 1).then_some(smaller)
+/// The batches of `group` challenges of a set of `all` that `some` are in. A challenge is always run in the same batch, since
+/// its numbers depend, in their last bits, on how many rows share a product: so the parts of a set give what the whole gives.
+fn whole_batches(some: &Range<usize>, group: usize, all: usize) -> Range<usize> {
+    let group = group.max(1);
+    some.start / group * group..(some.end.div_ceil(group) * group).min(all)
+}
+
+/// Drops what was made of challenges that only share a batch; a model without a head gives no tokens.
+fn keep<T>(made: &mut Vec<T>, wanted: &Range<usize>) {
+    made.truncate(wanted.end);
+    made.drain(..wanted.start.min(made.len()));
 }
 
 /// What a fingerprint or a part of one is made of.
@@ -418,4 +420,27 @@ fn made(opened: &Opened, outcome: RunOutcome<Captures>, noise: Noise) -> Result<
         },
     };
     Ok((Identity::read(opened)?, run, outcome.value, noise))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_challenge_is_run_in_the_same_batch_in_every_part_of_its_set() {
+        assert_eq!(whole_batches(&(0..7), 4, 7), 0..7);
+        assert_eq!(whole_batches(&(5..6), 4, 7), 4..7);
+        assert_eq!(whole_batches(&(3..5), 4, 9), 0..8);
+        assert_eq!(whole_batches(&(4..8), 4, 32), 4..8);
+    }
+
+    #[test]
+    fn only_what_was_asked_for_is_kept() {
+        let mut made = vec![4, 5, 6];
+        keep(&mut made, &(1..2));
+        assert_eq!(made, [5]);
+        let mut nothing: Vec<u32> = Vec::new();
+        keep(&mut nothing, &(1..2));
+        assert!(nothing.is_empty());
+    }
 }

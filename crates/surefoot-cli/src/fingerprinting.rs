@@ -7,7 +7,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use surefoot::device::{DeviceName, Selector};
 use surefoot::journal::Journal;
-use surefoot::{Fault, Footing};
+use surefoot::{Fault, FaultKind, Footing};
 use surefoot_models::ModelError;
 use surefoot_models::runner::Runner;
 use surefoot_models::weights::choice::WeightChoice;
@@ -115,7 +115,7 @@ impl ChallengeArgs {
     /// The other device that noise is measured on.
     pub(crate) fn calibration_device(&self) -> Option<DeviceName> {
         match self.calibrate_on.as_ref()? {
-            Selector::Chain(names) => names.first().copied(),
+            Selector::Chain(names) | Selector::Together { names, .. } => names.first().copied(),
             Selector::Auto => None,
         }
     }
@@ -167,7 +167,7 @@ impl<'a> Verification<'a> {
         model_run::with_one_arena()?;
         let journal = global.open_journal()?;
         let builder =
-            args.footing(journal.clone())?.precision(model_run::precision(args.precision));
+            args.model_footing(journal.clone())?.precision(model_run::precision(args.precision));
         let builder = std::cell::Cell::new(Some(builder));
         let quiet = global.quiet;
         let open = move |folder: &std::path::Path| {
@@ -196,6 +196,17 @@ impl<'a> Verification<'a> {
 fn chain(selector: &Selector, calibrate_on: Option<DeviceName>) -> Result<Selector, Fault> {
     let mut names = match selector {
         Selector::Chain(names) => names.clone(),
+        Selector::Together { names, .. } => {
+            return match calibrate_on.filter(|name| !names.contains(name)) {
+                None => Ok(selector.clone()),
+                Some(other) => Err(Fault::new(
+                    FaultKind::DriverOrInit,
+                    "select",
+                    format!("{other} is none of {selector}, so noise can't be measured on it"),
+                )
+                .advise("name one of the devices of --device in --calibrate-on")),
+            };
+        }
         Selector::Auto if calibrate_on.is_none() => return Ok(Selector::Auto),
         Selector::Auto => {
             let automatic = Footing::builder().build()?;

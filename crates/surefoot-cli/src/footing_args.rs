@@ -4,7 +4,7 @@ use std::sync::{Mutex, Once, PoisonError};
 
 use clap::{Args, ValueEnum};
 use surefoot::device::memory::Bytes;
-use surefoot::device::{Selector, is_in_build, select, supervisor};
+use surefoot::device::{Selector, discover, is_in_build, select, supervisor};
 use surefoot::journal::Journal;
 use surefoot::place::Precision;
 use surefoot::recover::{Drill, DrillError, Policy, Rung};
@@ -18,7 +18,8 @@ use crate::terminal::note;
 #[command(next_help_heading = "Device and recovery")]
 pub(crate) struct FootingArgs {
     /// Device, or several in order of preference, separated by commas: cpu, gpu, gpu:1, vulkan, metal,
-    /// mps, cuda
+    /// mps, cuda. Commands that run a model also lay it over several devices, joined by plus signs:
+    /// gpu:0+gpu:1, or gpu=20+cpu=12 with the number of blocks on each
     #[arg(long, value_name = "NAMES", default_value = "auto", value_parser = select)]
     pub(crate) device: Selector,
     /// Precision of matrix products and convolutions: auto, fp32, fp16 or bf16
@@ -84,6 +85,18 @@ pub(crate) fn drills_that_never_struck() -> Vec<String> {
     idle
 }
 
+/// Refuses devices that are to be used together, for work that runs on one at a time.
+pub(crate) fn one_device(device: &Selector) -> Result<(), Failure> {
+    match device {
+        Selector::Together { .. } => {
+            Err(Failure::usage(format!("--device {device} is for commands that run a model"))
+                .because("this one runs on one device at a time")
+                .hint("separate devices by commas for an order of preference: --device gpu,cpu"))
+        }
+        Selector::Auto | Selector::Chain(_) => Ok(()),
+    }
+}
+
 /// One drill of several, which is remembered until the command has ended.
 pub(crate) fn injected(drills: &[Drill]) -> Drill {
     let drill = drills.iter().cloned().fold(Drill::default(), Drill::and);
@@ -106,10 +119,16 @@ enum OnFault {
 }
 
 impl FootingArgs {
-    /// A builder with these options.
+    /// A builder with these options, for work that runs on one device at a time.
     pub(crate) fn footing(&self, journal: Journal) -> Result<FootingBuilder, Failure> {
+        one_device(&self.device)?;
+        self.model_footing(journal)
+    }
+
+    /// A builder with these options, for a model, which can be laid over several devices.
+    pub(crate) fn model_footing(&self, journal: Journal) -> Result<FootingBuilder, Failure> {
         let drill = injected(&self.drill);
-        self.name_devices_of_other_builds();
+        self.name_missing_devices();
         let builder = Footing::builder()
             .devices(self.device.clone())
             .precision(self.precision)
@@ -122,8 +141,8 @@ impl FootingArgs {
         })
     }
 
-    /// Notes the named devices that this build can't use; the first usable one is taken instead.
-    fn name_devices_of_other_builds(&self) {
+    /// Notes the named devices that this build can't use or that are not there; the first usable one is taken instead.
+    fn name_missing_devices(&self) {
         static ONCE: Once = Once::new();
         let Selector::Chain(names) = &self.device else { return };
         let missing: Vec<String> = names
@@ -135,6 +154,16 @@ impl FootingArgs {
             let names = missing.join(", ");
             ONCE.call_once(|| note(&format!("note: {names} is left out: not in this build")));
         }
+        static NUMBERED: Once = Once::new();
+        NUMBERED.call_once(|| {
+            // The first device of a backend is opened when it is needed; that there is no second is told now.
+            let numbered = names.iter().filter(|name| name.index > 0 && is_in_build(name.backend));
+            for name in numbered {
+                if let Some(why) = discover::missing(*name) {
+                    note(&format!("note: {name} is left out: {why}"));
+                }
+            }
+        });
     }
 
     /// What recovery may do.

@@ -83,7 +83,7 @@ impl<'a> ModelRun<'a> {
         Opened::new(folder.path())?;
         let journal = global.open_journal()?;
         let footing =
-            args.footing(journal.clone())?.precision(precision(args.precision)).build()?;
+            args.model_footing(journal.clone())?.precision(precision(args.precision)).build()?;
         let progress = Arc::new(ProgressObserver::new(global.quiet));
         let mut runner =
             Runner::open(Arc::new(footing), folder.path())?.observer(Arc::clone(&progress) as _);
@@ -120,6 +120,9 @@ impl<'a> ModelRun<'a> {
     ) -> Result<RunOutcome<T>, Failure> {
         crate::args::flush(&self.journal, self.terminal);
         let outcome = outcome?;
+        if !outcome.plan.device_map.is_empty() {
+            self.terminal.note(&format!("ran {}", outcome.plan.told_devices()));
+        }
         for part in &outcome.on_cpu {
             let why = part.reason.map_or_else(String::new, |kind| format!(": {kind}"));
             self.terminal.note(&format!(

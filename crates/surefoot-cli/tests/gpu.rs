@@ -199,6 +199,72 @@ fn a_server_whose_gpu_is_lost_goes_on_elsewhere_with_what_it_has() {
     assert_eq!(server.metric("surefoot_sequences_total{outcome=\"failed\"}"), 0.0);
 }
 
+#[test]
+fn a_model_that_is_laid_over_the_gpu_and_the_cpu_is_planned_run_and_survives_losing_either() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    let model = served::fixture("gpt2-tiny");
+    let json = |assert: assert_cmd::assert::Assert| -> serde_json::Value {
+        serde_json::from_slice(&assert.get_output().stdout).unwrap()
+    };
+    let plan = |devices: &str| {
+        surefoot().arg("plan").arg(&model).args(["--device", devices, "--json"]).assert()
+    };
+    let shares = json(plan("gpu=1+cpu=2").success())["device_map"].clone();
+    assert_eq!((&shares[0]["device"], &shares[0]["blocks"]), (&"gpu".into(), &1.into()));
+    assert_eq!((&shares[1]["device"], &shares[1]["head"]), (&"cpu".into(), &true.into()));
+    // The software GPU has no memory of its own to add, and is slower.
+    let chosen = json(plan("gpu+cpu").success())["device_map"].clone();
+    assert_eq!(chosen.as_array().unwrap().len(), 1, "{chosen}");
+    let expected = served::generated(&model, "The tensor", &["--device", "cpu"]);
+    let lost = |device: &str, part: &str| {
+        format!("device_lost:op={part},device={device},at=during,step=3")
+    };
+    for drill in [None, Some(lost("gpu", "block 0")), Some(lost("cpu", "block 1"))] {
+        let mut arguments = vec!["--device", "gpu=1+cpu=2"];
+        arguments.extend(drill.iter().flat_map(|drill| ["--drill", drill]));
+        let got = served::generated(&model, "The tensor", &arguments);
+        assert_eq!(got["text"], expected["text"], "{drill:?}");
+    }
+    surefoot()
+        .arg("plan")
+        .arg(&model)
+        .args(["--device", "gpu:0+gpu:1"])
+        .assert()
+        .code(3)
+        .stderr(predicate::str::contains("gpu:1 is not available"))
+        .stderr(predicate::str::contains("there is one such device, gpu"));
+    surefoot()
+        .arg("plan")
+        .arg(&model)
+        .args(["--device", "gpu:0,gpu:1"])
+        .assert()
+        .success()
+        .stderr(predicate::str::contains("gpu:1 is left out: there is one such device, gpu"));
+}
+
+#[test]
+fn a_server_lays_a_model_over_the_gpu_and_the_cpu_and_goes_on_when_the_gpu_is_lost() {
+    if testkit::gpu().is_none() {
+        return;
+    }
+    let model = served::fixture("gpt2-tiny");
+    let expected = served::generated(&model, "a", &["--max-tokens", "40", "--device", "cpu"]);
+    // Counted from the first pass on, be it of the warm-up or of the first answer, which takes 40.
+    let drill = "device_lost:op=block 0,device=gpu,step=30,count=1";
+    let limits = ["--max-sequences", "2", "--max-texts", "2", "--drill", drill];
+    let devices = [&["--device", "gpu=1+cpu=2"][..], &limits].concat();
+    let server = served::Server::start(&model, &devices);
+    for _ in 0..2 {
+        let body = serde_json::json!({"prompt": "a", "max_tokens": 40, "temperature": 0});
+        assert_eq!(server.complete(body), [expected["text"].as_str().unwrap()]);
+    }
+    assert!(server.metric("surefoot_faults_total{kind=\"device_lost\"}") >= 1.0);
+    assert_eq!(server.metric("surefoot_sequences_total{outcome=\"failed\"}"), 0.0);
+    assert_eq!(server.get("/health").good()["device"], "cpu");
+}
+
 /// What a process holds in all: its own memory, and the GPU's pool where that is not part of it.
 fn held(document: &serde_json::Value, gpu: &surefoot::device::OpenDevice) -> u64 {
     let bytes = |key: &str| document[key].as_u64().unwrap_or(0);

@@ -87,6 +87,20 @@ fn the_forms_of_the_weights_are_compared_and_one_is_recommended() {
 }
 
 #[test]
+fn devices_to_lay_a_model_over_are_all_needed_and_are_not_for_training() {
+    let refused = |devices: &str, why: &str| {
+        plan("llama-tiny").args(["--device", devices]).assert().code(2).stderr(contains(why));
+    };
+    refused("cpu+xpu", "'xpu' is not in this build");
+    refused("gpu+cpu,cuda", "has both '+' and ','");
+    refused("cpu=3+cpu=1", "name each device once");
+    let mut train = Command::cargo_bin("surefoot").unwrap();
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/digits.yaml");
+    let train = train.arg("train").arg(config).args(["--device", "gpu+cpu", "--steps", "1"]);
+    train.assert().code(2).stderr(contains("one device at a time").and(contains("gpu,cpu")));
+}
+
+#[test]
 fn a_folder_that_is_no_model_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::cargo_bin("surefoot").unwrap();

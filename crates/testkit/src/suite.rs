@@ -85,6 +85,7 @@ macro_rules! engine_suite {
                 a_segment_that_its_device_cannot_run_goes_to_the_cpu_and_is_remembered,
                 a_recovery_that_gives_another_result_is_refused_and_not_noted_as_success,
                 the_last_device_is_tried_again,
+                work_that_is_laid_over_devices_goes_on_without_the_one_that_failed,
                 a_budget_refuses_before_anything_is_allocated,
                 one_fault_that_fails_several_threads_counts_once,
                 threads_share_a_footing,
@@ -307,6 +308,60 @@ pub fn the_last_device_is_tried_again<E: Lab>(devices: Devices) {
     let run = || gone.run("job", |step| Ok(E::on_device(step, &BATCH)));
     assert!(run().is_err());
     assert_eq!(run().expect_err("it is gone").kind, FaultKind::DeviceLost);
+}
+
+/// A fault that names one of several devices that are used together costs that one alone, and the work goes on with the others.
+pub fn work_that_is_laid_over_devices_goes_on_without_the_one_that_failed<E: Lab>(
+    devices: Devices,
+) {
+    let Devices { first, second, .. } = devices;
+    for (lost, left) in [(second, first), (first, second)] {
+        let footing: Footing<E> = Footing::builder()
+            .devices(Selector::Together { names: vec![first, second], parts: Some(vec![3, 5]) })
+            .build()
+            .expect("both open");
+        assert_eq!(footing.together(), [first, second]);
+        assert_eq!(footing.asked_parts(), Some(&[3, 5][..]));
+        let run = || {
+            let mut seen = None;
+            let outcome = footing.run("job", |step| {
+                if step.together().contains(&lost) {
+                    let fault = Fault::new(FaultKind::DeviceLost, "part", "gone");
+                    return Err(fault.on(lost.to_string()).into());
+                }
+                seen = Some((step.device_name(), step.together()));
+                Ok(())
+            });
+            (outcome.expect("the other one is left"), seen)
+        };
+        let (outcome, seen) = run();
+        assert_eq!(seen, Some((left, Vec::new())), "{lost} was lost");
+        assert_eq!(outcome.rungs, [Rung::NextDevice]);
+        let health = |name| {
+            let mut all = footing.health().into_iter();
+            all.find(|(other, _)| *other == name).map(|(_, health)| health)
+        };
+        assert_eq!((health(lost), health(left)), (Some(Health::Lost), Some(Health::Healthy)));
+        assert_eq!((footing.together(), footing.asked_parts()), (vec![left], None));
+        let (again, seen) = run();
+        assert_eq!((again.faults.len(), seen), (0, Some((left, Vec::new()))), "it stays so");
+    }
+    // The first device of the list is where the work goes on, whatever the second one fails of.
+    let footing: Footing<E> = Footing::builder()
+        .devices(Selector::Together { names: vec![first, second], parts: None })
+        .build()
+        .expect("both open");
+    let outcome = footing
+        .run("job", |step| match step.together().contains(&second) {
+            true => {
+                let fault = Fault::new(FaultKind::CommandBuffer, "part", "reset");
+                Err(fault.on(second.to_string()).into())
+            }
+            false => Ok(()),
+        })
+        .expect("the first one is left");
+    assert_eq!(outcome.device, first);
+    assert_eq!(footing.health()[0], (first, Health::Healthy));
 }
 
 /// What exceeds the budget is refused, and a reservation holds until it is dropped.

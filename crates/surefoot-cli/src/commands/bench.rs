@@ -143,7 +143,7 @@ impl Bench {
         let selector = select(&self.device).map_err(|error| {
             Failure::usage(format!("--device {} can't be measured", self.device)).caused_by(&error)
         })?;
-        if let Selector::Chain(names) = &selector {
+        if let Selector::Chain(names) | Selector::Together { names, .. } = &selector {
             return names.iter().map(|name| open(*name).map_err(Failure::from)).collect();
         }
         let mut opened = Vec::new();

@@ -86,7 +86,7 @@ impl Doctor {
         let journal = global.open_journal()?;
         let found = devices::find();
         let asked: Vec<DeviceName> = match &selector {
-            Selector::Chain(names) => names.clone(),
+            Selector::Chain(names) | Selector::Together { names, .. } => names.clone(),
             Selector::Auto => found
                 .iter()
                 .filter(|device| {
@@ -164,7 +164,7 @@ impl Doctor {
 
 /// The child process: prints one finding per line.
 fn probe_here(selector: &Selector, terminal: &Terminal) -> Result<Exit, Failure> {
-    let Selector::Chain(names) = selector else {
+    let (Selector::Chain(names) | Selector::Together { names, .. }) = selector else {
         return Err(Failure::usage("--in-process needs --device"));
     };
     for name in names {

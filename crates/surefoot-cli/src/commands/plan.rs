@@ -202,6 +202,17 @@ impl Plan {
         );
         let _ = write!(text, "{table}");
         let _ = writeln!(text, "{}", placements(plan));
+        for share in &plan.device_map {
+            let _ = writeln!(
+                text,
+                "{}: {}, {} of weights, {} resident, {:.1} GB/s",
+                share.device,
+                share.parts(),
+                Bytes(share.bytes),
+                Bytes(share.resident_bytes),
+                share.decode_bytes_per_second / 1e9
+            );
+        }
         let _ = writeln!(
             text,
             "expected: {:.1} tokens/s a sequence, limited by {}; {} read from files each step",

@@ -245,7 +245,7 @@ impl Serve {
         let metrics = Arc::new(Metrics::default());
         let quiet = engine::without_single_passes(journal.clone(), Arc::clone(&metrics));
         let precision = model_run::precision(self.footing.precision);
-        let footing = Arc::new(self.footing.footing(quiet)?.precision(precision).build()?);
+        let footing = Arc::new(self.footing.model_footing(quiet)?.precision(precision).build()?);
         let opened = Opened::new(folder.path())?;
         let texts = match Texts::exist(folder.path()) {
             true => Some(Texts::open(folder.path(), opened.blueprint.vocab)?),

@@ -38,6 +38,7 @@ use surefoot_train::{Run, TrainError};
 use crate::args::{Global, flush};
 use crate::child::supervise_with;
 use crate::exit::{Exit, Failure};
+use crate::footing_args::one_device;
 use crate::terminal::Terminal;
 use crate::watch;
 use command::ResumeCommand;
@@ -346,6 +347,7 @@ impl Train {
     }
 
     fn footing(&self, config: &Config, journal: Journal) -> Result<Footing, Failure> {
+        one_device(&config.device)?;
         let mut builder = Footing::builder()
             .devices(config.device.clone())
             .precision(config.precision)

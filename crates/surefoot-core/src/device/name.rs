@@ -82,7 +82,7 @@ impl TryFrom<String> for DeviceName {
     }
 }
 
-/// What `--device` can say: one device, several in order of preference, or `auto`.
+/// What `--device` can say: one device, several in order of preference, several that a model is laid over, or `auto`.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Selector {
     /// The best device that is there, then the others.
@@ -90,6 +90,13 @@ pub enum Selector {
     Auto,
     /// These devices, in this order.
     Chain(Vec<DeviceName>),
+    /// All of these devices, for the parts of one model: `gpu:0+gpu:1`. Those that are left take over from one that is lost.
+    Together {
+        /// The devices.
+        names: Vec<DeviceName>,
+        /// How many parts each gets, if that is said (`gpu=20+cpu=12`); else a plan decides.
+        parts: Option<Vec<usize>>,
+    },
 }
 
 impl Selector {
@@ -106,14 +113,21 @@ impl FromStr for Selector {
         if text.eq_ignore_ascii_case("auto") {
             return Ok(Self::Auto);
         }
-        let mut chain: Vec<DeviceName> = Vec::new();
+        let together = text.contains('+');
+        if together && text.contains(',') {
+            return Err(NameError::Mixed(text.to_owned()));
+        }
+        if together {
+            return parse_together(text);
+        }
+        let mut names: Vec<DeviceName> = Vec::new();
         for part in text.split(',') {
             let name = part.trim().parse()?;
-            if !chain.contains(&name) {
-                chain.push(name);
+            if !names.contains(&name) {
+                names.push(name);
             }
         }
-        Ok(Self::Chain(chain))
+        Ok(Self::Chain(names))
     }
 }
 
@@ -121,11 +135,44 @@ impl fmt::Display for Selector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Auto => f.write_str("auto"),
-            Self::Chain(names) => {
-                f.write_str(&names.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
+            Self::Chain(names) => f.write_str(&joined(names.iter(), ",")),
+            Self::Together { names, parts: None } => f.write_str(&joined(names.iter(), "+")),
+            Self::Together { names, parts: Some(parts) } => {
+                let each = names.iter().zip(parts).map(|(name, count)| format!("{name}={count}"));
+                f.write_str(&joined(each, "+"))
             }
         }
     }
+}
+
+fn joined(names: impl Iterator<Item = impl fmt::Display>, separator: &str) -> String {
+    names.map(|name| name.to_string()).collect::<Vec<_>>().join(separator)
+}
+
+/// `gpu+cpu`, or `gpu=20+cpu=12`.
+fn parse_together(text: &str) -> Result<Selector, NameError> {
+    let wrong = || NameError::Parts(text.to_owned());
+    let (mut names, mut parts): (Vec<DeviceName>, Vec<usize>) = (Vec::new(), Vec::new());
+    for part in text.split('+') {
+        let (name, count) = match part.split_once('=') {
+            Some((name, count)) => {
+                (name, Some(count.trim().parse::<usize>().map_err(|_| wrong())?))
+            }
+            None => (part, None),
+        };
+        let name = name.trim().parse()?;
+        if names.contains(&name) {
+            return Err(wrong());
+        }
+        names.push(name);
+        parts.extend(count);
+    }
+    let parts = match parts.len() {
+        0 => None,
+        count if count == names.len() && parts.iter().any(|part| *part > 0) => Some(parts),
+        _ => return Err(wrong()),
+    };
+    Ok(Selector::Together { names, parts })
 }
 
 /// A device name that can't be used.
@@ -134,9 +181,19 @@ impl fmt::Display for Selector {
 pub enum NameError {
     /// No device is called that anywhere.
     #[error(
-        "'{0}' is not the name of a device; write cpu, gpu, gpu:1, cuda, vulkan, metal (or mps), xpu, several with commas, or auto"
+        "'{0}' is not the name of a device; write cpu, gpu, gpu:1, cuda, vulkan, metal (or mps), xpu, several in order of preference (gpu,cpu), several to lay a model over (gpu:0+gpu:1), or auto"
     )]
     Unknown(String),
+    /// Devices to be used together, with numbers that can't be used.
+    #[error(
+        "'{0}' can't be used: name each device once, and give either all of them a number of blocks (gpu=20+cpu=12) or none (gpu+cpu)"
+    )]
+    Parts(String),
+    /// An order of preference and devices to be used together in one.
+    #[error(
+        "'{0}' has both '+' and ',': write gpu:0+gpu:1 to lay a model over devices, or gpu,cpu for an order of preference; if all devices of a '+' are lost, the CPU takes over anyway"
+    )]
+    Mixed(String),
     /// Another build has it.
     #[error("'{name}' is not in this build, which has {available}: {remedy}")]
     NotInBuild {
@@ -198,6 +255,22 @@ mod tests {
         assert_eq!("cpu, cpu".parse(), Ok(Selector::only(DeviceName::CPU)));
         assert_eq!("auto".parse(), Ok(Selector::Auto));
         assert!("cpu,nothing".parse::<Selector>().is_err());
+    }
+
+    #[test]
+    fn a_plus_lays_work_over_devices_and_does_not_mix_with_an_order_of_preference() {
+        let second = DeviceName { backend: Backend::Gpu, index: 1 };
+        let names = vec![DeviceName { index: 0, ..second }, second];
+        for (text, parts) in [("gpu:0 + gpu:1", None), ("gpu=20+gpu:1=12", Some(vec![20, 12]))] {
+            let both = Selector::Together { names: names.clone(), parts };
+            assert_eq!(text.parse(), Ok(both.clone()));
+            assert_eq!(both.to_string().parse(), Ok(both));
+        }
+        for wrong in ["cpu+cpu", "gpu=3+cpu", "gpu=x+cpu=1", "gpu=0+cpu=0", "gpu=-1+cpu=4"] {
+            assert!(matches!(wrong.parse::<Selector>(), Err(NameError::Parts(_))), "{wrong}");
+        }
+        assert!(matches!("gpu+cpu,cuda".parse::<Selector>(), Err(NameError::Mixed(_))));
+        assert!("gpu+".parse::<Selector>().is_err());
     }
 
     proptest! {

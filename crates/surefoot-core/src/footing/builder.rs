@@ -90,10 +90,17 @@ impl<E: Engine> FootingBuilder<E> {
     }
 
     /// Opens the first device. A device that was asked for by name and is not there is a fault;
-    /// `auto` goes on to the next, and so does a list with a device that this build lacks.
+    /// `auto` goes on to the next, and so does a list with a device that this build lacks. Devices that are used
+    /// together are all opened.
     pub fn build(self) -> Result<Footing<E>, Fault> {
         let inherited = supervisor::inherited();
         let mut chain = self.chain(&inherited.lost)?;
+        let (together, parts) = match &self.selector {
+            Selector::Together { names, parts } => {
+                (chain.len(), parts.clone().filter(|_| chain.len() == names.len()))
+            }
+            Selector::Auto | Selector::Chain(_) => (1, None),
+        };
         let fallback = self.policy.allows(Rung::NextDevice);
         if fallback && !chain.iter().any(|(name, _)| *name == DeviceName::CPU) {
             chain.push((DeviceName::CPU, "the last resort".to_owned()));
@@ -102,6 +109,8 @@ impl<E: Engine> FootingBuilder<E> {
         let footing = Footing {
             engine: self.engine,
             chain: chain.into_iter().map(|(name, _)| Link::new(name)).collect(),
+            together,
+            parts,
             reason,
             precision: self.precision,
             memory: self.memory,
@@ -114,6 +123,10 @@ impl<E: Engine> FootingBuilder<E> {
             first_parts: 1 << inherited.memory_faults.min(16),
         };
         let first = footing.ready(0)?;
+        // All that were asked for are needed, so one that is not there is told now.
+        for at in 1..together {
+            footing.ready(at)?;
+        }
         footing.journal.with(|| {
             let event = Event::new(EventKind::Selection, "select")
                 .device(first.label.clone())
@@ -121,6 +134,10 @@ impl<E: Engine> FootingBuilder<E> {
                 .context("reason", footing.reason.clone())
                 .context("hardware", footing.engine.hardware(&first.device))
                 .context("in_use", footing.engine.memory_in_use(&first.device));
+            let event = match together {
+                1 => event,
+                _ => event.context("together", self.selector.to_string()),
+            };
             match footing.memory {
                 Some(budget) => event.context("budget", budget),
                 None => event,
@@ -133,9 +150,12 @@ impl<E: Engine> FootingBuilder<E> {
     fn chain(&self, lost: &[DeviceName]) -> Result<Vec<(DeviceName, String)>, Fault> {
         let is_lost = |name: &DeviceName| lost.contains(name);
         match &self.selector {
-            Selector::Chain(names) => {
-                let mut chain: Vec<_> = self
-                    .reachable(names)?
+            Selector::Chain(names) | Selector::Together { names, .. } => {
+                let reachable = match &self.selector {
+                    Selector::Together { .. } => self.all_reachable(names)?,
+                    _ => self.reachable(names)?,
+                };
+                let mut chain: Vec<_> = reachable
                     .into_iter()
                     .filter(|name| !is_lost(name))
                     .map(|name| (name, "it was asked for".to_owned()))
@@ -178,6 +198,21 @@ impl<E: Engine> FootingBuilder<E> {
             }
             _ => Ok(reachable),
         }
+    }
+
+    /// The devices of a list, all of which are needed.
+    fn all_reachable(&self, names: &[DeviceName]) -> Result<Vec<DeviceName>, Fault> {
+        let mut reachable = Vec::new();
+        for name in names {
+            let name = self.engine.resolve(*name).map_err(|error| {
+                Fault::new(FaultKind::DriverOrInit, "select", error.to_string())
+                    .caused_by(Box::new(error))
+            })?;
+            if !reachable.contains(&name) {
+                reachable.push(name);
+            }
+        }
+        Ok(reachable)
     }
 
     fn automatic(&self, is_lost: impl Fn(&DeviceName) -> bool) -> Vec<(DeviceName, String)> {

@@ -110,6 +110,54 @@ impl<E: Engine> Footing<E> {
         (self.chain[at].health() != Health::Lost).then_some(at)
     }
 
+    /// The devices that work may be laid over, in order, without those that are lost. Empty where devices are not used
+    /// together.
+    pub fn together(&self) -> Vec<DeviceName> {
+        self.members(0).into_iter().map(|at| self.chain[at].name).collect()
+    }
+
+    /// How many parts of the work each device of [`Footing::together`] gets, if that was said and none of them was lost.
+    pub fn asked_parts(&self) -> Option<&[usize]> {
+        let parts = self.parts.as_deref()?;
+        (self.members(0).len() == parts.len()).then_some(parts)
+    }
+
+    /// The places in the chain of devices that are used together: neither lost, nor among those that a run has left (`left`, one
+    /// bit a place).
+    pub(crate) fn members(&self, left: u64) -> Vec<usize> {
+        if self.together < 2 {
+            return Vec::new();
+        }
+        let is_left = |at: usize| left.checked_shr(at as u32).unwrap_or(0) & 1 == 1;
+        (0..self.together)
+            .filter(|&at| self.chain[at].health() != Health::Lost && !is_left(at))
+            .collect()
+    }
+
+    /// Where the device that is called `label` is among those that are used together.
+    pub(crate) fn member_labelled(&self, label: &str) -> Option<usize> {
+        let members = if self.together < 2 { 0 } else { self.together };
+        (0..members).find(|&at| self.chain[at].name.to_string() == label)
+    }
+
+    /// What the device at `at` of the chain is called.
+    pub(crate) fn name_at(&self, at: usize) -> DeviceName {
+        self.chain[at].name
+    }
+
+    /// A device of the chain, opened if it wasn't.
+    pub fn device_named(&self, name: DeviceName) -> Result<Arc<E::Device>, Fault> {
+        Ok(Arc::clone(&self.ready_named(name)?.device))
+    }
+
+    pub(super) fn ready_named(&self, name: DeviceName) -> Result<&Ready<E>, Fault> {
+        let at = self.chain.iter().position(|link| link.name == name).ok_or_else(|| {
+            let why = format!("{name} is not among the devices of this run");
+            Fault::new(FaultKind::DriverOrInit, "select", why)
+        })?;
+        self.ready(at)
+    }
+
     pub(crate) fn nothing_left(&self) -> Fault {
         let names: Vec<_> = self.chain.iter().map(|link| link.name.to_string()).collect();
         Fault::new(

@@ -53,6 +53,11 @@ impl<E: Engine> Footing<E> {
         Ok(self.room_on(self.ready(at)?))
     }
 
+    /// How many bytes may still be allocated on a device of the chain, and on the host.
+    pub fn room_of(&self, name: DeviceName) -> Result<Room, Fault> {
+        Ok(self.room_on(self.ready_named(name)?))
+    }
+
     /// How many bytes may still be allocated on a device: what is left of the budget, of the
     /// device and, where they share memory, of the host. The budget is for each device, and the
     /// host is one.

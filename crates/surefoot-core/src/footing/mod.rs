@@ -31,6 +31,10 @@ pub use memory::Room;
 pub struct Footing<E: Engine> {
     engine: E,
     chain: Vec<Link<E>>,
+    /// How many devices from the start of the chain on are used together; 1 where one is.
+    pub(crate) together: usize,
+    /// How many parts of the work each of them gets, if that was said.
+    parts: Option<Vec<usize>>,
     reason: String,
     precision: Precision,
     memory: Option<u64>,

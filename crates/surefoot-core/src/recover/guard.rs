@@ -215,6 +215,11 @@ impl<'f, E: Engine> Task<'f, E> {
                     if !step.state.on_cpu {
                         footing.note_success(at);
                     }
+                    if segment.is_none() && at < footing.together {
+                        for member in footing.members(step.state.left) {
+                            footing.note_success(member);
+                        }
+                    }
                     // A batch of fewer samples than parts says nothing of a whole one.
                     if splits && known_parts <= samples {
                         footing.splits.worked(operation, ready.target.name, step.state.parts);
@@ -237,13 +242,22 @@ impl<'f, E: Engine> Task<'f, E> {
                     });
                 }
             };
+            // Work that is laid over several devices may fail on another one than its own.
+            let failed = match (&segment, &fault.device) {
+                (None, Some(label)) => footing.member_labelled(label).unwrap_or(at),
+                _ => at,
+            };
             if !ladder.state.on_cpu {
-                footing.note_fault(at, fault.kind, began);
+                footing.note_fault(failed, fault.kind, began);
             }
             self.record_fault(on, &fault);
             // A segment's result belongs beside those of the others: it doesn't leave alone.
             let leaves = segment.is_none() && footing.policy.allows(Rung::NextDevice);
-            let next = leaves.then(|| self.next_device(at)).flatten();
+            let next = match failed == at {
+                true => leaves.then(|| self.next_device(at)).flatten(),
+                // The work goes on where it is, without the device that failed.
+                false => leaves.then_some(at),
+            };
             let other = self.other_precision(on, compute, fault.kind);
             let can = Abilities {
                 rungs: self.rungs.clone(),
@@ -255,9 +269,10 @@ impl<'f, E: Engine> Task<'f, E> {
                 return Err(self.give_up(on, started, fault, earlier));
             };
             match rung {
-                Rung::Reclaim => drop(footing.reclaim_on(ready)),
+                Rung::Reclaim => drop(footing.reclaim_on(footing.ready(failed)?)),
                 Rung::Precision => compute = other.unwrap_or(compute),
                 Rung::NextDevice => {
+                    ladder.state.left |= 1_u64.checked_shl(failed as u32).unwrap_or(0);
                     at = next.unwrap_or(at);
                     ready = footing.ready(at)?;
                     compute = ready.precision.compute;

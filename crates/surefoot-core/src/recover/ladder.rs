@@ -14,6 +14,8 @@ pub(super) struct RecoveryState {
     pub(super) streaming: bool,
     /// The segment runs on the CPU.
     pub(super) on_cpu: bool,
+    /// The devices that the run has left, one bit for each place of the chain.
+    pub(super) left: u64,
 }
 
 /// What the work and the chain allow beyond the policy.
@@ -46,7 +48,13 @@ impl<'p> Ladder<'p> {
             policy,
             tries: 1,
             reclaimed: false,
-            state: RecoveryState { parts, checkpointing: false, streaming: false, on_cpu: false },
+            state: RecoveryState {
+                parts,
+                checkpointing: false,
+                streaming: false,
+                on_cpu: false,
+                left: 0,
+            },
             used: Vec::new(),
         }
     }

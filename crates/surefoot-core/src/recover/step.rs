@@ -36,6 +36,17 @@ impl<'f, E: Engine> Step<'f, E> {
         self.ready.target.name
     }
 
+    /// The devices that this try may lay its work over, in the order of the chain, its own device among them: those that
+    /// were asked for together, without those that are lost or that this run has left. Empty where there are no two.
+    pub fn together(&self) -> Vec<DeviceName> {
+        let members = self.footing.members(self.state.left);
+        let names: Vec<_> = members.into_iter().map(|at| self.footing.name_at(at)).collect();
+        match names.len() > 1 && names.contains(&self.device_name()) {
+            true => names,
+            false => Vec::new(),
+        }
+    }
+
     /// What the work is called.
     pub fn operation(&self) -> &'f str {
         self.operation

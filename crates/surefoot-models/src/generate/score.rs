@@ -19,7 +19,7 @@ impl Passes<'_> {
     ) -> Result<(), ModelError> {
         let model = self.model;
         let batch = TokenBatch::new(&[tokens.to_vec()], model.blueprint.vocab)?;
-        let mut cache = Cache::new(&model.blueprint, 1, batch.width, &model.device);
+        let mut cache = Cache::new(&model.blueprint, 1, batch.width, &model.parts);
         let want = Want { logits: Logits::All, ..WANT };
         for start in (0..batch.width).step_by(part.max(1)) {
             let end = (start + part.max(1)).min(batch.width);

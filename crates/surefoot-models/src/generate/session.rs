@@ -145,7 +145,7 @@ impl Decoding {
         self.check_room(sequences.len(), longest)?;
         let limits = &self.limits;
         let batch = TokenBatch::new(sequences, model.blueprint.vocab)?.at_least(least);
-        let mut fresh = Cache::new(&model.blueprint, batch.len(), batch.width, &model.device);
+        let mut fresh = Cache::new(&model.blueprint, batch.len(), batch.width, &model.parts);
         let part = (limits.pass_tokens / batch.len()).clamp(1, batch.width);
         let last = (batch.width - 1) / part * part;
         for start in (0..last).step_by(part) {
@@ -271,10 +271,11 @@ impl Decoding {
         let (count, from, to) = (self.len(), self.cache.start, self.cache.filled);
         let (heads, dim) = (model.blueprint.kv_heads, model.blueprint.head_dim);
         let begin = end - (to - from);
-        for layer in self.cache.layers.iter_mut() {
+        for (block, layer) in self.cache.layers.iter_mut().enumerate() {
             let moved = |old: Option<Tensor<4>>| {
                 // The cache of a block that runs on the CPU alone is there too.
-                let device = old.as_ref().map_or_else(|| model.device.clone(), Tensor::device);
+                let device =
+                    old.as_ref().map_or_else(|| model.parts.of(block).clone(), Tensor::device);
                 let new = Tensor::zeros([rows, heads, capacity, dim], &device);
                 match old.filter(|_| count > 0) {
                     Some(old) => new.slice_assign(

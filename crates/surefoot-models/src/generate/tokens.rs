@@ -80,7 +80,7 @@ impl Model {
         };
         let mut sequences: Vec<Sequence> =
             request.prompts.iter().map(|_| Sequence::new(request.sampling)).collect();
-        let mut cache = Cache::new(&self.blueprint, batch.len(), longest + steps, &self.device);
+        let mut cache = Cache::new(&self.blueprint, batch.len(), longest + steps, &self.parts);
         let mut session = self.store.open(steps);
         let mut next = batch;
         for _ in 0..steps {

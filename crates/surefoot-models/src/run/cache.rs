@@ -1,8 +1,9 @@
 //! Keys and values of the positions that were seen, with room for those to come.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Tensor;
 
 use super::attention::{self, AttentionMask, Scores};
+use super::part_devices::PartDevices;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
 
@@ -44,15 +45,19 @@ pub(crate) struct Cache {
 }
 
 impl Cache {
+    /// Room for the keys and values of each block on the block's device.
     pub(crate) fn new(
         blueprint: &Blueprint,
         batch: usize,
         capacity: usize,
-        device: &Device,
+        parts: &PartDevices,
     ) -> Self {
         let shape = [batch, blueprint.kv_heads, capacity, blueprint.head_dim];
-        let empty = || Some((Tensor::zeros(shape, device), Tensor::zeros(shape, device)));
-        Self { layers: blueprint.blocks.iter().map(|_| empty()).collect(), start: 0, filled: 0 }
+        let empty = |block: usize| {
+            let device = parts.of(block);
+            Some((Tensor::zeros(shape, device), Tensor::zeros(shape, device)))
+        };
+        Self { layers: (0..blueprint.blocks.len()).map(empty).collect(), start: 0, filled: 0 }
     }
 
     /// Positions that a pass can look back on.

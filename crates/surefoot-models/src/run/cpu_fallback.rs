@@ -32,7 +32,8 @@ use crate::stream::store::Session;
 /// What runs the parts of a model as segments.
 pub(crate) struct CpuFallback {
     footing: Arc<Footing>,
-    home: DeviceName,
+    /// Where each block belongs, and behind them the head.
+    homes: Vec<DeviceName>,
     confirms_blocks: AtomicBool,
     /// The blocks' norms and biases on the CPU, where they were needed there.
     spare: Vec<OnceLock<BlockRunner>>,
@@ -41,10 +42,10 @@ pub(crate) struct CpuFallback {
 }
 
 impl CpuFallback {
-    pub(crate) fn new(footing: Arc<Footing>, home: DeviceName, blocks: usize) -> Self {
-        let spare = (0..blocks).map(|_| OnceLock::new()).collect();
+    pub(crate) fn new(footing: Arc<Footing>, homes: Vec<DeviceName>) -> Self {
+        let spare = (1..homes.len()).map(|_| OnceLock::new()).collect();
         let confirms_blocks = AtomicBool::new(false);
-        Self { footing, home, confirms_blocks, spare, moved: Mutex::default() }
+        Self { footing, homes, confirms_blocks, spare, moved: Mutex::default() }
     }
 
     /// Whether every block is a segment whose result is confirmed.
@@ -81,7 +82,7 @@ impl CpuFallback {
             || cached && !cache.borrow().as_ref().is_some_and(|cache| cache.has(number));
         self.run(number, x, lost_its_cache, |device, x| {
             let (mut session, mut cache) = (session.borrow_mut(), cache.borrow_mut());
-            if *device == model.device {
+            if device == model.parts.of(number) {
                 return model.blocks[number].run(x, pass, &mut session, cache.as_deref_mut());
             }
             let block = match self.spare[number].get() {
@@ -116,23 +117,27 @@ impl CpuFallback {
     where
         Ran<T>: Confirm<Burn> + Place<Burn>,
     {
+        let home = self.homes[part];
         let confirms_blocks = self.confirms_blocks.load(Ordering::Relaxed);
         let known = self.moved.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&part);
-        let mut task = self.footing.task(self.name(part)).starting_on(self.home);
-        if !confirms_blocks && !known {
+        let mut task = self.footing.task(self.name(part)).starting_on(home);
+        // Beside a GPU, the CPU has blocks of its own: there is nowhere else for them to go alone.
+        let stays = home == DeviceName::CPU;
+        if stays || (!confirms_blocks && !known) {
             let plain = || work(&x.device(), x.clone());
             let drill = self.footing.drill();
             let tried = match drill.is_empty() {
                 true => catch(plain),
-                false => catch(|| drill.part(&self.name(part), &self.home.to_string(), plain)),
+                false => catch(|| drill.part(&self.name(part), &home.to_string(), plain)),
             };
             let failure = match tried {
                 Ok(Ok(y)) => return Ok(y),
                 Ok(Err(error)) => Failure::Error(device_error(error)?),
                 Err(panic) => Failure::Panic(panic),
             };
-            if lost_its_cache() {
-                let fault = self.footing.classify(&self.name(part), failure);
+            if stays || lost_its_cache() {
+                let mut fault = self.footing.classify(&self.name(part), failure);
+                fault.device.get_or_insert_with(|| home.to_string());
                 return Err(ModelError::Fault(fault.into()));
             }
             task = task.after_failure(failure);
@@ -148,7 +153,7 @@ impl CpuFallback {
             }
             match work(step.device(), x) {
                 Ok(value) => {
-                    if step.device_name() != self.home {
+                    if step.device_name() != home {
                         self.moved
                             .lock()
                             .unwrap_or_else(PoisonError::into_inner)

@@ -14,6 +14,7 @@ pub mod observe;
 pub mod opened;
 pub mod output;
 pub(crate) mod paged;
+pub(crate) mod part_devices;
 pub(crate) mod pass;
 pub(crate) mod rotary;
 pub mod sequences;

@@ -15,6 +15,7 @@ use super::cpu_fallback::{CpuFallback, MovedPart};
 use super::norm::Norm;
 use super::opened::Opened;
 use super::output::{Output, Want};
+use super::part_devices::PartDevices;
 use super::tuning::Tuning;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
@@ -33,7 +34,10 @@ pub struct Model {
     pub(super) embedding_norm: Option<Norm>,
     pub(crate) blocks: Vec<BlockRunner>,
     pub(crate) final_norm: Option<Norm>,
+    /// The first block's: where a pass begins.
     pub(crate) device: Device,
+    /// Those of all blocks and of the head.
+    pub(crate) parts: PartDevices,
     pub(crate) format: Format,
     pub(super) cpu_fallback: Option<CpuFallback>,
     pub(super) budgeted: bool,
@@ -56,12 +60,15 @@ impl Model {
     }
 
     /// Lets a block or the head that its device, `home` of `footing`, can't run go to the CPU
-    /// alone.
+    /// alone. A model that is laid over several devices knows the home of each part.
     #[must_use]
     pub fn guarded(mut self, footing: Arc<Footing>, home: DeviceName) -> Self {
-        let blocks = self.blocks.len();
-        self.cpu_fallback =
-            (home != DeviceName::CPU).then(|| CpuFallback::new(footing, home, blocks));
+        let homes = match self.parts.names() {
+            Some(names) => names.to_vec(),
+            None => vec![home; self.blocks.len() + 1],
+        };
+        let is_needed = self.parts.names().is_some() || home != DeviceName::CPU;
+        self.cpu_fallback = is_needed.then(|| CpuFallback::new(footing, homes));
         self
     }
 

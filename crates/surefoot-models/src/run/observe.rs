@@ -51,12 +51,10 @@ impl Model {
     ) -> Result<Tensor<2>, ModelError> {
         let Some(observer) = observer else { return Ok(x) };
         let mut rows = self.read(x.clone(), || format!("{at:?}"))?;
-        let shape = x.dims();
+        let (shape, device) = (x.dims(), x.device());
         match observer(at, &mut rows)? {
             Onward::Same => Ok(x),
-            Onward::Changed => {
-                Ok(Tensor::from_data(TensorData::new(rows.numbers, shape), &self.device))
-            }
+            Onward::Changed => Ok(Tensor::from_data(TensorData::new(rows.numbers, shape), &device)),
         }
     }
 }

@@ -11,6 +11,7 @@ use surefoot::Room;
 use super::block::BlockRunner;
 use super::model::Model;
 use super::norm::Norm;
+use super::part_devices::PartDevices;
 use super::tuning::Tuning;
 use crate::adapter::Adapter;
 use crate::arch;
@@ -192,7 +193,7 @@ impl Opened {
         Plan::with_share(blueprint, binding, &self.format, self.baseline(), work, share)
     }
 
-    fn baseline(&self) -> u64 {
+    pub(crate) fn baseline(&self) -> u64 {
         self.baseline.unwrap_or_else(process::peak_bytes)
     }
 
@@ -203,25 +204,36 @@ impl Opened {
         device: &Device,
         meter: Arc<Meter>,
     ) -> Result<Model, ModelError> {
+        self.load_parts(plan, PartDevices::single(device, self.blueprint.blocks.len()), meter)
+    }
+
+    /// [`Self::load`] with a device for each part.
+    pub(crate) fn load_parts(
+        &self,
+        plan: &Plan,
+        parts: PartDevices,
+        meter: Arc<Meter>,
+    ) -> Result<Model, ModelError> {
         let residency = &plan.residency;
         let Self { blueprint, binding, format, .. } = self.clone();
-        let blocks = binding
-            .blocks
-            .iter()
-            .enumerate()
-            .map(|(number, bound)| BlockRunner::load(number, &blueprint, bound, device))
-            .collect::<Result<_, _>>()?;
-        let norm = |bound: &Option<_>| match bound {
-            Some(bound) => {
+        let block = |(number, bound)| {
+            parts.attributed(number, "loading a block", || {
+                BlockRunner::load(number, &blueprint, bound, parts.of(number))
+            })
+        };
+        let blocks = binding.blocks.iter().enumerate().map(block).collect::<Result<_, _>>()?;
+        let norm = |bound: &Option<_>, part: usize| match bound {
+            Some(bound) => parts.attributed(part, "loading a norm", || {
                 let numbers = (blueprint.eps, blueprint.norm_offset);
-                Norm::load(blueprint.norm, bound, numbers, device).map(Some)
-            }
+                Norm::load(blueprint.norm, bound, numbers, parts.of(part)).map(Some)
+            }),
             None => Ok(None),
         };
+        let device = parts.of(0);
         Ok(Model {
-            embedding_norm: norm(&binding.embedding_norm)?,
-            final_norm: norm(&binding.final_norm)?,
-            store: Store::load(&binding.matrices, residency, device, format.compute, meter)?,
+            embedding_norm: norm(&binding.embedding_norm, 0)?,
+            final_norm: norm(&binding.final_norm, usize::MAX)?,
+            store: Store::load(&binding.matrices, residency, &parts, format.compute, meter)?,
             blocks,
             device: device.clone(),
             cpu_fallback: None,
@@ -229,6 +241,7 @@ impl Opened {
             adapters: self.adapters.iter().map(|tuning| Arc::new(tuning.on(device))).collect(),
             budgeted: plan.budget_bytes.is_some(),
             format: Format::new(device, format.compute),
+            parts,
             blueprint,
             binding,
         })

@@ -126,13 +126,19 @@ impl Model {
             width: rows.width,
             tuning,
         };
-        let pass = on(&self.device);
+        let mut pass = on(&self.device);
         let mut output = Output::default();
         let mut x = self.first_state(rows.ids, rows.positions, tuning)?;
         x = self.show(x, Boundary::Embeddings, observer)?;
         for (number, block) in self.blocks.iter().enumerate() {
             if want.hidden {
-                output.hidden.push(self.read(x.clone(), || format!("block {number}"))?);
+                let before = number.saturating_sub(1);
+                let read = || self.read(x.clone(), || format!("block {number}"));
+                output.hidden.push(self.parts.attributed(before, "reading a state", read)?);
+            }
+            if x.device() != *self.parts.of(number) {
+                x = self.parts.cross(x, number.saturating_sub(1), number)?;
+                pass = on(self.parts.of(number));
             }
             x = match &self.cpu_fallback {
                 None => block.run(x, &pass, session, cache.as_deref_mut())?,
@@ -141,17 +147,21 @@ impl Model {
                 }
             };
             x = self.format.between_blocks(x);
-            x = self.show(x, Boundary::Block(number), observer)?;
+            x = self.parts.attributed(number, "reading a state", || {
+                self.show(x, Boundary::Block(number), observer)
+            })?;
             self.store.meter.block();
             self.look_at_pool();
         }
+        let blocks = self.blocks.len();
+        x = self.parts.cross(x, blocks.saturating_sub(1), blocks)?;
         if let Some(wanted) = &rows.wanted
             && !wanted.is_empty()
         {
             let wanted: Vec<i64> = wanted.iter().map(|row| *row as i64).collect();
             let count = wanted.len();
             let wanted: Tensor<1, Int> =
-                Tensor::from_data(TensorData::new(wanted, [count]), &self.device);
+                Tensor::from_data(TensorData::new(wanted, [count]), self.parts.head());
             x = x.select(0, wanted);
         }
         if let Some(norm) = &self.final_norm {
@@ -159,7 +169,8 @@ impl Model {
             x = self.show(x, Boundary::Norm, observer)?;
         }
         if want.hidden || want.last_hidden {
-            let last = self.read(x.clone(), || "the last block".to_owned())?;
+            let read = || self.read(x.clone(), || "the last block".to_owned());
+            let last = self.parts.attributed(blocks, "reading a state", read)?;
             if want.hidden {
                 output.hidden.push(last.clone());
             }
@@ -190,11 +201,17 @@ impl Model {
 
     /// A budget is kept by plan and measured, so that it can be told whether it was.
     fn look_at_pool(&self) {
-        if !self.budgeted || self.format.is_on_host() {
+        if !self.budgeted {
             return;
         }
-        if let Some(usage) = self.device.memory_pool_usage() {
-            self.store.meter.device_holds(usage.bytes_reserved);
+        let mut last: Option<&Device> = None;
+        for device in self.parts.all() {
+            if last != Some(device)
+                && let Some(usage) = device.memory_pool_usage()
+            {
+                self.store.meter.device_holds(usage.bytes_reserved);
+            }
+            last = Some(device);
         }
     }
 

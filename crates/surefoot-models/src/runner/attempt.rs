@@ -25,6 +25,9 @@ pub struct Location {
     pub streamed: bool,
     /// The dtype of products with weights.
     pub compute: WeightDtype,
+    /// The devices that its blocks may be laid over, one bit for each place of the footing's chain; 0 where one device has all
+    /// of them.
+    pub laid_over: u64,
 }
 
 /// A model in a location, loaded by a plan for some work.
@@ -122,7 +125,7 @@ impl<'a> Attempt<'a> {
 
     /// Whether computing goes on after a call returns, and kernels are compiled for each shape.
     pub fn is_asynchronous(&self) -> bool {
-        self.location().device != DeviceName::CPU
+        self.location().device != DeviceName::CPU || self.location().laid_over != 0
     }
 }
 

@@ -3,7 +3,8 @@
 //! A [`Runner`] opens a model folder once. Each [`Runner::run`] is one guarded piece of work: it
 //! plans the memory for the work, loads what the plan says (or uses what is loaded already), hands
 //! the model to the caller's task, and answers a fault as the policy of its footing allows: by
-//! streaming the weights, by splitting the samples, or by moving the model to the next device.
+//! streaming the weights, by splitting the samples, or by moving the model to the next device. Where the footing uses
+//! several devices together, a plan lays the model's blocks over them, and those of a lost device are laid over the others.
 //!
 //! Invariants:
 //!
@@ -41,6 +42,7 @@
 //! ```
 
 mod attempt;
+mod device_map;
 mod embed;
 mod generate;
 mod observer;
@@ -78,6 +80,7 @@ use crate::weights::binding::Matrix;
 use crate::weights::choice::WeightChoice;
 use crate::weights::format::Format;
 use attempt::LoadedModel;
+use device_map::Speeds;
 
 /// After this many failed tasks in a row a model is loaded anew: its weights may be damaged.
 const FAILURES_BEFORE_RELOAD: u32 = 2;
@@ -89,6 +92,8 @@ pub struct Runner {
     observer: Arc<dyn RunObserver>,
     /// Bytes of host memory that the program takes beside the model.
     beside: u64,
+    /// What was measured of the devices that models are laid over.
+    speeds: Arc<Speeds>,
     /// The bytes of this process before any model was loaded, measured at the first plan.
     baseline: Arc<OnceLock<u64>>,
     state: Mutex<State>,
@@ -123,6 +128,7 @@ impl Runner {
             opened: Opened::new(folder)?,
             observer: Arc::new(Silent),
             beside: 0,
+            speeds: Arc::default(),
             baseline: Arc::default(),
             state: Mutex::default(),
         })
@@ -180,6 +186,7 @@ impl Runner {
             opened: Opened::new(folder)?.with_weights(self.opened.weights()),
             observer: Arc::clone(&self.observer),
             beside: self.beside,
+            speeds: Arc::clone(&self.speeds),
             baseline: Arc::clone(&self.baseline),
             state: Mutex::default(),
         })
@@ -210,6 +217,11 @@ impl Runner {
         let device = self.footing.device()?;
         let compute = self.footing.precision()?.compute.into();
         let opened = self.opened_on(device.burn(), compute);
+        let together = self.footing.together();
+        if together.len() > 1 {
+            let compute = self.common_compute(compute, &together)?;
+            return self.plan_over(&opened.on(device.burn(), compute), work, &together);
+        }
         Ok(opened.plan_in_room(work, &self.footing.room()?, self.footing.budget()))
     }
 
@@ -239,13 +251,18 @@ impl Runner {
     /// that changes nothing, because the files have no more bits, is left out.
     pub fn choices(&self, work: &Work) -> Result<Vec<ChoicePlan>, ModelError> {
         let device = self.footing.device()?;
+        let together = self.footing.together();
         let compute = self.footing.precision()?.compute.into();
+        let compute = self.common_compute(compute, &together)?;
         let (room, budget) = (self.footing.room()?, self.footing.budget());
         let format = Format::new(device.burn(), compute);
         let mut choices: Vec<ChoicePlan> = Vec::new();
         for choice in WeightChoice::ALL {
             let opened = self.opened_on(device.burn(), compute).with_weights(choice);
-            let plan = opened.plan_in_room(work, &room, budget);
+            let plan = match together.len() > 1 {
+                true => self.plan_over(&opened, work, &together)?,
+                false => opened.plan_in_room(work, &room, budget),
+            };
             let rate = Rate::estimate(&plan, &opened.binding, &format, device.burn());
             let file_bytes = opened.binding.matrices.iter().map(Matrix::file_bytes).sum();
             let next = ChoicePlan::new(choice, &plan, &rate, file_bytes);
@@ -352,7 +369,7 @@ impl Runner {
         meter: &Arc<Meter>,
     ) -> Result<Arc<LoadedModel>, ModelError> {
         let mut state = self.state();
-        let (device, compute) = (step.device_name(), compute_on(request, step)?);
+        let (device, mut compute) = (step.device_name(), compute_on(request, step)?);
         let must_stream =
             step.is_streaming() || (state.must_stream && state.device == Some(device));
         // A device that was asked for by name is for this run alone.
@@ -360,7 +377,16 @@ impl Runner {
             (state.device, state.must_stream) = (Some(device), must_stream);
         }
         let streamed = request.streamed || must_stream;
-        let location = Location { device, streamed, compute };
+        // What streams whole, or on a device that was named, is on one device.
+        let together = match streamed || request.device.is_some() {
+            true => Vec::new(),
+            false => step.together(),
+        };
+        if !together.is_empty() {
+            compute = self.common_compute(compute, &together)?;
+        }
+        let laid_over = self.places_of(&together);
+        let location = Location { device, streamed, compute, laid_over };
         if let Some(loaded) = &state.loaded
             && loaded.location == location
             && loaded.work.covers(&request.work)
@@ -376,6 +402,8 @@ impl Runner {
         let opened = self.opened_on(step.device(), compute);
         let plan = if streamed {
             opened.plan_with_share(&request.work, 0.0)
+        } else if !together.is_empty() {
+            self.plan_over(&opened, &request.work, &together)?.checked()?
         } else {
             opened.plan_in_room(&request.work, &step.room(), self.footing.budget()).checked()?
         };
@@ -389,7 +417,13 @@ impl Runner {
             meter: Arc::clone(meter),
         };
         self.observer.attempt_started(&start);
-        let model = opened.load(&plan, step.device(), Arc::clone(meter));
+        let model = match plan.device_map.is_empty() {
+            true => opened.load(&plan, step.device(), Arc::clone(meter)),
+            false => {
+                let parts = self.part_devices(&plan, opened.blueprint.blocks.len());
+                parts.and_then(|parts| opened.load_parts(&plan, parts, Arc::clone(meter)))
+            }
+        };
         let model = match model {
             Ok(model) => model.guarded(Arc::clone(&self.footing), device),
             Err(error) => {
@@ -418,7 +452,7 @@ impl Runner {
         let (plan, reading) = (end.plan, &end.reading);
         let seconds = end.elapsed.as_secs_f64();
         self.footing.journal().with(|| {
-            Event::new(EventKind::Note, end.request.name)
+            let event = Event::new(EventKind::Note, end.request.name)
                 .device(end.device.to_string())
                 .bytes(reading.file_bytes)
                 .duration(end.elapsed)
@@ -430,7 +464,8 @@ impl Runner {
                 .context("tokens", reading.tokens)
                 .context("expert_hits", reading.expert_hits)
                 .context("expert_loads", reading.expert_loads)
-                .context("limited_by", reading.limit_since(&Reading::default(), seconds))
+                .context("limited_by", reading.limit_since(&Reading::default(), seconds));
+            device_map::record(event, plan)
         });
     }
 }

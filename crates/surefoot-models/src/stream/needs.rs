@@ -57,6 +57,8 @@ const WARMING: u64 = 14 << 20;
 /// With a driver there are kernels as well, and the compiler that makes them: lavapipe, which
 /// compiles in this process and keeps what it made, was seen to take 160 MiB.
 const WARMING_A_DRIVER: u64 = 256 << 20;
+/// What a driver in the process adds to that.
+pub(super) const DRIVER_BYTES: u64 = WARMING_A_DRIVER - WARMING;
 
 impl Needs {
     pub(crate) fn new(

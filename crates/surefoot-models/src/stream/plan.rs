@@ -13,6 +13,7 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use super::device_map::DevicePlan;
 use super::limits::{DeviceMemory, MemoryLimits};
 use super::needs::{Needs, Work};
 use crate::arch::blueprint::Blueprint;
@@ -45,7 +46,7 @@ pub(crate) struct Cut {
 }
 
 /// Which rows of which matrices stay, and how many bytes of the others may be in memory at once.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Residency {
     pub(crate) cuts: Vec<Vec<Cut>>,
     pub(crate) window: u64,
@@ -60,6 +61,15 @@ pub(crate) struct Residency {
 }
 
 impl Residency {
+    /// Counts what another device's part needs as well; its cuts are not taken over.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.window = self.window.max(other.window);
+        self.expert_cache += other.expert_cache;
+        self.expert_in_use = self.expert_in_use.max(other.expert_in_use);
+        self.pool += other.pool;
+        self.staging += other.staging;
+    }
+
     /// Everything stays.
     pub(crate) fn all(matrices: &[Matrix], format: &Format) -> Self {
         let whole = |matrix: &Matrix| {
@@ -212,6 +222,9 @@ pub struct Plan {
     pub streamed_file_bytes: u64,
     /// The parts in order.
     pub parts: Vec<PartPlan>,
+    /// What each device has, in the order in which a pass goes through them; empty where only one device was asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device_map: Vec<DevicePlan>,
     #[serde(skip)]
     pub(crate) residency: Residency,
 }
@@ -351,8 +364,15 @@ impl Plan {
             window_bytes: passing + residency.staging,
             streamed_file_bytes: streamed_file_bytes(matrices, format, &residency),
             parts,
+            device_map: Vec::new(),
             residency,
         }
+    }
+
+    /// Which parts are on which device, in words; empty where only one device was asked for.
+    pub fn told_devices(&self) -> String {
+        let told = |share: &DevicePlan| format!("{} on {}", share.parts(), share.device);
+        self.device_map.iter().map(told).collect::<Vec<_>>().join(", ")
     }
 
     /// The plan, or why there is none.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use burn::tensor::{Device, Distribution, FloatDType, Tensor};
+use burn::tensor::{Device, Distribution, FloatDType, Tensor, TensorData};
 use serde::Serialize;
 use surefoot::recover::Confirm;
 
@@ -49,7 +49,11 @@ impl Rate {
         let (read, convert) = sample(binding, format);
         let kept =
             binding.matrices.first().map_or(BlockFormat::F32, |first| format.kept(first.target));
-        let decode = sample_decode(device, kept);
+        let laid_over: f64 = plan.device_map.iter().map(|share| share.seconds_per_token).sum();
+        let decode = match plan.device_map.is_empty() {
+            true => sample_decode(device, kept),
+            false => all as f64 / laid_over.max(f64::MIN_POSITIVE),
+        };
         let streamed = plan.streamed_file_bytes as f64;
         let reading = streamed / read;
         let converting = convert.map_or(0.0, |convert| streamed / convert);
@@ -82,7 +86,7 @@ impl Rate {
 }
 
 /// Reads and converts the start of the largest matrix.
-fn sample(binding: &Binding, format: &Format) -> (f64, Option<f64>) {
+pub(crate) fn sample(binding: &Binding, format: &Format) -> (f64, Option<f64>) {
     let Some(matrix) = binding.matrices.iter().max_by_key(|matrix| matrix.file_bytes()) else {
         return (f64::INFINITY, None);
     };
@@ -109,8 +113,22 @@ fn sample(binding: &Binding, format: &Format) -> (f64, Option<f64>) {
     (read, convert)
 }
 
+/// Bytes a second to a device.
+pub(crate) fn sample_upload(device: &Device) -> f64 {
+    let numbers = vec![1.0_f32; SAMPLE / 4];
+    let mut best = f64::INFINITY;
+    for _ in 0..2 {
+        let data = TensorData::new(numbers.clone(), [numbers.len()]);
+        let begun = Instant::now();
+        let tensor: Tensor<1> = Tensor::from_data(data, device);
+        let _ = tensor.confirm("rate");
+        best = best.min(begun.elapsed().as_secs_f64());
+    }
+    SAMPLE as f64 / best.max(1e-9)
+}
+
 /// The speed of a matrix times a vector that no cache holds.
-fn sample_decode(device: &Device, kept: BlockFormat) -> f64 {
+pub(crate) fn sample_decode(device: &Device, kept: BlockFormat) -> f64 {
     let (rows, cols) = (4096, 2048);
     let vector: Tensor<2> = Tensor::random([cols, 1], Distribution::Default, device);
     let (weight, vector) = match kept {

@@ -17,6 +17,7 @@ use super::prefetch::{BlockDevice, BlockDevices, Prefetcher};
 use crate::arch::blueprint::Layout;
 use crate::error::ModelError;
 use crate::folder::header::WeightDtype;
+use crate::run::part_devices::PartDevices;
 use crate::run::tuning::Tuning;
 use crate::weights::binding::Matrix;
 use crate::weights::constant_piece::ConstantPiece;
@@ -57,26 +58,36 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Loads what stays.
+    /// Loads what stays, each part on its device.
     pub(crate) fn load(
         matrices: &[Matrix],
         residency: &Residency,
-        device: &Device,
+        parts_on: &PartDevices,
         compute: WeightDtype,
         meter: Arc<Meter>,
     ) -> Result<Self, ModelError> {
         let mut kept = Vec::with_capacity(matrices.len());
         let mut passing = Vec::new();
-        let room = PoolRoom::new(device, compute, matrices, residency);
+        let mut rooms: Vec<PoolRoom<'_>> = Vec::new();
         let drill = Handle::current();
         for (number, (matrix, cuts)) in matrices.iter().zip(&residency.cuts).enumerate() {
             let mut parts = Vec::with_capacity(cuts.len());
+            let part = matrix.block.unwrap_or(usize::MAX);
+            let device = parts_on.of(part);
+            let known = rooms.iter().position(|room| room.device == device);
+            let at = known.unwrap_or_else(|| {
+                rooms.push(PoolRoom::new(device, compute, matrices, residency, parts_on));
+                rooms.len() - 1
+            });
+            let room = &rooms[at];
             for cut in cuts {
                 let piece = Piece::new(number, matrix, cut.rows.clone());
                 let slot = if cut.on_demand {
                     Slot::OnDemand
                 } else if cut.resident && room.has(&piece) {
-                    let (loaded, cost) = piece.load(device, compute, None, &drill)?;
+                    let (loaded, cost) = parts_on.attributed(part, "loading weights", || {
+                        piece.load(device, compute, None, &drill)
+                    })?;
                     meter.loaded(&piece, cost);
                     Slot::Resident(Mutex::new(loaded.weight))
                 } else {
@@ -94,7 +105,10 @@ impl Store {
             passing: passing.into(),
             window: residency.window,
             experts: ExpertCache::new(residency.expert_cache),
-            devices: (0..=blocks).map(|_| BlockDevice::new(device)).collect(),
+            devices: (0..blocks)
+                .chain([usize::MAX])
+                .map(|part| BlockDevice::new(parts_on.of(part)))
+                .collect(),
             compute,
             meter,
         })
@@ -157,9 +171,12 @@ impl<'d> PoolRoom<'d> {
         compute: WeightDtype,
         all: &[Matrix],
         residency: &Residency,
+        parts_on: &PartDevices,
     ) -> Self {
         let format = Format::new(device, compute);
-        let resident = all.iter().zip(&residency.cuts).map(|(matrix, cuts)| {
+        let is_here = |matrix: &Matrix| parts_on.of(matrix.block.unwrap_or(usize::MAX)) == device;
+        let here = all.iter().zip(&residency.cuts).filter(|(matrix, _)| is_here(matrix));
+        let resident = here.map(|(matrix, cuts)| {
             let rows: usize =
                 cuts.iter().filter(|cut| cut.resident).map(|cut| cut.rows.len()).sum();
             rows as u64 * format.row_bytes(matrix)
@@ -361,8 +378,10 @@ mod tests {
         let work = Work { batch: 1, prompt: 4, new_tokens: 0, want: tokens::WANT };
         let load = |share| {
             let plan = opened.plan_with_share(&work, share);
-            let (matrices, flex) = (&opened.binding.matrices, Device::flex());
-            Store::load(matrices, &plan.residency, &flex, WeightDtype::F32, Arc::default()).unwrap()
+            let matrices = &opened.binding.matrices;
+            let parts = PartDevices::single(&Device::flex(), opened.blueprint.blocks.len());
+            Store::load(matrices, &plan.residency, &parts, WeightDtype::F32, Arc::default())
+                .unwrap()
         };
         let (resident, streamed) = (load(1.0), load(0.0));
         let (mut plain, mut session) = (resident.open(1), streamed.open(2));

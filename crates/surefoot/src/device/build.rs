@@ -67,7 +67,14 @@ pub fn named(text: &str) -> Result<DeviceName, NameError> {
 /// What `--device` says, if this build can reach at least one device of it. The others are passed
 /// over when a footing is built, which records that.
 pub fn select(text: &str) -> Result<Selector, NameError> {
-    let Selector::Chain(names) = text.parse()? else { return Ok(Selector::Auto) };
+    let names = match text.parse()? {
+        Selector::Auto => return Ok(Selector::Auto),
+        Selector::Together { names, parts } => {
+            let names: Result<Vec<_>, _> = names.into_iter().map(resolve).collect();
+            return Ok(Selector::Together { names: names?, parts });
+        }
+        Selector::Chain(names) => names,
+    };
     let resolved: Vec<_> = names.iter().map(|name| resolve(*name)).collect();
     match resolved.iter().find_map(|name| name.as_ref().err()) {
         Some(error) if resolved.iter().all(Result::is_err) => Err(error.clone()),
@@ -103,5 +110,6 @@ mod tests {
         assert!(select("xpu,cpu").is_ok());
         assert!(matches!(select("xpu"), Err(NameError::NotInBuild { .. })));
         assert!(matches!(select("cpu,nothing"), Err(NameError::Unknown(_))));
+        assert!(matches!(select("cpu+xpu"), Err(NameError::NotInBuild { .. })), "all are needed");
     }
 }

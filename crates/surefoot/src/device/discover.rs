@@ -52,6 +52,19 @@ pub fn look(name: DeviceName) -> Found {
     }
 }
 
+/// Why there is no device of that number, if there is none: how many there are. Opens no device, but loads its driver.
+pub fn missing(name: DeviceName) -> Option<String> {
+    let named = |index: usize| DeviceName { index, ..name };
+    match count(name.backend) {
+        found if name.index < found => None,
+        0 => Some(format!("there is no {}", named(0))),
+        1 => Some(format!("there is one such device, {}", named(0))),
+        found => {
+            Some(format!("there are {found} such devices, {} to {}", named(0), named(found - 1)))
+        }
+    }
+}
+
 fn count(backend: Backend) -> usize {
     let counted = crate::fault::catch(|| match backend {
         Backend::Cpu => 1,
@@ -75,6 +88,13 @@ mod tests {
         let cpu = found.last().unwrap();
         assert_eq!(cpu.name, DeviceName::CPU);
         assert!(cpu.is_worth_choosing());
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_is_told_with_those_that_are() {
+        assert_eq!(missing(DeviceName::CPU), None);
+        let second = DeviceName { index: 1, ..DeviceName::CPU };
+        assert_eq!(missing(second).as_deref(), Some("there is one such device, cpu"));
     }
 
     #[test]

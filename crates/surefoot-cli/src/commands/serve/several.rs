@@ -145,7 +145,8 @@ impl Serve {
         let mut last = None;
         for others in (1..=count).rev() {
             share = budget / others;
-            let footing = self.footing.footing(Journal::builder().build())?.precision(precision);
+            let footing =
+                self.footing.model_footing(Journal::builder().build())?.precision(precision);
             let footing = Arc::new(footing.memory(share).build()?);
             let in_flight = if footing.device()?.is_asynchronous() { 2 } else { 1 };
             let limits = self.limits.engine_limits(recipe.max_tokens, in_flight);

@@ -68,5 +68,5 @@ pub use linear::linear;
 pub use memory::keep_freed_memory;
 pub use packed::{Clip, Packed, adamw_packed, first_numbers};
 pub use paged_attention::{PAGE_TOKENS, PageLayout, PagedAttention, QueryRun};
-pub use product::product;
+pub use product::{ALIKE_COLUMNS, product};
 pub use update::{AdamW, Sgd, adamw, sgd};

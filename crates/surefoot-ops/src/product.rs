@@ -20,6 +20,9 @@ use surefoot_core::recover::drill::point;
 use crate::flat;
 use kernel::{Columns, Matrix};
 
+/// Up to so many columns, each gives the same bits as it does alone.
+pub const ALIKE_COLUMNS: usize = 8;
+
 /// Below so many multiplications a product is over before other threads have begun.
 const WORTH_SPLITTING: usize = 1 << 20;
 /// Parts for each thread, so that one which is kept waiting doesn't keep the others.
@@ -128,6 +131,31 @@ mod tests {
             let numbers = |tensor: Tensor<2>| tensor.into_data().try_to_vec::<f32>().unwrap();
             let expected = numbers(plain.matmul(x.clone()));
             prop_assert_eq!(numbers(product(weight, turned, x)), expected);
+        }
+    }
+
+    #[test]
+    fn up_to_eight_columns_give_the_bits_that_each_gives_alone() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut tensor = |shape: [usize; 2]| {
+            let numbers: Vec<f32> =
+                (0..shape[0] * shape[1]).map(|_| random.f32() * 2.0 - 1.0).collect();
+            Tensor::<2>::from_data(TensorData::new(numbers, shape), &Device::flex())
+        };
+        // Few rows are one part; many are shared out differently by the number of columns.
+        for (rows, inputs) in [(5, 7), (50, 150), (97, 333), (2111, 520)] {
+            for turned in [false, true] {
+                let weight = tensor(if turned { [inputs, rows] } else { [rows, inputs] });
+                let x = tensor([inputs, crate::ALIKE_COLUMNS]);
+                let alone: Vec<_> = (0..crate::ALIKE_COLUMNS)
+                    .map(|at| product(weight.clone(), turned, x.clone().narrow(1, at, 1)))
+                    .collect();
+                for columns in 2..=crate::ALIKE_COLUMNS {
+                    let together = product(weight.clone(), turned, x.clone().narrow(1, 0, columns));
+                    let expected = Tensor::cat(alone[..columns].to_vec(), 1).into_data();
+                    assert_eq!(together.into_data(), expected, "{rows}, {inputs}, {columns}");
+                }
+            }
         }
     }
 

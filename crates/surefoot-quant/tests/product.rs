@@ -178,3 +178,36 @@ fn a_processor_that_should_have_dot_products_has_them() {
         assert_eq!(names, ["portable", "NEON with dot products"]);
     }
 }
+
+#[test]
+fn up_to_eight_columns_give_the_bits_that_each_gives_alone() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let most = surefoot_quant::product::ALIKE_COLUMNS;
+    // Few rows are one part; many are shared out among threads.
+    for (rows, groups) in [(3, 1), (37, 2), (700, 2)] {
+        for format in BlockFormat::ALL {
+            let cols = 256 * groups + if format.block_len() <= 32 { 96 } else { 0 };
+            let case = case(format, rows, cols, &mut random);
+            let x: Vec<f32> = (0..cols * most).map(|_| random.f32() * 2.0 - 1.0).collect();
+            let times = |x: &[f32], columns: usize| {
+                let mut out = vec![f32::NAN; rows * columns];
+                case.packed().times(x, columns, &mut out).unwrap();
+                out
+            };
+            let alone: Vec<Vec<f32>> = x.chunks_exact(cols).map(|x| times(x, 1)).collect();
+            for columns in 2..=most {
+                let together = times(&x[..cols * columns], columns);
+                for (row, numbers) in together.chunks_exact(columns).enumerate() {
+                    for (column, number) in numbers.iter().enumerate() {
+                        let expected = alone[column][row];
+                        assert_eq!(
+                            number.to_bits(),
+                            expected.to_bits(),
+                            "{format}, row {row}, column {column} of {columns}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -8,6 +8,7 @@ use crate::error::ModelError;
 use crate::folder::checkpoint::Stored;
 use crate::weights::binding::BoundNorm;
 use crate::weights::convert;
+use crate::weights::format::is_host;
 
 /// A norm with its weights on a device.
 #[derive(Debug)]
@@ -52,6 +53,7 @@ impl Norm {
         {
             return normal;
         }
+        let x = row_by_row(x);
         let normal = match self.kind {
             NormKind::Rms => {
                 let mean = (x.clone() * x.clone()).mean_dim(last);
@@ -68,6 +70,18 @@ impl Norm {
             Some(shift) => scaled + tuned(shift).unsqueeze(),
             None => scaled,
         }
+    }
+}
+
+/// The same numbers with each row in one piece, on the processor: a row that lies scattered, since its tensor was
+/// turned, is added up in another order than one that does not, and a single row never does.
+fn row_by_row<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    match is_host(&x.device()) && !x.is_autodiff() {
+        true => {
+            let dims = x.dims();
+            x.reshape([dims.iter().product::<usize>()]).reshape(dims)
+        }
+        false => x,
     }
 }
 

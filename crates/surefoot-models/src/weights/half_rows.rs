@@ -1,5 +1,7 @@
 //! Rows in half precision on the processor: turned into f32 a tile at a time by the threads that
 //! multiply, so that f32 numbers never leave a core's cache.
+//!
+//! With up to [`ALIKE_COLUMNS`] columns, each gives the bits that it gives alone.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -11,6 +13,7 @@ use super::convert;
 use super::format::bytes_of;
 use crate::arch::blueprint::Layout;
 use surefoot_quant::BlockFormat;
+use surefoot_quant::product::{ALIKE_COLUMNS, PackedRows};
 
 /// The f32 bytes of a tile. A core's cache holds it; more columns want more work a tile.
 const TILE: usize = 512 << 10;
@@ -33,10 +36,13 @@ impl HalfRows {
 
     /// See [`Weight::times`](super::weight::Weight::times).
     pub(crate) fn times(&self, layout: Layout, x: Tensor<2>) -> Tensor<2> {
-        if (layout, self.format, x.dims()[1]) == (Layout::OutIn, BlockFormat::BF16, 1)
-            && let Ok(column) = x.to_data().as_slice::<f32>()
+        let columns = x.dims()[1];
+        let few = columns <= ALIKE_COLUMNS;
+        if few
+            && layout == Layout::OutIn
+            && let Some(y) = self.times_few(&x)
         {
-            return self.times_column(column);
+            return y;
         }
         // Outputs are shared out in either layout, so that no results have to be summed.
         let (outputs, inputs) = match layout {
@@ -51,9 +57,17 @@ impl HalfRows {
             .map(|part| {
                 let from = part * step;
                 let count = step.min(outputs - from);
-                match layout {
-                    Layout::OutIn => self.some_rows(from, count).matmul(x.clone()),
-                    Layout::InOut => self.some_cols(from, count).transpose().matmul(x.clone()),
+                let weights = match layout {
+                    Layout::OutIn => self.some_rows(from, count),
+                    Layout::InOut => self.some_cols(from, count).transpose(),
+                };
+                match few && columns > 1 {
+                    // A general product adds up in another order for another number of columns.
+                    true => {
+                        let one = |at| weights.clone().matmul(x.clone().narrow(1, at, 1));
+                        Tensor::cat((0..columns).map(one).collect(), 1)
+                    }
+                    false => weights.matmul(x.clone()),
                 }
             })
             .collect();
@@ -81,37 +95,15 @@ impl HalfRows {
         })
     }
 
-    /// With a single column there is nothing to reuse a tile for: each number is multiplied as
-    /// it is read.
-    fn times_column(&self, x: &[f32]) -> Tensor<2> {
-        let row = self.cols * 2;
-        let share = self.rows.div_ceil(4 * rayon::current_num_threads()).max(16);
-        let mut y = vec![0.0_f32; self.rows];
-        y.par_chunks_mut(share).zip(self.memory.par_chunks(share * row)).for_each(|(y, rows)| {
-            for (y, row) in y.iter_mut().zip(rows.chunks_exact(row)) {
-                *y = dot_bf16(row, x);
-            }
-        });
-        Tensor::from_data(TensorData::new(y, [self.rows, 1]), &Device::flex())
+    /// With a few columns a tile is not worth its while: the numbers of a row are multiplied as they are read.
+    fn times_few(&self, x: &Tensor<2>) -> Option<Tensor<2>> {
+        let columns = x.dims()[1];
+        let rows = PackedRows::new(self.format, self.rows, self.cols, &self.memory).ok()?;
+        let data = x.clone().transpose().into_data();
+        let mut y = vec![0.0_f32; self.rows * columns];
+        rows.times(data.as_slice::<f32>().ok()?, columns, &mut y).ok()?;
+        Some(Tensor::from_data(TensorData::new(y, [self.rows, columns]), &Device::flex()))
     }
-}
-
-/// Sums kept apart so that they can be added up side by side.
-const LANES: usize = 32;
-
-fn dot_bf16(row: &[u8], x: &[f32]) -> f32 {
-    let wide = |bytes: &[u8; 2]| f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16);
-    let (weights, _) = row.as_chunks::<2>();
-    let (weights, few_weights) = weights.as_chunks::<LANES>();
-    let (numbers, few_numbers) = x.as_chunks::<LANES>();
-    let mut sums = [0.0_f32; LANES];
-    for (weights, numbers) in weights.iter().zip(numbers) {
-        for lane in 0..LANES {
-            sums[lane] += wide(&weights[lane]) * numbers[lane];
-        }
-    }
-    let rest: f32 = few_weights.iter().zip(few_numbers).map(|(w, x)| wide(w) * x).sum();
-    sums.iter().sum::<f32>() + rest
 }
 
 /// A tensor of f32 whose memory is filled by `fill` and used again for another.
@@ -175,6 +167,29 @@ mod tests {
             _ => bf16::from_f32(*number).to_le_bytes(),
         };
         numbers.iter().flat_map(both).collect::<Vec<u8>>().into()
+    }
+
+    #[test]
+    fn up_to_eight_columns_give_the_bits_that_each_gives_alone() {
+        for format in [BlockFormat::F16, BlockFormat::BF16] {
+            let (rows, cols) = (301, 157);
+            let number = |at: usize| ((at * 7919) % 1013) as f32 / 301.0 - 1.5;
+            let weight: Vec<f32> = (0..rows * cols).map(number).collect();
+            let half = HalfRows::new(stored(format, &weight), format, rows, cols);
+            for (layout, inputs) in [(Layout::OutIn, cols), (Layout::InOut, rows)] {
+                let x: Vec<f32> = (0..inputs * ALIKE_COLUMNS).map(|at| number(at + 3)).collect();
+                let x: Tensor<2> =
+                    Tensor::from_data(TensorData::new(x, [inputs, ALIKE_COLUMNS]), &Device::flex());
+                let alone: Vec<Tensor<2>> = (0..ALIKE_COLUMNS)
+                    .map(|at| half.times(layout, x.clone().narrow(1, at, 1)))
+                    .collect();
+                for columns in 2..=ALIKE_COLUMNS {
+                    let together = half.times(layout, x.clone().narrow(1, 0, columns));
+                    let expected = Tensor::cat(alone[..columns].to_vec(), 1).into_data();
+                    assert_eq!(together.into_data(), expected, "{format}, {columns} columns");
+                }
+            }
+        }
     }
 
     proptest! {

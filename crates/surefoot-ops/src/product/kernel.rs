@@ -2,17 +2,18 @@
 //!
 //! With up to [`FEW`] columns the numbers of a row of weights are multiplied side by side, a vector of
 //! them with a vector of each column. With more, the columns are side by side, and each weight is
-//! multiplied with a vector of them. Either way several rows are computed at once, since the sums of
-//! one would wait for each other, and a number's terms are added in an order that depends on the number
-//! of columns alone, not on how the rows are shared out.
+//! multiplied with a vector of them. Either way several sums are made at once, since one
+//! would wait for itself, and a number's terms are added in an order that does not depend on how the rows are
+//! shared out. With up to [`FEW`] columns it does not depend on the number of columns either: a column gives
+//! the same bits alone and beside others, which speculative decoding relies on.
 
 use std::borrow::Cow;
 
 use pulp::{Arch, Simd, WithSimd};
 
 /// As many columns are few.
-const FEW: usize = 8;
-/// Vectors, or rows, that a single column takes at once.
+const FEW: usize = crate::ALIKE_COLUMNS;
+/// Vectors of a row, or rows of a turned weight, that are taken at once.
 const RUN: usize = 4;
 /// More columns than these are not taken: a vector of the widest sort.
 pub(super) const MOST: usize = 16;
@@ -78,8 +79,8 @@ impl WithSimd for Work<'_> {
         // There are 32 registers of the widest sort and 16 of the others.
         let wide = S::F32_LANES >= 16;
         match (self.x.few, self.weights.turned) {
-            (true, false) if wide => rows_by_count::<S, 4, 2>(simd, self),
-            (true, false) => rows_by_count::<S, 2, 1>(simd, self),
+            (true, false) if wide => dots::<S, 2, 3>(simd, self),
+            (true, false) => dots::<S, 1, 2>(simd, self),
             (true, true) if wide => stripes_by_count::<S, 6, 4, 3>(simd, self),
             (true, true) => stripes_by_count::<S, 2, 1, 1>(simd, self),
             (false, _) if wide => tiles::<S, 12, 1>(simd, self),
@@ -89,97 +90,93 @@ impl WithSimd for Work<'_> {
     }
 }
 
-/// `A` rows at once for up to four columns, `B` for more.
+/// `ROWS` rows and up to `MOST_COLUMNS` columns at once; the rows stay in the first-level cache for the others.
 #[inline(always)]
-fn rows_by_count<S: Simd, const A: usize, const B: usize>(simd: S, work: Work<'_>) {
-    match work.x.count {
-        1 => long_dots(simd, work),
-        2 => dots::<S, A, 2>(simd, work),
-        3 => dots::<S, A, 3>(simd, work),
-        4 => dots::<S, A, 4>(simd, work),
-        5 => dots::<S, B, 5>(simd, work),
-        6 => dots::<S, B, 6>(simd, work),
-        7 => dots::<S, B, 7>(simd, work),
-        _ => dots::<S, B, 8>(simd, work),
-    }
-}
-
-/// A single column: nothing is used twice, so all that counts is to read one row after the other.
-#[inline(always)]
-fn long_dots<S: Simd>(simd: S, work: Work<'_>) {
+fn dots<S: Simd, const ROWS: usize, const MOST_COLUMNS: usize>(simd: S, work: Work<'_>) {
     let Work { weights, first, x, out } = work;
-    let inputs = x.inputs;
-    let (column, last) = S::as_simd_f32s(&x.numbers[..inputs]);
-    let (runs, rest) = column.as_chunks::<RUN>();
-    let rows = weights.numbers[first * inputs..].chunks_exact(inputs);
-    for (row, out) in rows.zip(out) {
-        let (row, row_last) = S::as_simd_f32s(row);
-        let (row_runs, row_rest) = row.as_chunks::<RUN>();
-        let mut sums = [simd.splat_f32s(0.0); RUN];
-        for (weights, numbers) in row_runs.iter().zip(runs) {
-            for at in 0..RUN {
-                sums[at] = simd.mul_add_e_f32s(weights[at], numbers[at], sums[at]);
+    let (inputs, count) = (x.inputs, x.count);
+    // A single column uses nothing twice: all that counts is to read one row after the other.
+    let rows = if count == 1 { 1 } else { ROWS };
+    let columns = count.div_ceil(count.div_ceil(MOST_COLUMNS));
+    let weights = weights.numbers[first * inputs..].chunks(rows * inputs);
+    for (weights, out) in weights.zip(out.chunks_mut(rows * count)) {
+        let is_whole = rows == ROWS && weights.len() == ROWS * inputs && out.len() == ROWS * count;
+        for from in (0..count).step_by(columns) {
+            let numbers = &x.numbers[from * inputs..];
+            match (is_whole, columns.min(count - from)) {
+                (true, 1) => {
+                    dot::<S, ROWS, 1>(simd, weights, numbers, inputs, &mut out[from..], count)
+                }
+                (true, 2) => {
+                    dot::<S, ROWS, 2>(simd, weights, numbers, inputs, &mut out[from..], count)
+                }
+                (true, _) => {
+                    dot::<S, ROWS, 3>(simd, weights, numbers, inputs, &mut out[from..], count)
+                }
+                (false, several) => {
+                    let each = weights.chunks_exact(inputs).zip(out.chunks_exact_mut(count));
+                    for (row, out) in each {
+                        let out = &mut out[from..];
+                        match several {
+                            1 => dot::<S, 1, 1>(simd, row, numbers, inputs, out, count),
+                            2 => dot::<S, 1, 2>(simd, row, numbers, inputs, out, count),
+                            _ => dot::<S, 1, 3>(simd, row, numbers, inputs, out, count),
+                        }
+                    }
+                }
             }
         }
-        for (weight, number) in row_rest.iter().zip(rest) {
-            sums[0] = simd.mul_add_e_f32s(*weight, *number, sums[0]);
-        }
-        let two = [simd.add_f32s(sums[0], sums[1]), simd.add_f32s(sums[2], sums[3])];
-        *out = simd.reduce_sum_f32s(simd.add_f32s(two[0], two[1]));
-        for (weight, number) in row_last.iter().zip(last) {
-            *out += weight * number;
-        }
     }
 }
 
-#[inline(always)]
-fn dots<S: Simd, const ROWS: usize, const COLUMNS: usize>(simd: S, work: Work<'_>) {
-    let Work { weights, first, x, out } = work;
-    let mut first = first;
-    let mut blocks = out.chunks_exact_mut(ROWS * COLUMNS);
-    for out in &mut blocks {
-        dot::<S, ROWS, COLUMNS>(simd, weights, first, x, out);
-        first += ROWS;
-    }
-    for out in blocks.into_remainder().chunks_exact_mut(COLUMNS) {
-        dot::<S, 1, COLUMNS>(simd, weights, first, x, out);
-        first += 1;
-    }
-}
-
+/// The products of some rows and columns, whose numbers lie one after the other. A row of `out` is `step` numbers
+/// behind the one before it.
 #[inline(always)]
 fn dot<S: Simd, const ROWS: usize, const COLUMNS: usize>(
     simd: S,
-    weights: &Matrix<'_>,
-    first: usize,
-    x: &Columns<'_>,
+    weights: &[f32],
+    numbers: &[f32],
+    inputs: usize,
     out: &mut [f32],
+    step: usize,
 ) {
-    let inputs = x.inputs;
     let mut rows: [(&[S::f32s], &[f32]); ROWS] = [(&[], &[]); ROWS];
     for (row, from) in rows.iter_mut().enumerate() {
-        *from = S::as_simd_f32s(&weights.numbers[(first + row) * inputs..][..inputs]);
+        *from = S::as_simd_f32s(&weights[row * inputs..][..inputs]);
     }
     let mut columns: [(&[S::f32s], &[f32]); COLUMNS] = [(&[], &[]); COLUMNS];
     for (column, from) in columns.iter_mut().enumerate() {
-        *from = S::as_simd_f32s(&x.numbers[column * inputs..][..inputs]);
+        *from = S::as_simd_f32s(&numbers[column * inputs..][..inputs]);
     }
-    let mut sums = [[simd.splat_f32s(0.0); COLUMNS]; ROWS];
-    for at in 0..inputs / S::F32_LANES {
+    let mut sums = [[[simd.splat_f32s(0.0); RUN]; COLUMNS]; ROWS];
+    let vectors = inputs / S::F32_LANES;
+    let whole = vectors / RUN * RUN;
+    for from in (0..whole).step_by(RUN) {
         for (sums, row) in sums.iter_mut().zip(&rows) {
-            let weight = row.0[at];
-            for (sum, column) in sums.iter_mut().zip(&columns) {
-                *sum = simd.mul_add_e_f32s(weight, column.0[at], *sum);
+            let row = &row.0[from..from + RUN];
+            for (sums, column) in sums.iter_mut().zip(&columns) {
+                let column = &column.0[from..from + RUN];
+                for at in 0..RUN {
+                    sums[at] = simd.mul_add_e_f32s(row[at], column[at], sums[at]);
+                }
             }
         }
     }
-    for (row, (sums, out)) in sums.iter().zip(out.chunks_exact_mut(COLUMNS)).enumerate() {
-        for (column, (sum, out)) in sums.iter().zip(out).enumerate() {
-            let mut total = simd.reduce_sum_f32s(*sum);
+    for at in whole..vectors {
+        for (sums, row) in sums.iter_mut().zip(&rows) {
+            for (sums, column) in sums.iter_mut().zip(&columns) {
+                sums[0] = simd.mul_add_e_f32s(row.0[at], column.0[at], sums[0]);
+            }
+        }
+    }
+    for (row, sums) in sums.iter().enumerate() {
+        for (column, sums) in sums.iter().enumerate() {
+            let two = [simd.add_f32s(sums[0], sums[1]), simd.add_f32s(sums[2], sums[3])];
+            let mut total = simd.reduce_sum_f32s(simd.add_f32s(two[0], two[1]));
             for (weight, x) in rows[row].1.iter().zip(columns[column].1) {
                 total += weight * x;
             }
-            *out = total;
+            out[row * step + column] = total;
         }
     }
 }

@@ -8,7 +8,8 @@
 //! once. With more (prompts) sixteen rows are unpacked and interleaved at a time, and that panel is used for
 //! all columns. Which instructions do it is found out once ([`Instructions`]); rows are shared out among
 //! rayon's threads. What a sum is made of depends on the shapes and the instructions alone, not on the
-//! number of threads. Outputs are written once and never read or filled before.
+//! number of threads. With up to [`ALIKE_COLUMNS`] columns it does not depend on their number either: each gives the bits
+//! that it gives alone. Outputs are written once and never read or filled before.
 
 mod activations;
 mod dispatch;
@@ -25,6 +26,8 @@ pub use dispatch::Instructions;
 
 use crate::block::{BlockError, BlockFormat};
 
+/// Up to so many columns, each gives the same bits as it does alone.
+pub const ALIKE_COLUMNS: usize = FEW;
 /// Up to so many columns, rows are multiplied one by one.
 pub(crate) const FEW: usize = 8;
 /// As many rows are interleaved for more columns.

@@ -10,6 +10,9 @@ use super::group::WeightGroup;
 use super::{FEW, PANEL};
 use crate::block::{BlockFormat, Blocks};
 
+/// Columns whose sums the registers hold at once.
+const AT_ONCE: usize = 4;
+
 /// A vector of what is at the start of `bytes`.
 #[inline(always)]
 fn load256(bytes: &[u8; 32]) -> __m256i {
@@ -92,17 +95,30 @@ macro_rules! kernels {
             x: &Activations,
             out: &mut [f32],
         ) {
-            if x.columns() == 1 {
-                for (row, out) in rows.chunks_exact(row_bytes).zip(out) {
-                    *out = match B::FORMAT {
-                        BlockFormat::Q4_0 => q4_0(row, x.column(0)),
-                        BlockFormat::Q8_0 => q8_0(row, x.column(0)),
-                        BlockFormat::Q4_K => q4_k(row, x.column(0)),
-                        BlockFormat::Q6_K => q6_k(row, x.column(0)),
-                        _ => any::<B>(row, x.column(0)),
-                    };
+            match B::FORMAT {
+                BlockFormat::Q4_0 | BlockFormat::Q8_0 | BlockFormat::Q4_K | BlockFormat::Q6_K => {
+                    for (row, out) in
+                        rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(x.columns()))
+                    {
+                        for (at, out) in out.chunks_mut(AT_ONCE).enumerate() {
+                            let x = |column: usize| x.column(at * AT_ONCE + column);
+                            match out.len() {
+                                1 => in_registers::<B, 1>(row, [x(0)], out),
+                                2 => in_registers::<B, 2>(row, [x(0), x(1)], out),
+                                3 => in_registers::<B, 3>(row, [x(0), x(1), x(2)], out),
+                                _ => in_registers::<B, 4>(row, [x(0), x(1), x(2), x(3)], out),
+                            }
+                        }
+                    }
+                    return;
                 }
-                return;
+                _ if x.columns() == 1 => {
+                    for (row, out) in rows.chunks_exact(row_bytes).zip(out) {
+                        *out = any::<B>(row, x.column(0));
+                    }
+                    return;
+                }
+                _ => {}
             }
             let mut group = WeightGroup::EMPTY;
             for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(x.columns())) {
@@ -117,6 +133,24 @@ macro_rules! kernels {
                     *out = total(sums);
                 }
             }
+        }
+
+        /// Some columns, without a way through memory. Each column's sum has the same terms in the same
+        /// order whatever their number is.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn in_registers<B: Blocks, const N: usize>(
+            row: &[u8],
+            x: [&[ActivationGroup]; N],
+            out: &mut [f32],
+        ) {
+            let sums = match B::FORMAT {
+                BlockFormat::Q4_0 => q4_0(row, x),
+                BlockFormat::Q8_0 => q8_0(row, x),
+                BlockFormat::Q4_K => q4_k(row, x),
+                _ => q6_k(row, x),
+            };
+            out.copy_from_slice(&sums);
         }
 
         /// One column, by way of memory that the first-level cache holds.
@@ -230,40 +264,55 @@ macro_rules! kernels {
         /// A row whose blocks have one scale and 32 integers that `integers` unpacks to a vector.
         #[target_feature(enable = $features)]
         #[inline]
-        fn simple<const BYTES: usize, const WIDE: bool>(
+        fn simple<const BYTES: usize, const WIDE: bool, const N: usize>(
             row: &[u8],
-            x: &[ActivationGroup],
+            x: [&[ActivationGroup]; N],
             zero: f32,
             integers: impl Fn(&[u8; BYTES]) -> __m256i,
-        ) -> f32 {
-            let mut sums = [_mm256_setzero_ps(); 2];
-            let mut offsets = _mm256_setzero_ps();
-            let mut group = |blocks: &[[u8; BYTES]; 8], x: &ActivationGroup| {
+        ) -> [f32; N] {
+            let mut sums = [[_mm256_setzero_ps(); 2]; N];
+            let mut offsets = [_mm256_setzero_ps(); N];
+            let mut group = |blocks: &[[u8; BYTES]; 8], x: [&ActivationGroup; N]| {
                 let scales = scales_of(blocks);
-                let scale = _mm256_mul_ps(scales, floats(&x.scale));
-                offsets = _mm256_fmadd_ps(scales, floats(&x.sum32), offsets);
+                let mut scale = [_mm256_setzero_ps(); N];
+                for column in 0..N {
+                    scale[column] = _mm256_mul_ps(scales, floats(&x[column].scale));
+                    offsets[column] =
+                        _mm256_fmadd_ps(scales, floats(&x[column].sum32), offsets[column]);
+                }
                 for at in 0..8 {
-                    let products =
-                        dot::<WIDE>(_mm256_setzero_si256(), integers(&blocks[at]), part(&x.q, at));
-                    sums[at % 2] = scaled32(products, scale, at, sums[at % 2]);
+                    let q = integers(&blocks[at]);
+                    for column in 0..N {
+                        let products =
+                            dot::<WIDE>(_mm256_setzero_si256(), q, part(&x[column].q, at));
+                        let sum = &mut sums[column][at % 2];
+                        *sum = scaled32(products, scale[column], at, *sum);
+                    }
                 }
             };
             let (groups, rest) = row.as_chunks::<BYTES>().0.as_chunks::<8>();
-            groups.iter().zip(x).for_each(|(blocks, x)| group(blocks, x));
-            if let (false, Some(x)) = (rest.is_empty(), x.get(groups.len())) {
+            for (at, blocks) in groups.iter().enumerate() {
+                group(blocks, x.map(|x| &x[at]));
+            }
+            if !rest.is_empty() {
                 // Blocks of zero bytes have the scale 0.
                 let mut blocks = [[0; BYTES]; 8];
                 blocks[..rest.len()].copy_from_slice(rest);
-                group(&blocks, x);
+                group(&blocks, x.map(|x| &x[groups.len()]));
             }
-            sums[0] = _mm256_fmadd_ps(offsets, _mm256_set1_ps(-zero), sums[0]);
-            total(sums)
+            let mut totals = [0.0; N];
+            for column in 0..N {
+                let [first, second] = sums[column];
+                let first = _mm256_fmadd_ps(offsets[column], _mm256_set1_ps(-zero), first);
+                totals[column] = total([first, second]);
+            }
+            totals
         }
 
         #[target_feature(enable = $features)]
         #[inline]
-        fn q4_0(row: &[u8], x: &[ActivationGroup]) -> f32 {
-            simple::<18, false>(row, x, 8.0, |block| {
+        fn q4_0<const N: usize>(row: &[u8], x: [&[ActivationGroup]; N]) -> [f32; N] {
+            simple::<18, false, N>(row, x, 8.0, |block| {
                 let Some(packed) = block[2..].first_chunk::<16>() else {
                     return _mm256_setzero_si256();
                 };
@@ -275,8 +324,8 @@ macro_rules! kernels {
 
         #[target_feature(enable = $features)]
         #[inline]
-        fn q8_0(row: &[u8], x: &[ActivationGroup]) -> f32 {
-            simple::<34, true>(row, x, 128.0, |block| {
+        fn q8_0<const N: usize>(row: &[u8], x: [&[ActivationGroup]; N]) -> [f32; N] {
+            simple::<34, true, N>(row, x, 128.0, |block| {
                 let Some(packed) = block[2..].first_chunk::<32>() else {
                     return _mm256_setzero_si256();
                 };
@@ -286,34 +335,50 @@ macro_rules! kernels {
 
         #[target_feature(enable = $features)]
         #[inline]
-        fn q4_k(row: &[u8], x: &[ActivationGroup]) -> f32 {
-            let mut sums = [_mm256_setzero_ps(); 2];
+        fn q4_k<const N: usize>(row: &[u8], x: [&[ActivationGroup]; N]) -> [f32; N] {
+            let mut sums = [[_mm256_setzero_ps(); 2]; N];
             let mask = _mm256_set1_epi8(15);
-            for (block, x) in row.as_chunks::<144>().0.iter().zip(x) {
+            for (group, block) in row.as_chunks::<144>().0.iter().enumerate() {
                 let (mut scale, mut offset) = ([0.0; 8], [0.0; 8]);
                 crate::block::q4_k::scales_and_offsets(block, &mut scale, &mut offset);
-                let scale = _mm256_mul_ps(floats(&scale), floats(&x.scale));
-                sums[1] = _mm256_fmadd_ps(floats(&offset), floats(&x.sum32), sums[1]);
+                let mut scales = [_mm256_setzero_ps(); N];
+                for column in 0..N {
+                    let x = &x[column][group];
+                    scales[column] = _mm256_mul_ps(floats(&scale), floats(&x.scale));
+                    sums[column][1] =
+                        _mm256_fmadd_ps(floats(&offset), floats(&x.sum32), sums[column][1]);
+                }
                 for (at, packed) in block[16..].as_chunks::<32>().0.iter().enumerate() {
                     let packed = load256(packed);
                     let low = _mm256_and_si256(packed, mask);
                     let high = _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask);
-                    let low = dot::<false>(_mm256_setzero_si256(), low, part(&x.q, 2 * at));
-                    let high = dot::<false>(_mm256_setzero_si256(), high, part(&x.q, 2 * at + 1));
-                    sums[0] = scaled32(low, scale, 2 * at, sums[0]);
-                    sums[1] = scaled32(high, scale, 2 * at + 1, sums[1]);
+                    for column in 0..N {
+                        let (x, scale) = (&x[column][group], scales[column]);
+                        let low = dot::<false>(_mm256_setzero_si256(), low, part(&x.q, 2 * at));
+                        let high =
+                            dot::<false>(_mm256_setzero_si256(), high, part(&x.q, 2 * at + 1));
+                        let [first, second] = sums[column];
+                        sums[column] = [
+                            scaled32(low, scale, 2 * at, first),
+                            scaled32(high, scale, 2 * at + 1, second),
+                        ];
+                    }
                 }
             }
-            total(sums)
+            let mut totals = [0.0; N];
+            for column in 0..N {
+                totals[column] = total(sums[column]);
+            }
+            totals
         }
 
         #[target_feature(enable = $features)]
         #[inline]
-        fn q6_k(row: &[u8], x: &[ActivationGroup]) -> f32 {
-            let mut sums = [_mm256_setzero_ps(); 2];
-            let mut offsets = _mm256_setzero_ps();
+        fn q6_k<const N: usize>(row: &[u8], x: [&[ActivationGroup]; N]) -> [f32; N] {
+            let mut sums = [[_mm256_setzero_ps(); 2]; N];
+            let mut offsets = [_mm256_setzero_ps(); N];
             let (four, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(3));
-            for (block, x) in row.as_chunks::<210>().0.iter().zip(x) {
+            for (group, block) in row.as_chunks::<210>().0.iter().enumerate() {
                 let Some(packed) = block[192..].first_chunk::<16>() else { continue };
                 let d = _mm256_set1_ps(crate::block::f16_to_f32(u16::from_le_bytes([
                     block[208], block[209],
@@ -324,10 +389,14 @@ macro_rules! kernels {
                     integers, integers,
                 )));
                 let scales = [_mm256_mul_ps(first, d), _mm256_mul_ps(second, d)];
-                let x_sums = bytemuck::cast::<[f32; 16], [[f32; 8]; 2]>(x.sum16);
-                offsets = _mm256_fmadd_ps(scales[0], floats(&x_sums[0]), offsets);
-                offsets = _mm256_fmadd_ps(scales[1], floats(&x_sums[1]), offsets);
-                let scales = scales16(scales, x);
+                let mut scales_of = [[_mm256_setzero_ps(); 2]; N];
+                for column in 0..N {
+                    let x = &x[column][group];
+                    let x_sums = bytemuck::cast::<[f32; 16], [[f32; 8]; 2]>(x.sum16);
+                    let offset = _mm256_fmadd_ps(scales[0], floats(&x_sums[0]), offsets[column]);
+                    offsets[column] = _mm256_fmadd_ps(scales[1], floats(&x_sums[1]), offset);
+                    scales_of[column] = scales16(scales, x);
+                }
                 let low = block[..128].as_chunks::<32>().0;
                 let high = block[128..192].as_chunks::<32>().0;
                 for half in 0..2 {
@@ -351,14 +420,22 @@ macro_rules! kernels {
                         ),
                     ];
                     for (at, q) in q.into_iter().enumerate() {
-                        let x = part(&x.q, 4 * half + at);
-                        let products = dot::<false>(_mm256_setzero_si256(), q, x);
-                        sums[at % 2] = scaled16(products, scales[half], at, sums[at % 2]);
+                        for column in 0..N {
+                            let x = part(&x[column][group].q, 4 * half + at);
+                            let products = dot::<false>(_mm256_setzero_si256(), q, x);
+                            let sum = &mut sums[column][at % 2];
+                            *sum = scaled16(products, scales_of[column][half], at, *sum);
+                        }
                     }
                 }
             }
-            sums[0] = _mm256_fmadd_ps(offsets, _mm256_set1_ps(-32.0), sums[0]);
-            total(sums)
+            let mut totals = [0.0; N];
+            for column in 0..N {
+                let [first, second] = sums[column];
+                let first = _mm256_fmadd_ps(offsets[column], _mm256_set1_ps(-32.0), first);
+                totals[column] = total([first, second]);
+            }
+            totals
         }
 
         /// Sixteen rows at a time, for more than [`FEW`] columns.

@@ -50,6 +50,20 @@ pub enum ModelError {
         /// What was allowed.
         allowed: u64,
     },
+    /// A draft model reads and writes other tokens than the model that it should draft for.
+    #[error(
+        "{} can't be a draft model for {}: their vocabularies differ ({difference}); give a smaller model with the same tokenizer",
+        draft.display(),
+        model.display()
+    )]
+    DraftVocabulary {
+        /// The draft model.
+        draft: PathBuf,
+        /// The model that it should draft for.
+        model: PathBuf,
+        /// The first difference that was found.
+        difference: String,
+    },
     /// A part of the model failed on its device.
     #[error(transparent)]
     Fault(Box<surefoot::Fault>),

@@ -73,6 +73,26 @@ impl Texts {
         Ok(Self { file, tokenizer, untruncated, vocab, longest_token })
     }
 
+    /// The first token that another tokenizer does not have, or has under another number; none if both have
+    /// the same vocabulary.
+    pub fn difference(&self, other: &Self) -> Option<String> {
+        let (own, others) = (self.tokenizer.get_vocab(true), other.tokenizer.get_vocab(true));
+        let mut tokens: Vec<(&String, &u32)> = own.iter().collect();
+        tokens.sort_by_key(|(_, id)| **id);
+        let differing = tokens.into_iter().find(|(token, id)| others.get(*token) != Some(*id));
+        if let Some((token, id)) = differing {
+            return Some(match others.get(token) {
+                Some(other) => {
+                    format!("token {token:?} is {id} in the one and {other} in the other")
+                }
+                None => format!("token {token:?} ({id}) is only in the one"),
+            });
+        }
+        let extra = others.iter().filter(|(token, _)| !own.contains_key(*token));
+        let (token, id) = extra.min_by_key(|(_, id)| **id)?;
+        Some(format!("token {token:?} ({id}) is only in the other"))
+    }
+
     /// Whether the model folder or GGUF file at `path` has a tokenizer.
     pub fn exist(path: &Path) -> bool {
         match gguf::is_gguf(path) {

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 
 use super::sample::{Sampler, Sampling};
+use super::speculate::Speculator;
 use crate::error::ModelError;
 use crate::run::batch::TokenBatch;
 use crate::run::cache::Cache;
@@ -61,23 +62,32 @@ impl Model {
     }
 
     /// [`Self::generate`], going on behind tokens that each sequence has already: `known` has them
-    /// for each sequence, or is empty. They are run again one by one, as they were the first time,
+    /// for each sequence, or is empty. They are run again as they were the first time,
     /// and not given to `each`; the result has them.
     pub fn generate_behind(
         &self,
         request: &Request,
         known: &[Vec<u32>],
+        each: impl FnMut(usize, u32) -> ControlFlow<()>,
+    ) -> Result<Vec<Generated>, ModelError> {
+        self.generate_speculating(request, known, &mut Speculator::default(), each)
+    }
+
+    /// [`Self::generate_behind`] with proposals of `speculator`, which change no token. They are made on the CPU and for
+    /// models without an adapter only, where a token has the same logits whatever is proposed.
+    pub fn generate_speculating(
+        &self,
+        request: &Request,
+        known: &[Vec<u32>],
+        speculator: &mut Speculator,
         mut each: impl FnMut(usize, u32) -> ControlFlow<()>,
     ) -> Result<Vec<Generated>, ModelError> {
+        if self.format.is_on_host() && self.cpu_fallback.is_none() {
+            return self.generate_in_pages(request, known, speculator, &mut each);
+        }
         let batch = TokenBatch::new(&request.prompts, self.blueprint().vocab)?;
         let longest = batch.width;
-        let room = self.room_behind(longest)?;
-        let steps = request.max_tokens.min(room);
-        let full = if steps < request.max_tokens {
-            FinishReason::ContextFull
-        } else {
-            FinishReason::MaxTokens
-        };
+        let (steps, full) = self.steps_behind(longest, request.max_tokens)?;
         let mut sequences: Vec<Sequence> =
             request.prompts.iter().map(|_| Sequence::new(request.sampling)).collect();
         let mut cache = Cache::new(&self.blueprint, batch.len(), longest + steps, &self.parts);
@@ -107,6 +117,19 @@ impl Model {
             .collect())
     }
 
+    /// How many tokens come behind a prompt of so many tokens, and why no more do.
+    pub(super) fn steps_behind(
+        &self,
+        prompt: usize,
+        max_tokens: usize,
+    ) -> Result<(usize, FinishReason), ModelError> {
+        let room = self.room_behind(prompt)?;
+        Ok(match room < max_tokens {
+            true => (room, FinishReason::ContextFull),
+            false => (max_tokens, FinishReason::MaxTokens),
+        })
+    }
+
     /// How many positions there are behind a prompt.
     fn room_behind(&self, prompt: usize) -> Result<usize, ModelError> {
         if !self.has_head() {
@@ -131,19 +154,20 @@ impl Model {
     }
 }
 
-struct Sequence {
+/// A sequence as it is generated.
+pub(super) struct Sequence {
     sampler: Sampler,
-    tokens: Vec<u32>,
-    ending: Option<FinishReason>,
+    pub(super) tokens: Vec<u32>,
+    pub(super) ending: Option<FinishReason>,
 }
 
 impl Sequence {
-    fn new(sampling: Sampling) -> Self {
+    pub(super) fn new(sampling: Sampling) -> Self {
         Self { sampler: Sampler::new(sampling), tokens: Vec::new(), ending: None }
     }
 
     /// Takes the next token and returns what the next pass is fed with.
-    fn step(
+    pub(super) fn step(
         &mut self,
         logits: &[f32],
         known: &[u32],

@@ -39,9 +39,9 @@ pub struct Model {
     /// Those of all blocks and of the head.
     pub(crate) parts: PartDevices,
     pub(crate) format: Format,
-    pub(super) cpu_fallback: Option<CpuFallback>,
+    pub(crate) cpu_fallback: Option<CpuFallback>,
     pub(super) budgeted: bool,
-    pub(super) tuning: Option<Arc<Tuning>>,
+    pub(crate) tuning: Option<Arc<Tuning>>,
     /// Adapters that passes ask for by their numbers.
     pub(super) adapters: Vec<Arc<Tuning>>,
 }

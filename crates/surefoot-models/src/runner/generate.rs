@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 
 use super::{Attempt, RunOutcome, RunRequest, Runner};
 use crate::error::ModelError;
+use crate::generate::speculate::Speculator;
 use crate::generate::text::Texts;
 use crate::generate::tokens::{self, FinishReason, Request};
 use crate::generate::writer::Writer;
@@ -55,6 +56,20 @@ impl Runner {
         earlier: &[Vec<u32>],
         report: &mut dyn FnMut(NewToken<'_>) -> Result<(), ModelError>,
     ) -> Result<RunOutcome<Vec<Completion>>, ModelError> {
+        let mut off = Speculator::default();
+        self.generate_speculating(texts, request, stops, earlier, &mut off, report)
+    }
+
+    /// [`Self::generate`] with proposals of `speculator`, which change no token.
+    pub fn generate_speculating(
+        &self,
+        texts: &Texts,
+        request: &Request,
+        stops: &[String],
+        earlier: &[Vec<u32>],
+        speculator: &mut Speculator,
+        report: &mut dyn FnMut(NewToken<'_>) -> Result<(), ModelError>,
+    ) -> Result<RunOutcome<Vec<Completion>>, ModelError> {
         let count = request.prompts.len();
         let work = |batch: usize| Work {
             batch,
@@ -78,22 +93,22 @@ impl Runner {
                 ending: stopped.then_some(FinishReason::Stopped),
             });
         }
-        let state = RefCell::new((sequences, report));
+        let state = RefCell::new((sequences, report, speculator));
         let outcome = self.run(&run, |attempt| {
-            let (sequences, report) = &mut *state.borrow_mut();
+            let (sequences, report, speculator) = &mut *state.borrow_mut();
             for part in attempt.ranges() {
                 for first in part.clone().step_by(at_once) {
                     let group = first..(first + at_once).min(part.end);
                     let open: Vec<usize> =
                         group.filter(|at| sequences[*at].ending.is_none()).collect();
                     if !open.is_empty() {
-                        generate_group(attempt, request, &open, sequences, *report)?;
+                        generate_group(attempt, request, &open, sequences, speculator, *report)?;
                     }
                 }
             }
             Ok(())
         })?;
-        let (mut sequences, report) = state.into_inner();
+        let (mut sequences, report, _) = state.into_inner();
         for (prompt, sequence) in sequences.iter_mut().enumerate() {
             // What was held back, since it could have become a stop text.
             let rest = sequence.writer.rest().to_owned();
@@ -128,6 +143,7 @@ fn generate_group(
     request: &Request,
     open: &[usize],
     sequences: &mut [Sequence<'_>],
+    speculator: &mut Speculator,
     report: &mut dyn FnMut(NewToken<'_>) -> Result<(), ModelError>,
 ) -> Result<(), ModelError> {
     let group = Request {
@@ -137,7 +153,8 @@ fn generate_group(
     };
     let known: Vec<Vec<u32>> = open.iter().map(|at| sequences[*at].tokens.clone()).collect();
     let mut failed = None;
-    let generated = attempt.model().generate_behind(&group, &known, |row, token| {
+    let model = attempt.model();
+    let generated = model.generate_speculating(&group, &known, speculator, |row, token| {
         if failed.is_some() {
             return ControlFlow::Break(());
         }

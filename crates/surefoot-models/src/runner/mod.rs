@@ -179,6 +179,11 @@ impl Runner {
         self
     }
 
+    /// [`Self::beside`], of a runner that is there already.
+    pub fn set_beside(&mut self, bytes: u64) {
+        self.beside = bytes;
+    }
+
     /// Another model on the same footing, with the same observer and the same choice of weights.
     pub fn open_another(&self, folder: &Path) -> Result<Self, ModelError> {
         Ok(Self {

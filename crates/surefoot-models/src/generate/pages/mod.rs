@@ -154,6 +154,22 @@ impl PagedCache {
         known
     }
 
+    /// Begins a sequence, or goes on with one that may have been run with other tokens at its end: what is the same
+    /// stays, all but the last token at most. Gives how many are known.
+    pub fn resume(&mut self, key: u64, namespace: u64, tokens: &[u32]) -> usize {
+        let Some(sequence) = self.sequences.get(&key) else {
+            return self.begin(key, namespace, tokens);
+        };
+        let same = sequence.tokens.iter().zip(tokens).take_while(|(one, other)| one == other);
+        let same = same.count().min(tokens.len().saturating_sub(1));
+        if same < sequence.kept * PAGE_TOKENS {
+            self.end(key);
+            return self.begin(key, namespace, tokens);
+        }
+        self.truncate(key, same);
+        same
+    }
+
     /// Makes room for the first `tokens` of a sequence that was begun, if there is any: pages that nobody uses
     /// go first.
     pub fn reserve(&mut self, key: u64, tokens: usize) -> bool {

@@ -13,6 +13,7 @@ mod model_folder;
 mod model_progress;
 mod model_run;
 mod output;
+mod speculation_args;
 mod terminal;
 mod trouble;
 mod watch;

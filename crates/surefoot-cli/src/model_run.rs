@@ -4,8 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use surefoot::device::DeviceName;
 use surefoot::journal::Journal;
 use surefoot::place::Precision;
+use surefoot_models::generate::speculate::{self, SpeculationMode, Speculator};
 use surefoot_models::runner::{Attempt, RunOutcome, RunRequest, Runner};
 use surefoot_models::stream::process;
 use surefoot_models::{ModelError, Opened};
@@ -92,6 +94,31 @@ impl<'a> ModelRun<'a> {
         }
         runner = runner.weights(weights.weights);
         Ok(Self { runner, progress, journal, terminal, folder })
+    }
+
+    /// What proposes tokens for `sequences` of up to `length` tokens at once, with memory set aside for it.
+    pub(crate) fn speculator(
+        &mut self,
+        mode: SpeculationMode,
+        draft: Option<&Path>,
+        sequences: usize,
+        length: usize,
+    ) -> Result<Speculator, Failure> {
+        if mode == SpeculationMode::Off {
+            return Ok(Speculator::default());
+        }
+        let device = self.runner.footing().device()?.name();
+        if device != DeviceName::CPU || self.folder.adapter().is_some() {
+            let why = match device == DeviceName::CPU {
+                true => "with an adapter".to_owned(),
+                false => format!("on {device}"),
+            };
+            self.terminal
+                .note(&format!("no tokens are proposed {why}: there they could change the text"));
+        }
+        let (speculator, bytes) = speculate::open(&self.runner, mode, draft, sequences, length)?;
+        self.runner.set_beside(bytes);
+        Ok(speculator)
     }
 
     /// The folder that the model was opened in.

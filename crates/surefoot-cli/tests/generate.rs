@@ -74,6 +74,52 @@ fn a_batch_gives_what_its_prompts_give_alone() {
 }
 
 #[test]
+fn proposals_change_no_text_and_the_accepted_share_is_told() {
+    let prompt = "The tensor is on the device. The tensor is";
+    let draft = fixture("qwen2-tiny").display().to_string();
+    for name in ["llama-tiny", "gpt2-tiny"] {
+        let run = |options: &[&str]| {
+            let mut command = generate(&fixture(name));
+            json(command.arg(prompt).args(["--max-tokens", "60"]).args(options))
+        };
+        let plain = run(&[]);
+        assert_eq!(
+            (&plain["accepted_proposals"], &plain["rejected_proposals"]),
+            (&0.into(), &0.into())
+        );
+        for options in [
+            &["--speculate", "lookup"][..],
+            &["--speculate", "auto"],
+            &["--draft", &draft, "--speculate", "draft"],
+            &["--draft", &draft],
+            &["--speculate", "lookup", "--drill", "out_of_memory:op=generate,at=during,nth=200"],
+        ] {
+            assert_eq!(run(options)["completions"], plain["completions"], "{name} {options:?}");
+        }
+        let told = run(&["--speculate", "lookup"]);
+        assert!(told["accepted_proposals"].as_u64().unwrap() > 0, "a tiny model repeats itself");
+        generate(&fixture(name))
+            .args([prompt, "--max-tokens", "60", "--speculate", "lookup"])
+            .assert()
+            .success()
+            .stderr(contains("proposed tokens were accepted"));
+    }
+}
+
+#[test]
+fn a_draft_that_can_not_be_one_is_refused() {
+    let model = fixture("llama-tiny");
+    let refused = |options: &[&str], why: &str| {
+        generate(&model).arg("a").args(options).assert().code(2).stderr(contains(why));
+    };
+    let encoder = fixture("bert-tiny").display().to_string();
+    refused(&["--draft", &encoder], "encoder");
+    refused(&["--speculate", "draft"], "--draft MODEL");
+    refused(&["--speculate", "lookup", "--draft", &encoder], "no use");
+    refused(&["--draft", "missing"], "missing");
+}
+
+#[test]
 fn a_stop_text_ends_the_text_and_is_not_part_of_it() {
     let model = fixture("gpt2-tiny");
     let free = json(generate(&model).arg("The tensor"));

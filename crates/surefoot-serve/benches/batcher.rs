@@ -98,6 +98,8 @@ fn engine(
         weights: Default::default(),
         adapter: None,
         adapters: Vec::new(),
+        speculation: Default::default(),
+        draft: None,
     };
     let engine = Engine::start(folder, footing, settings, Arc::clone(metrics)).unwrap();
     engine.warm_up(|_, _| ()).unwrap();

@@ -44,6 +44,10 @@ pub struct Counts {
     pub prefix_hits: u64,
     /// Sequences that gave up their pages and were run again later.
     pub preemptions: u64,
+    /// Tokens that were proposed, and are what the model chose too.
+    pub accepted_proposals: u64,
+    /// Tokens that were proposed in vain.
+    pub rejected_proposals: u64,
 }
 
 /// How full the engine is now.
@@ -72,6 +76,8 @@ impl Counts {
             started: self.started - earlier.started,
             prefix_hits: self.prefix_hits - earlier.prefix_hits,
             preemptions: self.preemptions - earlier.preemptions,
+            accepted_proposals: self.accepted_proposals - earlier.accepted_proposals,
+            rejected_proposals: self.rejected_proposals - earlier.rejected_proposals,
         }
     }
 }
@@ -94,6 +100,8 @@ pub struct Metrics {
     cache_pages: Family<Label, Gauge>,
     prefix_lookups: Family<Label, Counter>,
     preemptions: Counter,
+    accepted_proposals: Counter,
+    rejected_proposals: Counter,
     levels: Mutex<Levels>,
     started: AtomicU64,
     prefix_hits: AtomicU64,
@@ -174,6 +182,13 @@ impl Default for Metrics {
             "Sequences that gave up their pages and were run again later",
             preemptions.clone(),
         );
+        let proposed = Family::<Label, Counter>::default();
+        registry.register(
+            "proposed_tokens",
+            "Tokens that speculative decoding proposed, by whether the model chose them too",
+            proposed.clone(),
+        );
+        let proposals = |result| proposed.get_or_create_owned(&label("result", result));
         let outcome = |name| outcomes.get_or_create_owned(&label("outcome", name));
         Self {
             accepted: outcome("accepted"),
@@ -196,6 +211,8 @@ impl Default for Metrics {
             cache_pages,
             prefix_lookups,
             preemptions,
+            accepted_proposals: proposals("accepted"),
+            rejected_proposals: proposals("rejected"),
             levels: Mutex::default(),
             started: AtomicU64::new(0),
             prefix_hits: AtomicU64::new(0),
@@ -230,6 +247,8 @@ impl Metrics {
             started: self.started.load(Relaxed),
             prefix_hits: self.prefix_hits.load(Relaxed),
             preemptions: self.preemptions.get(),
+            accepted_proposals: self.accepted_proposals.get(),
+            rejected_proposals: self.rejected_proposals.get(),
         }
     }
 
@@ -299,6 +318,12 @@ impl Metrics {
     /// So many sequences gave up their pages.
     pub(crate) fn preempted(&self, count: usize) {
         self.preemptions.inc_by(count as u64);
+    }
+
+    /// Of so many tokens that were proposed so many were right.
+    pub(crate) fn speculated(&self, proposed: usize, accepted: usize) {
+        self.accepted_proposals.inc_by(accepted as u64);
+        self.rejected_proposals.inc_by((proposed - accepted) as u64);
     }
 
     /// How full the engine is now.

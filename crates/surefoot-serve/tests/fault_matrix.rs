@@ -53,6 +53,8 @@ fn decode(drill: &Drill) -> (Vec<Vec<u32>>, Journal) {
         weights: Default::default(),
         adapter: None,
         adapters: Vec::new(),
+        speculation: Default::default(),
+        draft: None,
     };
     let model =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");

@@ -70,6 +70,8 @@ fn engine() -> (Engine, Arc<Panics>, Journal, Arc<Metrics>) {
         weights: Default::default(),
         adapter: None,
         adapters: Vec::new(),
+        speculation: Default::default(),
+        draft: None,
     };
     let folder = folder.join("llama-tiny");
     let engine = Engine::start(&folder, Arc::new(footing), settings, Arc::clone(&metrics));

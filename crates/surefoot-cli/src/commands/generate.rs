@@ -20,7 +20,9 @@ use surefoot_models::stream::process;
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
+use crate::model_folder::ModelFolder;
 use crate::model_run::{ModelRun, on_cpu};
+use crate::speculation_args::{self, SpeculationArgs};
 use crate::terminal::Terminal;
 use crate::weights_args::WeightsArgs;
 use printed::{PrintedTokens, Relay};
@@ -38,6 +40,8 @@ Examples:
   surefoot generate models/llama $'Q: why?\\nA:' --temperature 0.8 --top-p 0.95 --seed 7 --stop Q:
   surefoot generate models/llama --chat --system \"Be brief.\" --temperature 0.7
   surefoot generate models/llama --prompts prompts.txt --max-tokens 64 --json
+  surefoot generate models/llama \"$(cat report.txt) Summary:\" --speculate auto
+  surefoot generate models/llama-8b \"Hello\" --draft models/llama-1b
   surefoot generate models/llama-70b \"Hello\" --memory 4GiB")]
 pub(crate) struct Generate {
     /// The model folder (config.json, tokenizer.json and safetensors weights), a GGUF file, or a checkpoint of a
@@ -86,6 +90,8 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
     #[command(flatten)]
+    speculation: SpeculationArgs,
+    #[command(flatten)]
     weights: WeightsArgs,
     #[command(flatten)]
     footing: FootingArgs,
@@ -114,6 +120,9 @@ struct Document {
     /// How often an expert that does not always stay was in memory when it was needed, and how often it was loaded.
     expert_hits: u64,
     expert_loads: u64,
+    /// Proposed tokens that the model chose too, and those that were proposed in vain.
+    accepted_proposals: u64,
+    rejected_proposals: u64,
     completions: Vec<Completion>,
 }
 
@@ -123,8 +132,9 @@ impl Generate {
             return self.isolated(global, terminal);
         }
         let sampling = self.sampling()?;
+        let mode = self.speculation.mode()?;
         let adapter = self.adapter.as_deref();
-        let run =
+        let mut run =
             ModelRun::open(&self.footing, self.weights, global, terminal, &self.model, adapter)?;
         let opened = run.runner.opened();
         if !opened.has_head() || !opened.blueprint.causal {
@@ -133,17 +143,24 @@ impl Generate {
         }
         let positions = opened.blueprint.max_positions;
         let texts = Texts::open(run.folder(), opened.blueprint.vocab)?;
+        let ends = opened.end_tokens()?;
+        let draft = self.speculation.draft()?;
+        let draft_folder = draft.as_ref().map(ModelFolder::path);
         if self.chat {
+            let mut speculator = run.speculator(mode, draft_folder, 1, positions)?;
             let chat = chat::Chat { options: &self, run: &run, texts: &texts, sampling };
-            return chat.talk(terminal);
+            return chat.talk(&mut speculator, terminal);
         }
         let prompts = self.prompts()?;
         let request = Request {
             prompts: self.encoded(&texts, &prompts)?,
             max_tokens: self.max_tokens as usize,
-            ends: opened.end_tokens()?,
+            ends,
             sampling,
         };
+        let longest = request.prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let length = longest.saturating_add(request.max_tokens);
+        let mut speculator = run.speculator(mode, draft_folder, prompts.len(), length)?;
         if self.stream {
             run.hide_progress();
         }
@@ -154,7 +171,14 @@ impl Generate {
             true => printed.print(new, terminal),
             false => Ok(()),
         };
-        let outcome = run.runner.generate(&texts, &request, &self.stop, &earlier, &mut print);
+        let outcome = run.runner.generate_speculating(
+            &texts,
+            &request,
+            &self.stop,
+            &earlier,
+            &mut speculator,
+            &mut print,
+        );
         let outcome = run.finished(outcome)?;
         let completions: Vec<Completion> = outcome
             .value
@@ -173,6 +197,10 @@ impl Generate {
             terminal.note(&format!(
                 "stopped at {positions} tokens, prompt included: the model takes no more"
             ));
+        }
+        let proposals = speculator.counts();
+        if let Some(note) = speculation_args::told(proposals) {
+            terminal.note(&note);
         }
         let (hits, loads) = (outcome.reading.expert_hits, outcome.reading.expert_loads);
         if loads > 0 {
@@ -198,6 +226,8 @@ impl Generate {
                 device_peak_bytes: outcome.device_peak_bytes,
                 expert_hits: outcome.reading.expert_hits,
                 expert_loads: outcome.reading.expert_loads,
+                accepted_proposals: proposals.accepted,
+                rejected_proposals: proposals.rejected,
                 completions,
             })?;
         } else {

@@ -17,6 +17,7 @@ use surefoot::device::memory::Bytes;
 use surefoot::device::supervisor;
 use surefoot_models::Opened;
 use surefoot_models::embed::{Pooling, Recipe};
+use surefoot_models::generate::speculate::{SpeculationCounts, SpeculationMode};
 use surefoot_models::generate::text::Texts;
 use surefoot_models::stream::plan::Placement;
 use surefoot_serve::chat::{ChatError, Template};
@@ -33,6 +34,7 @@ use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_folder::{self, ModelFolder};
 use crate::model_run;
+use crate::speculation_args::{self, SpeculationArgs};
 use crate::terminal::Terminal;
 use crate::trouble;
 use crate::watch;
@@ -65,6 +67,8 @@ Examples:
   surefoot serve models/llama --port 0 --memory 4GiB --context 4096
   surefoot serve models/llama --adapter chats=runs/chats/adapter --adapter legal=runs/legal/adapter
   surefoot serve models/llama --watch         and a page that shows it live
+  surefoot serve models/llama --speculate auto
+  surefoot serve models/llama-8b --draft models/llama-1b
   surefoot serve models/minilm --host 0.0.0.0 --api-key-file keys.txt
   surefoot serve chat=models/llama embed=models/minilm --memory 8GiB
 
@@ -126,6 +130,8 @@ pub(crate) struct Serve {
     /// given); can be given several times
     #[arg(long, value_name = "[NAME=]DIR")]
     adapter: Vec<NamedAdapter>,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
     #[command(flatten)]
     weights: WeightsArgs,
     #[command(flatten)]
@@ -222,6 +228,7 @@ fn warm_up(engine: &Engine, global: &Global) -> Result<(), Failure> {
 impl Serve {
     pub(crate) fn run(self, global: &Global, terminal: &Terminal) -> Result<Exit, Failure> {
         let keys = self.keys()?;
+        let speculation = self.speculation.mode()?;
         let address = self.address(&keys)?;
         let origins = Origins::new(&self.cors)
             .map_err(|error| Failure::usage("--cors can't be used").caused_by(&error))?;
@@ -230,10 +237,18 @@ impl Serve {
         }
         model_run::with_one_arena()?;
         if let Some(models) = several::named(&self.model, &self.others)? {
+            if self.speculation.has_draft() {
+                return Err(Failure::usage(
+                    "--draft names one model, which can't draft for several",
+                )
+                .hint("--speculate auto, which needs no draft model")
+                .hint("one server for each model that has a draft model"));
+            }
             return self.serve_several(&models, address, (keys, origins), global, terminal);
         }
         let folder = ModelFolder::of(&self.model)?;
         let adapters = NamedAdapter::checked(&self.adapter, &self.name()?, &folder)?;
+        let draft = self.speculation.draft()?;
         // Taken before the model is loaded: a port that is in use is found out at once.
         let listener = listener::listen(address)?;
         let live = watch::start(self.watch, format!("Serving {}", self.name()?), terminal)?;
@@ -273,6 +288,12 @@ impl Serve {
         }
         let recipe = Recipe::read(folder.path())?;
         let in_flight = if footing.device()?.is_asynchronous() { 2 } else { 1 };
+        if speculation != SpeculationMode::Off && footing.device()?.is_asynchronous() {
+            let device = footing.device()?.name();
+            terminal.note(&format!(
+                "no tokens are proposed on {device}: there they could change answers"
+            ));
+        }
         let settings = EngineSettings {
             limits: self.limits.engine_limits(recipe.max_tokens, in_flight),
             pooling: match self.pooling {
@@ -284,6 +305,8 @@ impl Serve {
             weights: self.weights.weights,
             adapter: folder.adapter().map(Path::to_owned),
             adapters: adapters.iter().map(|adapter| adapter.folder.clone()).collect(),
+            speculation,
+            draft: draft.as_ref().map(|folder| folder.path().to_owned()),
         };
         let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))?;
         if !self.no_warm_up {
@@ -314,6 +337,13 @@ impl Serve {
             "stopped: {} answered, {} failed, {} abandoned, {} refused",
             counts.finished, counts.failed, counts.cancelled, counts.refused
         ));
+        let proposals = SpeculationCounts {
+            accepted: counts.accepted_proposals,
+            rejected: counts.rejected_proposals,
+        };
+        if let Some(note) = speculation_args::told(proposals) {
+            terminal.note(&note);
+        }
         crate::args::flush(&journal, terminal);
         if let Some(live) = live {
             live.end();

@@ -20,3 +20,4 @@ mod scores;
 mod served;
 #[cfg(target_os = "linux")]
 mod several;
+mod speculation;

@@ -122,6 +122,8 @@ impl ActivityLog {
                 .context("started", since.started)
                 .context("prefix_hits", since.prefix_hits)
                 .context("preemptions", since.preemptions)
+                .context("accepted_proposals", since.accepted_proposals)
+                .context("rejected_proposals", since.rejected_proposals)
         });
     }
 }

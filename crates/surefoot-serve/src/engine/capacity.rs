@@ -126,11 +126,16 @@ impl EngineCapacity {
         least
     }
 
+    /// The tokens that one sequence can have.
+    pub(crate) fn context_of(runner: &Runner, limits: &EngineLimits) -> usize {
+        let positions = runner.blueprint().max_positions;
+        limits.context.unwrap_or(USUAL_CONTEXT).clamp(1, positions.max(1))
+    }
+
     /// All that was asked for.
     fn requested(runner: &Runner, limits: &EngineLimits) -> Result<Self, EngineError> {
         let opened = runner.opened();
-        let positions = opened.blueprint.max_positions;
-        let context = limits.context.unwrap_or(USUAL_CONTEXT).clamp(1, positions.max(1));
+        let context = Self::context_of(runner, limits);
         let mut capacity = Self {
             sequences: limits.sequences.max(1),
             context,

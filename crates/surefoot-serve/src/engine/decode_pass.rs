@@ -7,6 +7,8 @@
 //! and computed again from the tokens.
 //! Tokens are chosen and sent by the caller, once the guard has returned.
 
+use std::borrow::Cow;
+
 use surefoot_models::generate::pages::{PagedCache, TokenRun};
 use surefoot_models::generate::session::{Decoding, Passes};
 use surefoot_models::runner::{Attempt, Location};
@@ -34,12 +36,33 @@ pub(crate) enum Pass {
 pub(crate) struct PassResult {
     /// How many sequences may run at once: fewer than before if the guard split the work.
     pub(crate) room: usize,
-    /// One row for each sequence that was computed: of those in [`PassResult::answered`] for
-    /// [`Pass::Tokens`], of those that join for [`Pass::Join`], from the first on for [`Pass::Step`]. Or why the
+    /// One row for each sequence that was computed: for [`Pass::Tokens`] of those in [`PassResult::answered`], one and one
+    /// more for each token that was proposed, of those that join for [`Pass::Join`], from the first on for [`Pass::Step`]. Or why the
     /// sequences that were to run can't.
     pub(crate) logits: Result<Rows, ModelError>,
-    /// The places of the sequences that [`Pass::Tokens`] gives logits for.
-    pub(crate) answered: Vec<usize>,
+    /// The sequences that [`Pass::Tokens`] gives logits for.
+    pub(crate) answered: Vec<Answered>,
+}
+
+/// A sequence that a pass gives logits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Answered {
+    /// Its place.
+    pub(crate) at: usize,
+    /// The tokens that were proposed and run. There are logits behind the last token and behind each of these.
+    pub(crate) proposed: Vec<u32>,
+}
+
+impl Answered {
+    /// One for which nothing was proposed.
+    pub(crate) fn plainly(at: usize) -> Self {
+        Self { at, proposed: Vec::new() }
+    }
+
+    /// How many rows of logits it has.
+    pub(crate) fn rows(&self) -> usize {
+        1 + self.proposed.len()
+    }
 }
 
 /// The keys and values of the sequences, as far as they are known: on the CPU in pages, elsewhere in one
@@ -158,7 +181,7 @@ impl PassRunner<'_> {
             pages = pages.emptied();
             slot.pages_at = Some(location);
         }
-        let mut running: Vec<(&Share, &Sequence)> = Vec::with_capacity(shares.len());
+        let mut running: Vec<Running<'_>> = Vec::with_capacity(shares.len());
         let mut missing = 0;
         for share in shares.iter().filter(|share| share.at < room) {
             let sequence = &sequences[share.at];
@@ -166,15 +189,26 @@ impl PassRunner<'_> {
                 pages.begin(sequence.key, sequence.namespace(), sequence.tokens())
             });
             if pages.reserve(sequence.key, share.upto) || running.is_empty() {
-                missing += share.upto - filled;
-                running.push((share, sequence));
+                // Where more has to be run again, what was proposed is left out.
+                let end = share.upto + share.proposed.len();
+                let checks = !share.proposed.is_empty()
+                    && filled + 1 == share.upto
+                    && missing + end - filled <= self.capacity.pass_tokens
+                    && pages.reserve(sequence.key, end);
+                let proposed = if checks { share.proposed.clone() } else { Vec::new() };
+                let mut tokens = Cow::Borrowed(&sequence.tokens()[..share.upto]);
+                if checks {
+                    tokens.to_mut().extend(&proposed);
+                }
+                missing += tokens.len() - filled;
+                running.push(Running { share, sequence, tokens, proposed });
             } else {
                 pages.end(sequence.key);
             }
         }
         let most = self.capacity.pass_tokens;
         let mut passes = attempt.model().passes_for(missing.div_ceil(most).max(1));
-        let mut rows: Vec<(usize, Vec<f32>)> = Vec::with_capacity(running.len());
+        let mut rows: Vec<(Answered, Vec<f32>)> = Vec::with_capacity(running.len());
         let mut is_first = true;
         while !running.is_empty() {
             if !std::mem::take(&mut is_first) {
@@ -182,16 +216,20 @@ impl PassRunner<'_> {
             }
             let mut left = most;
             let mut runs = Vec::with_capacity(running.len());
-            for (share, sequence) in &running {
-                let filled = pages.filled(sequence.key).unwrap_or(0);
-                let upto = share.upto.min(filled + left);
+            for one in &running {
+                let filled = pages.filled(one.sequence.key).unwrap_or(0);
+                let upto = one.tokens.len().min(filled + left);
                 left -= upto - filled;
-                let is_whole = share.is_whole && upto == share.upto;
+                let is_whole = one.share.is_whole && upto == one.tokens.len();
                 runs.push(TokenRun {
-                    key: sequence.key,
-                    tokens: &sequence.tokens()[filled..upto],
-                    logits: if is_whole { Logits::Last } else { Logits::None },
-                    adapter: sequence.adapter(),
+                    key: one.sequence.key,
+                    tokens: &one.tokens[filled..upto],
+                    logits: match is_whole {
+                        true if one.proposed.is_empty() => Logits::Last,
+                        true => Logits::All,
+                        false => Logits::None,
+                    },
+                    adapter: one.sequence.adapter(),
                 });
             }
             runs.retain(|run| !run.tokens.is_empty());
@@ -203,20 +241,32 @@ impl PassRunner<'_> {
                 logits => logits?,
             };
             let mut of_runs = logits.numbers.chunks_exact(logits.cols.max(1));
-            running.retain(|(share, sequence)| {
-                let is_done = pages.filled(sequence.key) == Some(share.upto);
-                if is_done && share.is_whole {
-                    rows.extend(of_runs.next().map(|row| (share.at, row.to_vec())));
+            running.retain_mut(|one| {
+                let is_done = pages.filled(one.sequence.key) == Some(one.tokens.len());
+                if is_done && one.share.is_whole {
+                    let proposed = std::mem::take(&mut one.proposed);
+                    let answered = Answered { at: one.share.at, proposed };
+                    let own = of_runs.by_ref().take(answered.rows()).flatten().copied().collect();
+                    rows.push((answered, own));
                 }
                 !is_done
             });
         }
         slot.pages = pages;
-        let cols = rows.first().map_or(0, |(_, row)| row.len());
-        let answered = rows.iter().map(|(at, _)| *at).collect();
-        let numbers = rows.into_iter().flat_map(|(_, row)| row).collect();
-        Ok(PassResult { room, logits: Ok(Rows { cols, numbers }), answered })
+        let cols = rows.first().map_or(0, |(one, own)| own.len() / one.rows());
+        let (answered, numbers): (Vec<_>, Vec<Vec<f32>>) = rows.into_iter().unzip();
+        Ok(PassResult { room, logits: Ok(Rows { cols, numbers: numbers.concat() }), answered })
     }
+}
+
+/// A sequence in a pass over pages.
+struct Running<'a> {
+    share: &'a Share,
+    sequence: &'a Sequence,
+    /// All its tokens that are in pages after the pass.
+    tokens: Cow<'a, [u32]>,
+    /// The last of them, if they were only proposed.
+    proposed: Vec<u32>,
 }
 
 /// A model and its cache for one pass.

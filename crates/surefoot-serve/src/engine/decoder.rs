@@ -16,11 +16,15 @@
 //! once and the others are parked until there is room again. When the ladder ends, each sequence
 //! is tried alone, and only those that fail alone fail.
 //!
+//! Beside the last token of each sequence a pass over pages may run some that are proposed to come next
+//! ([`speculate`](surefoot_models::generate::speculate)). Each is kept only if it is the token that is chosen by the logits
+//! behind the one before it, as if it had not been proposed; those that are not are taken out of the pages again.
+//!
 //! A panic outside a pass is a defect of the program. It fails the sequences that are being decoded,
 //! with [`EngineError::Panicked`], is written to the journal, and the thread goes on.
 
 use std::cell::RefCell;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use surefoot::device::DeviceName;
@@ -28,6 +32,7 @@ use surefoot::fault::catch;
 use surefoot_lanes::{BatchQueue, Next, Request};
 use surefoot_models::generate::pages::{self, PagedCache};
 use surefoot_models::generate::session::Decoding;
+use surefoot_models::generate::speculate::{Candidate, MOST_ROWS, Speculator};
 use surefoot_models::generate::tokens::FinishReason;
 use surefoot_models::runner::Runner;
 use surefoot_models::{ModelError, Rows};
@@ -35,7 +40,7 @@ use surefoot_models::{ModelError, Rows};
 use super::activity_log::ActivityLog;
 use super::bucket;
 use super::capacity::EngineCapacity;
-use super::decode_pass::{CacheSlot, Pass, PassResult, PassRunner};
+use super::decode_pass::{Answered, CacheSlot, Pass, PassResult, PassRunner};
 use super::error::EngineError;
 use super::live::{LONGEST_JOINING, LiveSequences};
 use super::pass_budget::PassBudget;
@@ -60,6 +65,8 @@ pub struct Decoder {
     budget: Arc<PassBudget>,
     metrics: Arc<Metrics>,
     activity: Arc<ActivityLog>,
+    /// What proposes tokens, until the thread takes it.
+    speculator: Mutex<Speculator>,
 }
 
 impl Decoder {
@@ -72,7 +79,14 @@ impl Decoder {
         activity: Arc<ActivityLog>,
     ) -> Self {
         let queue = BatchQueue::new(capacity.queue);
-        Self { queue, runner, ends, capacity, budget, metrics, activity }
+        let speculator = Mutex::default();
+        Self { queue, runner, ends, capacity, budget, metrics, activity, speculator }
+    }
+
+    /// Proposes tokens by `speculator`.
+    #[must_use]
+    pub(crate) fn speculating(self, speculator: Speculator) -> Self {
+        Self { speculator: Mutex::new(speculator), ..self }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -129,7 +143,9 @@ impl Decoder {
     /// Decodes until the queue is closed and all that was accepted is done.
     pub(crate) fn work(&self) {
         let mut room = self.capacity.sequences;
-        let mut live = LiveSequences::default();
+        let speculator =
+            std::mem::take(&mut *self.speculator.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut live = LiveSequences::speculating(speculator);
         let blueprint = self.runner.blueprint();
         let limits = self.capacity.page_limits(blueprint);
         let mut slot = CacheSlot::new(PagedCache::new(pages::layout(blueprint), limits));
@@ -150,7 +166,8 @@ impl Decoder {
                     if let Err(panic) = decoded {
                         // Guarded passes catch their own panics: this one is a defect of the
                         // program. The sequences answer for themselves when they are dropped.
-                        live = LiveSequences::default();
+                        let speculator = std::mem::take(&mut live.speculator);
+                        live = LiveSequences::speculating(speculator);
                         slot.forget();
                         self.activity.panicked("decode", &panic);
                     }
@@ -222,10 +239,33 @@ impl Decoder {
             live.levels_told = Some(Instant::now());
             self.tell_levels(live, slot);
         }
-        if scheduled.shares.is_empty() {
+        let mut shares = scheduled.shares;
+        if shares.is_empty() {
             return room;
         }
-        self.run(live, slot, Pass::Tokens(scheduled.shares), room)
+        self.propose(live, &mut shares);
+        self.run(live, slot, Pass::Tokens(shares), room)
+    }
+
+    /// Adds tokens that are worth checking to a pass that decodes. One that runs prompts, or with an adapter,
+    /// has none: there a row does not have the same bits in every pass.
+    fn propose(&self, live: &mut LiveSequences, shares: &mut [Share]) {
+        let LiveSequences { sequences, speculator, .. } = live;
+        let plain = |share: &Share| !share.is_prompt && sequences[share.at].adapter().is_none();
+        if !speculator.is_on() || shares.len() >= MOST_ROWS || !shares.iter().all(plain) {
+            return;
+        }
+        let candidate = |share: &Share| {
+            let sequence = &sequences[share.at];
+            let tokens = sequence.tokens();
+            let most = sequence.room().min(self.capacity.context.saturating_sub(tokens.len()));
+            Candidate { key: sequence.key, tokens, most: most.saturating_sub(1) }
+        };
+        let candidates: Vec<Candidate<'_>> = shares.iter().map(candidate).collect();
+        let proposals = speculator.propose(&candidates);
+        for (share, proposed) in shares.iter_mut().zip(proposals) {
+            share.proposed = proposed;
+        }
     }
 
     fn tell_levels(&self, live: &LiveSequences, slot: &CacheSlot) {
@@ -332,6 +372,12 @@ impl Decoder {
                 if let Some(tokens) = tokens {
                     live.times.passed(tokens, took);
                 }
+                if let Pass::Tokens(shares) = &pass
+                    && shares.iter().all(|share| !share.is_prompt)
+                {
+                    let rows = result.answered.iter().map(Answered::rows).sum();
+                    live.speculator.passed(rows, took);
+                }
                 self.commit(live, slot, &pass, result, took);
                 room
             }
@@ -376,11 +422,11 @@ impl Decoder {
             Err(error) => return self.refuse(live, slot, pass, &error),
         };
         let count = logits.numbers.len() / logits.cols.max(1);
-        let places: Vec<usize> = match pass {
+        let answered: Vec<Answered> = match pass {
             Pass::Step => {
                 live.step_took = took;
                 self.metrics.batch("decode", count, took);
-                (0..count).collect()
+                (0..count).map(Answered::plainly).collect()
             }
             Pass::Tokens(shares) => {
                 let prompts = shares.iter().any(|share| share.is_prompt);
@@ -393,10 +439,10 @@ impl Decoder {
                 self.metrics.batch("prompt", count, took);
                 let longest = new.iter().map(|sequence| sequence.tokens().len()).max();
                 live.ran_prompts(count * bucket::width(longest.unwrap_or(0)), took);
-                (joined..joined + count).collect()
+                (joined..joined + count).map(Answered::plainly).collect()
             }
         };
-        self.accept(live, slot, &places, &logits);
+        self.accept(live, slot, answered, &logits);
     }
 
     /// Fails the sequences that the model does not take.
@@ -424,31 +470,42 @@ impl Decoder {
         }
     }
 
-    /// Gives each sequence of these places its token; those that end leave.
+    /// Gives each of these sequences its token, and those that were proposed behind it as far as they are right; those
+    /// that end leave.
     fn accept(
         &self,
         live: &mut LiveSequences,
         slot: &mut CacheSlot,
-        places: &[usize],
+        answered: Vec<Answered>,
         logits: &Rows,
     ) {
         live.ended_last = 0;
         let mut generated = 0;
-        let mut order: Vec<(usize, usize)> = places.iter().copied().enumerate().collect();
+        let mut row = 0;
+        let mut order: Vec<(usize, Answered)> = Vec::with_capacity(answered.len());
+        for one in answered {
+            let first = row;
+            row += one.rows();
+            order.push((first, one));
+        }
         // From the last one on: who leaves gives its place to one that had its turn.
-        order.sort_by_key(|(_, place)| std::cmp::Reverse(*place));
-        for (row, place) in order {
+        order.sort_by_key(|(_, one)| std::cmp::Reverse(one.at));
+        for (first, Answered { at: place, proposed }) in order {
             let sequence = &mut live.sequences[place];
             let before = sequence.generated();
-            let fate = sequence.accept(logits.row(row), &self.ends);
+            let rows = (first..).map(|row| logits.row(row));
+            let (fate, accepted) = sequence.accept_proposed(rows, &proposed, &self.ends);
             if before == 0 {
                 self.metrics.prompt_tokens(sequence.prompt);
             }
-            if sequence.generated() > before {
-                generated += 1;
-                if before == 0 {
-                    self.metrics.first_token(sequence.accepted.elapsed());
-                }
+            generated += sequence.generated() - before;
+            if before == 0 && sequence.generated() > 0 {
+                self.metrics.first_token(sequence.accepted.elapsed());
+            }
+            if !proposed.is_empty() {
+                self.metrics.speculated(proposed.len(), accepted);
+                live.speculator.verified(sequence.key, proposed.len(), accepted);
+                slot.pages.truncate(sequence.key, sequence.tokens().len() - 1);
             }
             match fate {
                 TokenOutcome::Continues => {}
@@ -492,6 +549,7 @@ impl Decoder {
                     upto: suspect.tokens().len(),
                     is_whole: true,
                     is_prompt: true,
+                    proposed: Vec::new(),
                 }]),
                 _ => Pass::Join(1),
             };
@@ -518,7 +576,9 @@ impl Decoder {
 /// How many tokens a pass over pages runs.
 fn tokens_of(pass: &Pass, live: &LiveSequences, slot: &CacheSlot) -> Option<usize> {
     let Pass::Tokens(shares) = pass else { return None };
-    let of =
-        |share: &Share| share.upto - slot.pages.filled(live.sequences[share.at].key).unwrap_or(0);
+    let of = |share: &Share| {
+        let filled = slot.pages.filled(live.sequences[share.at].key).unwrap_or(0);
+        share.upto + share.proposed.len() - filled
+    };
     Some(shares.iter().map(of).sum())
 }

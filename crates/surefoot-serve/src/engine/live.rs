@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use surefoot_models::generate::session::Limits;
+use surefoot_models::generate::speculate::Speculator;
 
 use super::bucket;
 use super::decode_pass::CacheSlot;
@@ -42,9 +43,16 @@ pub(crate) struct LiveSequences {
     pub(crate) times: PassTimes,
     /// When it was last told how full the cache is.
     pub(crate) levels_told: Option<Instant>,
+    /// What proposes tokens.
+    pub(crate) speculator: Speculator,
 }
 
 impl LiveSequences {
+    /// No sequences, and what proposes tokens.
+    pub(crate) fn speculating(speculator: Speculator) -> Self {
+        Self { speculator, ..Self::default() }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.sequences.is_empty() && self.parked.is_empty() && self.unrated.is_empty()
     }
@@ -72,6 +80,7 @@ impl LiveSequences {
     /// Takes a sequence out, of the cache too.
     pub(crate) fn take_out(&mut self, at: usize, slot: &mut CacheSlot) -> Sequence {
         slot.pages.end(self.sequences[at].key);
+        self.speculator.end(self.sequences[at].key);
         if at >= self.joined {
             return self.sequences.remove(at);
         }

@@ -33,6 +33,7 @@ use surefoot::journal::Journal;
 use surefoot::{Fault, FaultKind, Footing};
 use surefoot_models::ModelError;
 use surefoot_models::embed::Pooling;
+use surefoot_models::generate::speculate::{self, SpeculationMode, Speculator};
 use surefoot_models::runner::Runner;
 use surefoot_models::stream::plan::Plan;
 use surefoot_models::weights::choice::WeightChoice;
@@ -64,6 +65,11 @@ pub struct EngineSettings {
     pub adapter: Option<PathBuf>,
     /// Adapters that requests can ask for by their place in this list.
     pub adapters: Vec<PathBuf>,
+    /// Whether tokens are proposed that the model checks several at a time. On the CPU only, and for requests without
+    /// an adapter only.
+    pub speculation: SpeculationMode,
+    /// The model that proposes them.
+    pub draft: Option<PathBuf>,
 }
 
 /// A running engine. Dropping it finishes what was accepted.
@@ -107,6 +113,8 @@ impl Engine {
             runner = runner.adapted(adapter)?;
         }
         runner = runner.with_adapters(&settings.adapters)?;
+        let (speculator, bytes) = open_speculator(&runner, &settings)?;
+        runner = runner.beside(capacity::HTTP_BYTES + bytes);
         let (mut capacity, plan) = EngineCapacity::fit(&runner, &settings.limits)?;
         change(&mut capacity);
         let opened = runner.opened();
@@ -132,14 +140,15 @@ impl Engine {
             threads.push(spawn(format!("embed {number}"), move || encoder.work())?);
         }
         let decoder = if decodes {
-            let decoder = Arc::new(Decoder::new(
+            let decoder = Decoder::new(
                 Arc::clone(&runner),
                 ends,
                 capacity,
                 budget,
                 Arc::clone(&metrics),
                 Arc::clone(&activity),
-            ));
+            );
+            let decoder = Arc::new(decoder.speculating(speculator));
             let working = Arc::clone(&decoder);
             threads.push(spawn("decode".to_owned(), move || working.work())?);
             Some(decoder)
@@ -298,6 +307,20 @@ impl Drop for Engine {
         }
         self.activity.report_rest();
     }
+}
+
+/// What proposes tokens, and the bytes that it takes.
+fn open_speculator(
+    runner: &Runner,
+    settings: &EngineSettings,
+) -> Result<(Speculator, u64), EngineError> {
+    // With an adapter a row's bits depend on the other rows of its pass.
+    if settings.speculation == SpeculationMode::Off || settings.adapter.is_some() {
+        return Ok((Speculator::default(), 0));
+    }
+    let context = EngineCapacity::context_of(runner, &settings.limits);
+    let (mode, draft) = (settings.speculation, settings.draft.as_deref());
+    Ok(speculate::open(runner, mode, draft, settings.limits.sequences, context)?)
 }
 
 fn spawn(

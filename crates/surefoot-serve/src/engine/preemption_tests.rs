@@ -10,6 +10,7 @@ use surefoot::device::{DeviceName, Selector};
 use surefoot::recover::Drill;
 use surefoot_models::embed::Pooling;
 use surefoot_models::generate::sample::Sampling;
+use surefoot_models::generate::speculate::SpeculationMode;
 use surefoot_models::weights::choice::WeightChoice;
 
 use super::{
@@ -21,8 +22,17 @@ const TOKENS: usize = 40;
 
 /// An engine whose cache has the least number of pages: those of one sequence of full length.
 fn engine(drill: &str) -> (Engine, Arc<Metrics>) {
-    let folder =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
+    speculating(drill, SpeculationMode::Off, None)
+}
+
+/// One that proposes tokens.
+fn speculating(
+    drill: &str,
+    speculation: SpeculationMode,
+    draft: Option<&str>,
+) -> (Engine, Arc<Metrics>) {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures");
+    let folder = fixtures.join("llama-tiny");
     let builder = Footing::builder().devices(Selector::only(DeviceName::CPU));
     let footing = match drill {
         "" => builder.build().unwrap(),
@@ -44,6 +54,8 @@ fn engine(drill: &str) -> (Engine, Arc<Metrics>) {
         weights: WeightChoice::AsStored,
         adapter: None,
         adapters: Vec::new(),
+        speculation,
+        draft: draft.map(|draft| fixtures.join(draft)),
     };
     let metrics: Arc<Metrics> = Arc::default();
     let shrink = |capacity: &mut EngineCapacity| capacity.cache_tokens = 0;
@@ -96,6 +108,13 @@ fn sequences_that_give_up_their_pages_get_the_tokens_they_get_alone() {
     assert_eq!(metrics.counts().preemptions, 0, "one alone has room");
     assert_eq!(tokens(&calm, &numbers), alone);
     assert!(metrics.counts().preemptions > 0, "nine pages are too few for eight sequences");
+    for (mode, draft) in
+        [(SpeculationMode::Lookup, None), (SpeculationMode::Draft, Some("llama-tiny"))]
+    {
+        let (fast, metrics) = speculating("", mode, draft);
+        assert_eq!(tokens(&fast, &numbers), alone, "{mode:?}");
+        assert!(metrics.counts().preemptions > 0 && metrics.counts().accepted_proposals > 0);
+    }
     for drill in [
         "out_of_memory:op=decode,at=before,step=9,count=1;numeric:op=decode,at=after,step=30,count=1",
         "command_buffer:op=decode,at=during,nth=3,step=17,count=1",

@@ -14,7 +14,7 @@ use surefoot_models::generate::pages::PagedCache;
 use super::live::LiveSequences;
 
 /// The tokens of a sequence that a pass runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
     /// The place of the sequence among those that are live.
     pub(crate) at: usize,
@@ -24,6 +24,15 @@ pub(crate) struct Share {
     pub(crate) is_whole: bool,
     /// Whether it is part of a prompt, and not the token that was chosen last.
     pub(crate) is_prompt: bool,
+    /// What is proposed to come behind, and is run too. Only where the last token alone is to be run.
+    pub(crate) proposed: Vec<u32>,
+}
+
+impl Share {
+    /// The last token of a sequence of so many tokens.
+    fn of_token(at: usize, upto: usize) -> Self {
+        Self { at, upto, is_whole: true, is_prompt: false, proposed: Vec::new() }
+    }
 }
 
 /// What was decided.
@@ -84,7 +93,7 @@ impl LiveSequences {
             all.partition(|at| self.is_decoding(*at, cache));
         for &at in &decoding {
             let upto = self.sequences[at].tokens().len();
-            scheduled.shares.push(Share { at, upto, is_whole: true, is_prompt: false });
+            scheduled.shares.push(Share::of_token(at, upto));
         }
         let candidates = self.candidates(&prompts, decoding.len(), cache);
         let left = most.saturating_sub(decoding.len()).max(1);
@@ -104,7 +113,8 @@ impl LiveSequences {
             let upto = (filled + count).min(tokens.len());
             if cache.reserve(key, upto) {
                 let is_whole = upto == tokens.len();
-                scheduled.shares.push(Share { at, upto, is_whole, is_prompt: true });
+                let proposed = Vec::new();
+                scheduled.shares.push(Share { at, upto, is_whole, is_prompt: true, proposed });
             }
         }
     }

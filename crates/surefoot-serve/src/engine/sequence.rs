@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use surefoot_models::generate::sample::{Sampler, Sampling};
+use surefoot_models::generate::speculate::SpeculationCounts;
 use surefoot_models::generate::tokens::FinishReason;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -77,12 +78,21 @@ pub struct TokenLogprob {
 pub struct GenerationStream {
     events: UnboundedReceiver<GenerationEvent>,
     enough: Arc<AtomicBool>,
+    proposals: Arc<Proposals>,
 }
 
 impl GenerationStream {
     /// The next event; none if the engine has ended.
     pub async fn recv(&mut self) -> Option<GenerationEvent> {
         self.events.recv().await
+    }
+
+    /// What became of the tokens that were proposed for the sequence so far.
+    pub fn speculation(&self) -> SpeculationCounts {
+        SpeculationCounts {
+            accepted: self.proposals.accepted.load(Ordering::Relaxed),
+            rejected: self.proposals.rejected.load(Ordering::Relaxed),
+        }
     }
 
     /// Ends the sequence because what came is all that was wanted.
@@ -115,6 +125,22 @@ pub(crate) struct Sequence {
     metrics: Arc<Metrics>,
     /// Whether its end or failure was sent.
     answered: bool,
+    /// What became of tokens that were proposed, as who listens sees it.
+    proposals: Arc<Proposals>,
+}
+
+/// Counts of the tokens that were proposed for a sequence.
+#[derive(Debug, Default)]
+struct Proposals {
+    accepted: AtomicU64,
+    rejected: AtomicU64,
+}
+
+impl Proposals {
+    fn add(&self, proposed: usize, accepted: usize) {
+        self.accepted.fetch_add(accepted as u64, Ordering::Relaxed);
+        self.rejected.fetch_add((proposed - accepted) as u64, Ordering::Relaxed);
+    }
 }
 
 /// Whether a sequence goes on.
@@ -137,7 +163,7 @@ impl Sequence {
     ) -> (Self, GenerationStream) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (sender, events) = unbounded_channel();
-        let stream = GenerationStream { events, enough: Arc::default() };
+        let stream = GenerationStream { events, enough: Arc::default(), proposals: Arc::default() };
         let sequence = Self {
             key: NEXT.fetch_add(1, Ordering::Relaxed),
             prompt: generation.prompt.len(),
@@ -156,6 +182,7 @@ impl Sequence {
             deadline,
             metrics,
             answered: false,
+            proposals: Arc::clone(&stream.proposals),
         };
         (sequence, stream)
     }
@@ -225,6 +252,34 @@ impl Sequence {
         let all = std::iter::once(None).chain(ratings.into_iter().map(Some));
         let prompt = self.tokens[..self.prompt].iter().copied().zip(all).collect();
         self.send_event(GenerationEvent::Prompt(prompt));
+    }
+
+    /// How many tokens may still come.
+    pub(crate) fn room(&self) -> usize {
+        self.max_tokens.saturating_sub(self.generated())
+    }
+
+    /// Chooses tokens by the logits behind the last one and behind each that was proposed, as long as what is chosen
+    /// is what was proposed. Gives how many were.
+    pub(crate) fn accept_proposed<'l>(
+        &mut self,
+        rows: impl Iterator<Item = &'l [f32]>,
+        proposed: &[u32],
+        ends: &[u32],
+    ) -> (TokenOutcome, usize) {
+        let mut accepted = 0;
+        let mut outcome = TokenOutcome::Continues;
+        for (at, logits) in rows.take(1 + proposed.len()).enumerate() {
+            let before = self.tokens.len();
+            outcome = self.accept(logits, ends);
+            let is_right = self.tokens.len() > before && proposed.get(at) == Some(&self.last());
+            accepted += usize::from(is_right);
+            if outcome != TokenOutcome::Continues || !is_right {
+                break;
+            }
+        }
+        self.proposals.add(proposed.len(), accepted);
+        (outcome, accepted)
     }
 
     /// Chooses the next token by the logits behind the last one.

@@ -3,6 +3,7 @@
 
 use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
+use surefoot_models::generate::speculate::SpeculationCounts;
 
 use super::answer_end::AnswerEnd;
 use super::call_reader::ToolCall;
@@ -42,6 +43,16 @@ pub(super) struct Usage {
     prompt_tokens: usize,
     completion_tokens: usize,
     total_tokens: usize,
+    /// Only where tokens were proposed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completion_tokens_details: Option<CompletionTokensDetails>,
+}
+
+/// What became of tokens that speculative decoding proposed.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct CompletionTokensDetails {
+    accepted_prediction_tokens: u64,
+    rejected_prediction_tokens: u64,
 }
 
 impl Usage {
@@ -50,7 +61,17 @@ impl Usage {
             prompt_tokens: prompt,
             completion_tokens: completion,
             total_tokens: prompt + completion,
+            completion_tokens_details: None,
         }
+    }
+
+    /// With what became of tokens that were proposed.
+    pub(super) fn speculated(self, counts: SpeculationCounts) -> Self {
+        let details = CompletionTokensDetails {
+            accepted_prediction_tokens: counts.accepted,
+            rejected_prediction_tokens: counts.rejected,
+        };
+        Self { completion_tokens_details: counts.share().map(|_| details), ..self }
     }
 }
 

@@ -19,7 +19,7 @@ use super::call_reader::{self, AnswerPart, CallReader};
 use super::error::ApiError;
 use super::format::AskedFormat;
 use super::sampling::GenerationParameters;
-use super::text_stream::{Piece, TextStream};
+use super::text_stream::{Piece, SpentTokens, TextStream};
 use super::{App, ServedModel, Working, now};
 use crate::chat::CallStyle;
 use crate::engine::{EngineError, Generation, GenerationStream};
@@ -173,7 +173,7 @@ pub(super) async fn answer(
                 (piece.text, piece.calls, piece.end) =
                     call_reader::whole(style, &piece.text, piece.end, id);
             }
-            Ok::<_, EngineError>((index, piece, speaker.count()))
+            Ok::<_, EngineError>((index, piece, speaker.spent()))
         });
     }
     let mut pieces = Vec::with_capacity(choices.len());
@@ -181,7 +181,7 @@ pub(super) async fn answer(
         pieces.push(joined.map_err(|_| not_put_together())??);
     }
     pieces.sort_by_key(|(index, ..)| *index);
-    let usage = Usage::new(asked.prompt_tokens(), pieces.iter().map(|(.., count)| count).sum());
+    let usage = asked.usage(pieces.iter().map(|(.., spent)| *spent).sum());
     let choices = pieces.iter().map(|(index, piece, _)| {
         let before = match asked.ask.rates_prompt {
             true => 0,
@@ -207,6 +207,10 @@ struct Asked {
 impl Asked {
     fn prompt_tokens(&self) -> usize {
         self.ask.prompts.iter().map(Vec::len).sum()
+    }
+
+    fn usage(&self, spent: SpentTokens) -> Usage {
+        Usage::new(self.prompt_tokens(), spent.count).speculated(spent.proposals)
     }
 }
 
@@ -304,32 +308,32 @@ async fn stream_all(
         choices.spawn(async move {
             tokio::select! {
                 told = stream_one(&asked, heard, index, &events) => told,
-                () = events.sender.closed() => Ok(0),
+                () = events.sender.closed() => Ok(SpentTokens::default()),
             }
         });
     }
-    let mut completion = 0;
+    let mut spent = Vec::with_capacity(choices.len());
     while let Some(joined) = choices.join_next().await {
         match joined.map_err(|_| not_put_together()).and_then(|told| Ok(told?)) {
-            Ok(count) => completion += count,
+            Ok(one) => spent.push(one),
             // An error ends the stream: the others are dropped with the set.
             Err(error) => return events.send(&error.body()).await,
         }
     }
     if asked.ask.answering.usage_in_stream {
-        let usage = Usage::new(asked.prompt_tokens(), completion);
+        let usage = asked.usage(spent.into_iter().sum());
         events.send(&asked.answer.figures(usage)).await?;
     }
     events.send_text("[DONE]").await
 }
 
-/// Streams one choice; gives how many tokens it had.
+/// Streams one choice; gives what it took.
 async fn stream_one(
     asked: &Asked,
     heard: GenerationStream,
     index: usize,
     events: &Events,
-) -> Result<usize, EngineError> {
+) -> Result<SpentTokens, EngineError> {
     let Asked { ask, answer, texts } = asked;
     let usage = ask.answering.usage_in_stream;
     let mut speaker = TextStream::new(texts, &ask.answering.stops, heard);
@@ -342,14 +346,14 @@ async fn stream_one(
         };
         piece.text.insert_str(0, echo);
         if events.send(&answer.chunk(index, &piece, 0, usage)).await.is_err() {
-            return Ok(0);
+            return Ok(SpentTokens::default());
         }
         at = echo.chars().count();
     }
     if let Some(opening) = answer.opening(index, usage)
         && events.send(&opening).await.is_err()
     {
-        return Ok(0);
+        return Ok(SpentTokens::default());
     }
     if let Some(style) = ask.call_style {
         return stream_calls(asked, speaker, index, events, style).await;
@@ -360,7 +364,7 @@ async fn stream_one(
         if (tells || answer.form == Form::Text)
             && events.send(&answer.chunk(index, &piece, at, usage)).await.is_err()
         {
-            return Ok(speaker.count());
+            return Ok(speaker.spent());
         }
         at += piece.text.chars().count();
         if let Some(end) = piece.end {
@@ -368,19 +372,19 @@ async fn stream_one(
                 // Who is gone needs no end.
                 let _ = events.send(&closing).await;
             }
-            return Ok(speaker.count());
+            return Ok(speaker.spent());
         }
     }
 }
 
-/// Streams the text and the calls of one choice; gives how many tokens it had.
+/// Streams the text and the calls of one choice; gives what it took.
 async fn stream_calls(
     asked: &Asked,
     mut speaker: TextStream<'_>,
     index: usize,
     events: &Events,
     style: CallStyle,
-) -> Result<usize, EngineError> {
+) -> Result<SpentTokens, EngineError> {
     let Asked { ask, answer, .. } = asked;
     let usage = ask.answering.usage_in_stream;
     let mut reader = CallReader::new(style);
@@ -391,7 +395,7 @@ async fn stream_calls(
         if !piece.tokens.is_empty()
             && events.send(&answer.chunk(index, &piece, 0, usage)).await.is_err()
         {
-            return Ok(speaker.count());
+            return Ok(speaker.spent());
         }
         for part in parts {
             let sent = match part {
@@ -410,7 +414,7 @@ async fn stream_calls(
                 }
             };
             if sent.is_err() {
-                return Ok(speaker.count());
+                return Ok(speaker.spent());
             }
         }
         if let Some(end) = end {
@@ -418,7 +422,7 @@ async fn stream_calls(
                 // Who is gone needs no end.
                 let _ = events.send(&closing).await;
             }
-            return Ok(speaker.count());
+            return Ok(speaker.spent());
         }
     }
 }

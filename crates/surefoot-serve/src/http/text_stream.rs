@@ -1,5 +1,6 @@
 //! Turns the engine's token events of a sequence into pieces of text.
 
+use surefoot_models::generate::speculate::SpeculationCounts;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::FinishReason;
 use surefoot_models::generate::writer::Writer;
@@ -28,6 +29,25 @@ pub(super) struct Piece {
     pub(super) calls: Vec<ToolCall>,
 }
 
+/// What the usage of an answer is made of.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SpentTokens {
+    pub(super) count: usize,
+    pub(super) proposals: SpeculationCounts,
+}
+
+impl std::iter::Sum for SpentTokens {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            count: sum.count + one.count,
+            proposals: SpeculationCounts {
+                accepted: sum.proposals.accepted + one.proposals.accepted,
+                rejected: sum.proposals.rejected + one.proposals.rejected,
+            },
+        })
+    }
+}
+
 /// The text of one sequence as it comes.
 pub(super) struct TextStream<'a> {
     texts: &'a Texts,
@@ -45,6 +65,11 @@ impl<'a> TextStream<'a> {
     /// How many tokens came so far.
     pub(super) fn count(&self) -> usize {
         self.count
+    }
+
+    /// How many tokens came so far, and what became of those that were proposed.
+    pub(super) fn spent(&self) -> SpentTokens {
+        SpentTokens { count: self.count, proposals: self.heard.speculation() }
     }
 
     /// The next piece that is sure to stay.

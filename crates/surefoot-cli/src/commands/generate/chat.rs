@@ -5,6 +5,7 @@ use std::io::{BufRead as _, IsTerminal as _, Write as _};
 
 use serde_json::{Value, json};
 use surefoot_models::generate::sample::Sampling;
+use surefoot_models::generate::speculate::Speculator;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::Request;
 use surefoot_models::runner::NewToken;
@@ -26,7 +27,11 @@ pub(super) struct Chat<'a> {
 
 impl Chat<'_> {
     /// Talks until stdin ends or says `/exit`.
-    pub(super) fn talk(&self, terminal: &Terminal) -> Result<Exit, Failure> {
+    pub(super) fn talk(
+        &self,
+        speculator: &mut Speculator,
+        terminal: &Terminal,
+    ) -> Result<Exit, Failure> {
         self.run.hide_progress();
         let template = self.template()?;
         let is_terminal = std::io::stdin().is_terminal();
@@ -59,7 +64,7 @@ impl Chat<'_> {
                 }
                 text => said.push(json!({"role": "user", "content": text})),
             }
-            let answer = self.answer(&template, &system, &mut said, terminal)?;
+            let answer = self.answer(&template, &system, &mut said, speculator, terminal)?;
             said.push(json!({"role": "assistant", "content": answer}));
         }
     }
@@ -86,6 +91,7 @@ impl Chat<'_> {
         template: &Template,
         system: &[Value],
         said: &mut Vec<Value>,
+        speculator: &mut Speculator,
         terminal: &Terminal,
     ) -> Result<String, Failure> {
         let opened = self.run.runner.opened();
@@ -113,8 +119,14 @@ impl Chat<'_> {
         };
         let printed = PrintedTokens::new(None);
         let mut print = |new: NewToken<'_>| printed.print(new, terminal);
-        let outcome =
-            self.run.runner.generate(self.texts, &request, &self.options.stop, &[], &mut print);
+        let outcome = self.run.runner.generate_speculating(
+            self.texts,
+            &request,
+            &self.options.stop,
+            &[],
+            speculator,
+            &mut print,
+        );
         let mut outcome = self.run.finished(outcome)?;
         terminal.result("\n")?;
         Ok(outcome.value.pop().map(|completion| completion.text).unwrap_or_default())

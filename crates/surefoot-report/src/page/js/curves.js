@@ -37,6 +37,8 @@ function servingCharts(served, first) {
   const options = { x: "seconds", zero: true };
   const failed = served.some((done) => done.failed || done.refused);
   const paged = served.some((done) => Number.isFinite(done.pages) && done.pages + done.idle_pages > 0);
+  const proposed = (done) => (done.accepted_proposals || 0) + (done.rejected_proposals || 0);
+  const speculated = served.some((done) => proposed(done) > 0);
   const pages = () => [
     lineChart("Pages of the cache", [line("of sequences that run", "c0", (done) => done.pages), line("kept for prompts that begin alike", "c1", (done) => done.idle_pages)], options),
     lineChart("Waiting and preempted", [line("waiting", "c0", (done) => done.waiting), line("preempted", "warn", (done) => done.preemptions)], options),
@@ -47,5 +49,6 @@ function servingCharts(served, first) {
     lineChart("Tokens a second", [line("tokens", "c1", (done) => done.tokens / done.seconds)], options),
     lineChart("Rows in a batch", [line("mean", "c2", (done) => (done.batches ? done.rows / done.batches : NaN))], options),
     ...(paged ? pages() : []),
+    ...(speculated ? [lineChart("Proposed tokens that were accepted", [line("%", "c2", (done) => (proposed(done) ? (100 * done.accepted_proposals) / proposed(done) : NaN))], options)] : []),
   ];
 }

@@ -113,7 +113,10 @@ fn sequences_that_give_up_their_pages_get_the_tokens_they_get_alone() {
     {
         let (fast, metrics) = speculating("", mode, draft);
         assert_eq!(tokens(&fast, &numbers), alone, "{mode:?}");
-        assert!(metrics.counts().preemptions > 0 && metrics.counts().accepted_proposals > 0);
+        assert!(metrics.counts().preemptions > 0, "{mode:?}");
+        if draft.is_some() {
+            assert!(metrics.counts().accepted_proposals > 0, "the model drafts for itself");
+        }
     }
     for drill in [
         "out_of_memory:op=decode,at=before,step=9,count=1;numeric:op=decode,at=after,step=30,count=1",

@@ -59,6 +59,17 @@ const events = await client.responses.create({ model: "tiny", input: "Hello", ma
 for await (const event of events) kinds.push(event.type);
 check("responses.create, streamed", kinds[0] === "response.created" && kinds.length > 6, kinds);
 
+const tool = { type: "function", name: "note", parameters, strict: true };
+const withTool = { model: "tiny", input: "Hello", max_output_tokens: 120, tools: [tool], tool_choice: "required" };
+const calls = (await client.responses.create(withTool)).output.filter((item) => item.type === "function_call");
+check("responses.create with tools", calls.length > 0 && hasKeys(calls[0].arguments), calls);
+
+let done = "";
+for await (const event of await client.responses.create({ ...withTool, stream: true })) {
+  if (event.type === "response.function_call_arguments.done") done ||= event.arguments;
+}
+check("responses.create with tools, streamed", hasKeys(done), done);
+
 const vectors = await client.embeddings.create({ model: "tiny", input: ["one", "two"], dimensions: 8 });
 check("embeddings with dimensions", vectors.data.length === 2 && vectors.data[0].embedding.length === 8, vectors);
 

@@ -143,6 +143,7 @@ def openai_client(url):
     check("openai: responses.create", isinstance(response.output_text, str) and response.usage.output_tokens > 0)
     kinds = [e.type for e in client.responses.create(model="tiny", input="Hello", max_output_tokens=20, stream=True)]
     check("openai: responses.create, streamed", kinds[0] == "response.created" and len(kinds) > 6, kinds)
+    responses_with_tools(client)
     vector = client.embeddings.create(model="tiny", input="The tensor", dimensions=8).data[0].embedding
     check("openai: embeddings with dimensions", len(vector) == 8)
     try:
@@ -150,6 +151,33 @@ def openai_client(url):
         check("openai: an unknown model is an error", False)
     except openai.NotFoundError as error:
         check("openai: an unknown model is an error", error.code == "model_not_found", error)
+
+
+def responses_with_tools(client):
+    """A function that is called through the Responses API, whole, streamed, and with its result sent back."""
+    tool = {"type": "function", "name": "note", "description": "Keeps a name.", "parameters": PERSON, "strict": True}
+    options = {"model": "tiny", "tools": [tool], "max_output_tokens": 120, "extra_body": {"seed": 1}}
+    question = [{"role": "user", "content": "Hello"}]
+    response = client.responses.create(
+        input=question, tool_choice="required", parallel_tool_calls=False, **options
+    )
+    call = response.output[0]
+    check("openai: a response calls a tool", call.type == "function_call" and call.name == "note", response)
+    check("openai: its arguments follow its schema", set(json.loads(call.arguments)) == {"Name", "is_big"}, call)
+    with client.responses.stream(
+        input=question, tool_choice={"type": "function", "name": "note"}, **options
+    ) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    kinds = [event.type for event in events]
+    deltas = "".join(e.delta for e in events if e.type == "response.function_call_arguments.delta")
+    check("openai: a streamed response calls a tool", deltas == final.output[0].arguments == call.arguments, kinds)
+    check("openai: a streamed response ends", kinds[-1] == "response.completed", kinds)
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "kept"}
+    response = client.responses.create(
+        input=[*question, *response.output, result], tool_choice="none", **options
+    )
+    check("openai: the result of a call is answered", isinstance(response.output_text, str), response)
 
 
 def node_client(url, folder):
@@ -169,6 +197,10 @@ def langchain(url):
     for method in ("json_schema", "function_calling"):
         value = chat.with_structured_output(schema, method=method).invoke("Who?")
         check(f"langchain: with_structured_output by {method}", set(value) == {"Name", "is_big"}, value)
+    newer = ChatOpenAI(model="tiny", base_url=f"{url}/v1", api_key=KEY, max_tokens=120, use_responses_api=True)
+    tool = {"type": "function", "function": {"name": "note", "parameters": PERSON}}
+    calls = newer.bind_tools([tool], tool_choice="required").invoke("Who?").tool_calls
+    check("langchain: tools through responses", calls[0]["name"] == "note", calls)
     embeddings = OpenAIEmbeddings(
         model="tiny", base_url=f"{url}/v1", api_key=KEY, check_embedding_ctx_length=False
     )

@@ -67,6 +67,7 @@ pub(crate) enum Command {
     Plan(commands::plan::Plan),
     Predict(commands::predict::Predict),
     Quantize(commands::quantize::Quantize),
+    Rerank(commands::rerank::Rerank),
     Run(commands::run::Run),
     Serve(Box<commands::serve::Serve>),
     Train(Box<commands::train::Train>),

@@ -23,6 +23,7 @@
 pub mod adapter;
 pub mod arch;
 pub mod chat;
+pub mod classify;
 pub mod embed;
 mod error;
 pub mod folder;

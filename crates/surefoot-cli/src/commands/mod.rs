@@ -20,6 +20,7 @@ pub(crate) mod merge_adapter;
 pub(crate) mod plan;
 pub(crate) mod predict;
 pub(crate) mod quantize;
+pub(crate) mod rerank;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod train;
@@ -51,6 +52,7 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Plan(command) => command.run(global, terminal),
         Command::Predict(command) => command.run(global, terminal),
         Command::Quantize(command) => command.run(global, terminal),
+        Command::Rerank(command) => command.run(global, terminal),
         Command::Run(command) => command.run(global, terminal),
         Command::Serve(command) => command.run(global, terminal),
         Command::Train(command) => command.run(global, terminal),

@@ -401,7 +401,7 @@ fn responses_give_the_text_of_a_chat_whole_and_as_typed_events() {
     for wrong in [
         json!({"input": []}),
         json!({"input": "x", "previous_response_id": "resp-1"}),
-        json!({"input": [{"type": "function_call_output"}]}),
+        json!({"input": [{"type": "reasoning"}]}),
     ] {
         server.post("/v1/responses", wrong).is_error(400, None);
     }

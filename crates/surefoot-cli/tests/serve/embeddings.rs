@@ -143,6 +143,79 @@ fn vectors_can_be_shorter() {
     server.post("/v1/embeddings", many).is_error(400, None);
 }
 
+fn cross_encoder(name: &str) -> (std::path::PathBuf, serde_json::Value) {
+    let all = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = all.join("../surefoot-models/tests/cross_encoders").join(name);
+    let golden = std::fs::read_to_string(folder.join("pairs.json")).unwrap();
+    (folder, serde_json::from_str(&golden).unwrap())
+}
+
+#[test]
+fn a_cross_encoder_scores_documents_as_transformers_does() {
+    for name in ["bert-cross", "xlm-roberta-cross", "modernbert-cross-mean"] {
+        let (folder, golden) = cross_encoder(name);
+        let server = Server::start(&folder, &[]);
+        let pairs = golden["pairs"].as_array().unwrap();
+        for query in ["how much memory does a tensor need", "what is a device"] {
+            let of_query: Vec<&serde_json::Value> =
+                pairs.iter().filter(|pair| pair["query"] == query).collect();
+            let documents: Vec<&serde_json::Value> =
+                of_query.iter().map(|pair| &pair["document"]).collect();
+            let body = json!({"query": query, "documents": documents, "return_documents": true,
+                              "truncate_prompt_tokens": golden["longest"]});
+            let ranked = server.post("/v1/rerank", body.clone()).good();
+            assert_eq!(ranked["method"], "cross-encoder");
+            let results = ranked["results"].as_array().unwrap();
+            assert_eq!(results.len(), documents.len());
+            let mut last = f64::INFINITY;
+            for result in results {
+                let pair = of_query[result["index"].as_u64().unwrap() as usize];
+                let score = result["relevance_score"].as_f64().unwrap();
+                let expected = pair["score"].as_f64().unwrap();
+                assert!((score - expected).abs() < 1e-4, "{name}: {score}, not {expected}");
+                assert!(score <= last, "{name}: best first");
+                assert_eq!(result["document"]["text"], pair["document"]);
+                last = score;
+            }
+            let tokens: usize =
+                of_query.iter().map(|pair| pair["ids"].as_array().unwrap().len()).sum();
+            assert_eq!(ranked["usage"]["total_tokens"], tokens);
+            let mut best = body;
+            best["top_n"] = json!(2);
+            best["raw_scores"] = json!(true);
+            let best = server.post("/v1/rerank", best).good();
+            let best = best["results"].as_array().unwrap();
+            assert_eq!((best.len(), &best[0]["index"]), (2, &results[0]["index"]));
+            let pair = of_query[best[0]["index"].as_u64().unwrap() as usize];
+            let number = best[0]["relevance_score"].as_f64().unwrap();
+            assert!((number - pair["number"].as_f64().unwrap()).abs() < 1e-4, "{number}");
+        }
+        // What is longer than the model takes is cut only if that was asked for.
+        let mut long =
+            json!({"query": "memory", "documents": ["a tensor", "a tensor ".repeat(60)]});
+        let refused = server.post("/v1/rerank", long.clone());
+        refused.is_error(400, Some("context_length_exceeded"));
+        assert!(refused.body.contains("truncate_prompt_tokens"), "{}", refused.body);
+        long["truncate_prompt_tokens"] = json!(-1);
+        assert_eq!(server.post("/v1/rerank", long).good()["results"].as_array().unwrap().len(), 2);
+    }
+}
+
+#[test]
+fn faults_while_pairs_are_scored_change_no_score() {
+    let (folder, golden) = cross_encoder("bert-cross");
+    let drill =
+        "out_of_memory:op=classify,count=2;command_buffer:op=classify,at=during,nth=3,count=1";
+    let server = Server::start(&folder, &["--drill", drill]);
+    for pair in golden["pairs"].as_array().unwrap() {
+        let body = json!({"query": pair["query"], "documents": [pair["document"]],
+                          "truncate_prompt_tokens": golden["longest"]});
+        let score = server.post("/v1/rerank", body).good()["results"][0]["relevance_score"].clone();
+        let (score, expected) = (score.as_f64().unwrap(), pair["score"].as_f64().unwrap());
+        assert!((score - expected).abs() < 1e-4, "{score}, not {expected}");
+    }
+}
+
 #[test]
 fn documents_are_ranked_by_the_cosine_of_their_embeddings() {
     let server = Server::start(&fixture("llama-tiny"), &[]);

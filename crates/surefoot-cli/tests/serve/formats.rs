@@ -255,6 +255,135 @@ fn tools_are_called_by_their_schemas_whole_and_streamed() {
     server.post("/v1/chat/completions", wrong).is_error(400, Some("invalid_format"));
 }
 
+/// The events of a response's stream: their names and their data.
+fn response_events(body: &str) -> Vec<(String, Value)> {
+    let events = body.split("\n\n").filter(|event| !event.is_empty());
+    events
+        .map(|event| {
+            let (name, data) = event.split_once('\n').unwrap();
+            let name = name.strip_prefix("event: ").unwrap().to_owned();
+            (name, serde_json::from_str(data.strip_prefix("data: ").unwrap()).unwrap())
+        })
+        .collect()
+}
+
+#[test]
+fn responses_call_tools_whole_and_streamed_and_take_their_results() {
+    let model = byte_model();
+    let server = Server::start(model.path(), &["--chat-template", "chatml"]);
+    // The same functions as chats have them, in the notation of responses.
+    let flat: Vec<Value> = tools()
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|tool| {
+            let mut flat = tool["function"].clone();
+            flat["type"] = json!("function");
+            flat
+        })
+        .collect();
+    let body = |seed: usize, choice: Value| json!({"input": "How is it?", "tools": flat, "tool_choice": choice, "seed": seed, "max_output_tokens": 160});
+    for seed in 0..6 {
+        let named = json!({"type": "function", "name": "weather"});
+        for choice in [json!("required"), named, json!("auto")] {
+            let whole = server.post("/v1/responses", body(seed, choice.clone())).good();
+            assert_eq!(whole["tool_choice"], choice);
+            assert_eq!(whole["tools"][0]["name"], "weather");
+            let output = whole["output"].as_array().unwrap();
+            let calls: Vec<&Value> =
+                output.iter().filter(|item| item["type"] == "function_call").collect();
+            for call in &calls {
+                assert_eq!(call["status"], "completed");
+                check_call(call["name"].as_str().unwrap(), call["arguments"].as_str().unwrap());
+            }
+            // What a chat with the same seed says.
+            let mut chat = body(seed, choice.clone());
+            for (old, new) in [("input", "messages"), ("max_output_tokens", "max_tokens")] {
+                chat[new] = chat.as_object_mut().unwrap().remove(old).unwrap();
+            }
+            chat["messages"] = json!([{"role": "user", "content": "How is it?"}]);
+            chat["tools"] = tools();
+            if choice.is_object() {
+                chat["tool_choice"] = json!({"type": "function", "function": {"name": "weather"}});
+            }
+            let chat = server.post("/v1/chat/completions", chat).good();
+            let message = &chat["choices"][0]["message"];
+            let chat_calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
+            assert_eq!(calls.len(), chat_calls.len(), "{whole} {chat}");
+            for (call, chat) in calls.iter().zip(&chat_calls) {
+                let function = json!({"name": call["name"], "arguments": call["arguments"]});
+                assert_eq!(function, chat["function"]);
+            }
+            if choice != "auto" {
+                assert!(!calls.is_empty() && calls.len() == output.len(), "{whole}");
+                assert_eq!(whole["status"], "completed");
+            }
+            let mut streamed = body(seed, choice);
+            streamed["stream"] = json!(true);
+            let answer = server.post("/v1/responses", streamed);
+            let events = response_events(&answer.body);
+            let mut arguments = vec![String::new(); output.len()];
+            for (number, (name, data)) in events.iter().enumerate() {
+                assert_eq!(data["sequence_number"], json!(number));
+                let index = data["output_index"].as_u64().unwrap_or(0) as usize;
+                match name.as_str() {
+                    "response.function_call_arguments.delta" => {
+                        arguments[index] += data["delta"].as_str().unwrap();
+                    }
+                    "response.function_call_arguments.done" => {
+                        assert_eq!(data["arguments"], arguments[index].as_str());
+                        assert_eq!(data["arguments"], output[index]["arguments"]);
+                    }
+                    "response.output_item.added" => {
+                        assert_eq!(data["item"]["type"], output[index]["type"]);
+                        assert_eq!(data["item"]["name"], output[index]["name"]);
+                    }
+                    _ => {}
+                }
+            }
+            let (last, data) = events.last().unwrap();
+            assert_eq!(*last, format!("response.{}", whole["status"].as_str().unwrap()));
+            assert_eq!(data["response"]["usage"], whole["usage"]);
+            let said = |output: &Value| -> Vec<Value> {
+                let items = output.as_array().unwrap().iter();
+                items.map(|i| json!([i["type"], i["name"], i["arguments"], i["content"]])).collect()
+            };
+            assert_eq!(said(&data["response"]["output"]), said(&whole["output"]));
+        }
+    }
+    // The next turn: the items of the answer and the result of the call are sent back.
+    let first =
+        server.post("/v1/responses", body(1, json!({"type": "function", "name": "stop"}))).good();
+    let call = &first["output"][0];
+    let mut next = body(1, json!("none"));
+    next["max_output_tokens"] = json!(5);
+    next["input"] = json!([
+        {"role": "user", "content": "How is it?"},
+        call,
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "done"},
+    ]);
+    let answered = server.post("/v1/responses", next.clone()).good();
+    let chat = json!({"messages": [
+        {"role": "user", "content": "How is it?"},
+        {"role": "assistant", "content": "", "tool_calls": [{"id": call["call_id"], "type": "function",
+            "function": {"name": "stop", "arguments": call["arguments"]}}]},
+        {"role": "tool", "tool_call_id": call["call_id"], "content": "done"},
+    ], "max_tokens": 5, "seed": 1});
+    let chat = server.post("/v1/chat/completions", chat).good();
+    assert_eq!(answered["usage"]["input_tokens"], chat["usage"]["prompt_tokens"]);
+    assert_eq!(
+        answered["output"][0]["content"][0]["text"],
+        chat["choices"][0]["message"]["content"]
+    );
+    next["input"][2]["call_id"] = json!("call_of_another");
+    let refused = server.post("/v1/responses", next);
+    refused.is_error(400, None);
+    assert_eq!(refused.json()["error"]["param"], "input[2]");
+    let mut both = body(0, json!("auto"));
+    both["text"] = json!({"format": {"type": "json_object"}});
+    server.post("/v1/responses", both).is_error(400, None);
+}
+
 #[test]
 fn faults_at_any_moment_change_no_answer_that_has_a_format() {
     let model = byte_model();

@@ -3,8 +3,8 @@
 
 use super::activation::Activation;
 use super::blueprint::{
-    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, Rotary, Scales,
-    limits, whole_heads,
+    Block, Blueprint, Classifier, Embeddings, Head, NormKind, Projection, QkvSplit, Residual,
+    Rotary, Scales, limits, whole_heads,
 };
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
@@ -15,6 +15,8 @@ pub(super) struct Variant {
     pub(super) prefix: &'static str,
     /// The row of the table of positions for the first one.
     pub(super) first_position: usize,
+    /// The head of models that classify texts.
+    pub(super) classifier: Classifier,
     /// How the names of tensors begin that belong to what a checkpoint was trained on.
     pub(super) ignored: &'static [&'static str],
 }
@@ -27,6 +29,13 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
             family: "bert",
             prefix: "bert.",
             first_position: 0,
+            classifier: Classifier {
+                takes_mean: false,
+                dense: "pooler.dense",
+                activation: Activation::Tanh,
+                norm: None,
+                labels: "classifier",
+            },
             ignored: &["pooler.", "bert.pooler.", "cls.", "classifier.", "qa_outputs."],
         },
     )
@@ -114,6 +123,7 @@ pub(super) fn variant(settings: &Settings, variant: &Variant) -> Result<Blueprin
         blocks,
         final_norm: None,
         head: Head::None,
+        classifier: Classifier::is_named(settings)?.then(|| variant.classifier.clone()),
         ignored_endings: &["embeddings.position_ids"],
         ignored_beginnings: variant.ignored,
     })

@@ -210,6 +210,30 @@ pub enum Head {
     Own(String),
 }
 
+/// A head that gives a text a number for each of its labels: a layer over the text's state, an activation, perhaps a
+/// norm, and a layer for the labels. It is computed beside the model (`classify.rs`), not as part of its blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Classifier {
+    /// Whether a text's state is the mean of those of its tokens, not that of the first one.
+    pub takes_mean: bool,
+    /// The first layer, with or without the checkpoint's prefix.
+    pub dense: &'static str,
+    /// What is behind it.
+    pub activation: Activation,
+    /// The norm behind that, of the kind that the model has.
+    pub norm: Option<&'static str>,
+    /// The layer of the labels.
+    pub labels: &'static str,
+}
+
+impl Classifier {
+    /// Whether the configuration is that of a model which classifies texts.
+    pub(crate) fn is_named(settings: &Settings) -> Result<bool, ModelError> {
+        let architectures = settings.texts("architectures")?.unwrap_or_default();
+        Ok(architectures.iter().any(|name| name.ends_with("ForSequenceClassification")))
+    }
+}
+
 /// The description of a transformer.
 #[derive(Clone, Debug)]
 pub struct Blueprint {
@@ -261,6 +285,8 @@ pub struct Blueprint {
     pub final_norm: Option<String>,
     /// The way out.
     pub head: Head,
+    /// The head of a model that classifies texts.
+    pub classifier: Option<Classifier>,
     /// Tensors that checkpoints of this family carry and nothing needs, by how their names end.
     pub ignored_endings: &'static [&'static str],
     /// The same, by how their names begin.

@@ -88,6 +88,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
             Head::Own("lm_head.weight".to_owned())
         },
         // The causal mask, which old checkpoints carry as buffers.
+        classifier: None,
         ignored_endings: &["attn.bias", "attn.masked_bias"],
         ignored_beginnings: &[],
     })

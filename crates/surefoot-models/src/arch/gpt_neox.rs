@@ -99,6 +99,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         } else {
             Head::Own("embed_out.weight".to_owned())
         },
+        classifier: None,
         ignored_endings: &["attention.bias", "attention.masked_bias", "rotary_emb.inv_freq"],
         ignored_beginnings: &[],
     })

@@ -170,6 +170,7 @@ pub(crate) fn variant(settings: &Settings, variant: &Variant) -> Result<Blueprin
         } else {
             Head::Own("lm_head.weight".to_owned())
         },
+        classifier: None,
         ignored_endings: &["rotary_emb.inv_freq"],
         ignored_beginnings: &[],
     })

@@ -3,12 +3,34 @@
 
 use super::activation::Activation;
 use super::blueprint::{
-    Block, Blueprint, Embeddings, Head, NormKind, Projection, QkvSplit, Residual, Rotary, Scales,
-    limits, whole_heads,
+    Block, Blueprint, Classifier, Embeddings, Head, NormKind, Projection, QkvSplit, Residual,
+    Rotary, Scales, limits, whole_heads,
 };
 use super::layer_types;
 use crate::error::ModelError;
 use crate::folder::settings::Settings;
+
+/// The head of a ModernBERT that classifies texts.
+fn classifier(settings: &Settings) -> Result<Option<Classifier>, ModelError> {
+    if !Classifier::is_named(settings)? {
+        return Ok(None);
+    }
+    let takes_mean = match settings.text("classifier_pooling")?.unwrap_or("cls") {
+        "cls" => false,
+        "mean" => true,
+        other => {
+            let problem = format!("is '{other}'; cls and mean are supported");
+            return Err(settings.problem("classifier_pooling", problem));
+        }
+    };
+    Ok(Some(Classifier {
+        takes_mean,
+        dense: "head.dense",
+        activation: Activation::read(settings, "classifier_activation", "gelu")?,
+        norm: Some("head.norm"),
+        labels: "classifier",
+    }))
+}
 
 /// Describes a ModernBERT.
 pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
@@ -86,6 +108,7 @@ pub(crate) fn describe(settings: &Settings) -> Result<Blueprint, ModelError> {
         blocks: windows.into_iter().enumerate().map(block).collect(),
         final_norm: Some("final_norm".to_owned()),
         head: Head::None,
+        classifier: classifier(settings)?,
         ignored_endings: &[],
         // The heads of what a checkpoint was trained on.
         ignored_beginnings: &["head.", "decoder.", "classifier."],

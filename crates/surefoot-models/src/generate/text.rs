@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use surefoot::fault::catch;
-use tokenizers::utils::truncation::TruncationParams;
-use tokenizers::{Encoding, Tokenizer};
+use tokenizers::utils::truncation::{TruncationParams, truncate_encodings};
+use tokenizers::{Encoding, PostProcessor, Tokenizer};
 
 use super::gguf_tokenizer;
 use super::token_bytes::{self, UnknownDecoder};
@@ -15,6 +15,15 @@ use crate::folder::gguf;
 
 /// The largest published ones have about 35 MB.
 const MAX_TOKENIZER: u64 = 64 << 20;
+
+/// The tokens of two texts that a model is given together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenPair {
+    /// The ids.
+    pub ids: Vec<u32>,
+    /// To which of the texts each belongs, as the tokenizer says: 0 or 1, or 0 for all of them.
+    pub types: Vec<u8>,
+}
 
 /// A tokenizer that fits its model.
 pub struct Texts {
@@ -165,6 +174,44 @@ impl Texts {
         Ok(self.untruncated.get_or_init(|| tokenizer))
     }
 
+    /// The tokens of two texts that a model is given together, with the special ones between and around them, and
+    /// how many were cut off so that at most `most` are left: from the longer text, token by token.
+    pub fn encode_pair(
+        &self,
+        first: &str,
+        second: &str,
+        most: usize,
+    ) -> Result<(TokenPair, usize), ModelError> {
+        let wrong = |error: tokenizers::Error| {
+            ModelError::file(&self.file, format!("can't encode the texts: {error}"))
+        };
+        let tokenizer = match self.tokenizer.get_truncation() {
+            None => &self.tokenizer,
+            Some(_) => self.untruncated()?,
+        };
+        let whole = tokenizer.encode((first, second), true).map_err(wrong)?;
+        let length = whole.get_ids().len();
+        let encoding = if length <= most {
+            whole
+        } else {
+            let special = tokenizer.get_post_processor().map_or(0, |it| it.added_tokens(true));
+            let params = TruncationParams {
+                max_length: most.saturating_sub(special),
+                ..TruncationParams::default()
+            };
+            let first = tokenizer.encode(first, false).map_err(wrong)?;
+            let second = tokenizer.encode(second, false).map_err(wrong)?;
+            let (first, second) =
+                truncate_encodings(first, Some(second), &params).map_err(wrong)?;
+            tokenizer.post_process(first, second, true).map_err(wrong)?
+        };
+        self.check_vocabulary(&encoding)?;
+        let ids = encoding.get_ids().to_vec();
+        let types = encoding.get_type_ids().iter().map(|kind| u8::try_from(*kind).unwrap_or(0));
+        let cut = length - ids.len();
+        Ok((TokenPair { types: types.collect(), ids }, cut))
+    }
+
     fn encoded(&self, text: &str, special: bool) -> Result<Vec<u32>, ModelError> {
         Ok(self.encoding(text, special)?.get_ids().to_vec())
     }
@@ -173,12 +220,17 @@ impl Texts {
         let encoding = self.tokenizer.encode(text, special).map_err(|error| {
             ModelError::file(&self.file, format!("can't encode the text: {error}"))
         })?;
+        self.check_vocabulary(&encoding)?;
+        Ok(encoding)
+    }
+
+    fn check_vocabulary(&self, encoding: &Encoding) -> Result<(), ModelError> {
         match encoding.get_ids().iter().find(|&&id| id as usize >= self.vocab) {
             Some(id) => Err(ModelError::file(
                 &self.file,
                 format!("gave token {id}, but the model has {} tokens", self.vocab),
             )),
-            None => Ok(encoding),
+            None => Ok(()),
         }
     }
 

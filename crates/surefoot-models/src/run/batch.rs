@@ -66,6 +66,12 @@ impl TokenBatch {
         Self { ids, pads: self.pads.clone(), width: range.len() }
     }
 
+    /// The position of each token in its sequence, behind `past` columns that a cache holds.
+    pub(crate) fn positions(&self, past: usize) -> Vec<usize> {
+        let of_row = |&pad: &usize| (0..self.width).map(move |at| (past + at).saturating_sub(pad));
+        self.pads.iter().flat_map(of_row).collect()
+    }
+
     /// How many sequences.
     pub fn len(&self) -> usize {
         self.pads.len()

@@ -28,6 +28,8 @@ use crate::weights::convert;
 /// any sequences as one row, if the store of keys and values knows whose they are.
 pub(crate) struct PassRows<'a> {
     pub(crate) ids: &'a [u32],
+    /// The segment of each token, for models that tell two texts apart by them; empty if all are in the first.
+    pub(crate) token_types: &'a [u8],
     /// The position of each token in its sequence.
     pub(crate) positions: &'a [usize],
     /// Whether all sequences of the batch have the same positions.
@@ -65,15 +67,12 @@ impl Model {
         mut observer: Option<&mut Observer<'_>>,
     ) -> Result<Output, ModelError> {
         let past = cache.as_ref().map_or(0, |cache| cache.past());
-        let positions: Vec<usize> = batch
-            .pads
-            .iter()
-            .flat_map(|&pad| (0..batch.width).map(move |at| (past + at).saturating_sub(pad)))
-            .collect();
+        let positions = batch.positions(past);
         let same = batch.pads.iter().all(|pad| *pad == batch.pads[0]);
         let only_last = want.logits == Logits::Last && !want.hidden && !want.last_hidden;
         let rows = PassRows {
             ids: &batch.ids,
+            token_types: &[],
             positions: &positions,
             rotated_alike: same,
             pads: &batch.pads,
@@ -128,7 +127,7 @@ impl Model {
         };
         let mut pass = on(&self.device);
         let mut output = Output::default();
-        let mut x = self.first_state(rows.ids, rows.positions, tuning)?;
+        let mut x = self.first_state(rows.ids, rows.positions, rows.token_types, tuning)?;
         x = self.show(x, Boundary::Embeddings, observer)?;
         for (number, block) in self.blocks.iter().enumerate() {
             if want.hidden {
@@ -231,6 +230,7 @@ impl Model {
         &self,
         ids: &[u32],
         positions: &[usize],
+        token_types: &[u8],
         tuning: Option<&Tuning>,
     ) -> Result<Tensor<2>, ModelError> {
         let hidden = self.blueprint.hidden;
@@ -263,7 +263,9 @@ impl Model {
         let tables: [(Option<&Stored>, RowOf<'_>); 3] = [
             (Some(&self.binding.tokens), &|at| ids[at] as usize),
             (self.binding.positions.as_ref(), &|at| first_position + positions[at]),
-            (self.binding.segments.as_ref(), &|_| 0),
+            (self.binding.segments.as_ref(), &|at| {
+                token_types.get(at).copied().map_or(0, usize::from)
+            }),
         ];
         for (number, (table, row_of)) in tables.into_iter().enumerate() {
             if let Some(table) = table

@@ -77,7 +77,7 @@ impl TrainingPass<'_> {
 
     /// The first hidden state: `[tokens, hidden]`.
     pub fn embed(&self) -> Result<Tensor<2>, ModelError> {
-        self.model.first_state(&self.batch.ids, &self.positions, Some(self.tuning))
+        self.model.first_state(&self.batch.ids, &self.positions, &[], Some(self.tuning))
     }
 
     /// The hidden state behind a block.

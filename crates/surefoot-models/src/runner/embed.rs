@@ -7,7 +7,7 @@ use crate::run::output::Rows;
 use crate::stream::needs::Work;
 
 /// The texts of a batch, if memory allows.
-const BATCH: usize = 32;
+pub(super) const BATCH: usize = 32;
 
 impl Runner {
     /// One vector of length 1 for each sequence, in their order.
@@ -20,13 +20,14 @@ impl Runner {
         let work = |batch: usize| Work { batch, prompt, new_tokens: 0, want: embed::WANT };
         let at_once = self.fitting_samples(sequences.len().min(BATCH), work)?;
         let streams = self.plan(&work(at_once))?.streamed_file_bytes > 0;
-        let passes = batches(sequences, at_once, streams).len();
+        let lengths: Vec<usize> = sequences.iter().map(Vec::len).collect();
+        let passes = batches(&lengths, at_once, streams).len();
         let run = RunRequest::new("embed", work(at_once)).passes(passes).samples(sequences.len());
         self.run(&run, |attempt| {
             let columns = attempt.model().blueprint().hidden;
             let mut numbers = vec![0.0; sequences.len() * columns];
             let most = at_once.min(attempt.samples_at_once());
-            for (number, batch) in batches(sequences, most, streams).into_iter().enumerate() {
+            for (number, batch) in batches(&lengths, most, streams).into_iter().enumerate() {
                 if number > 0 {
                     attempt.between_parts();
                 }
@@ -43,15 +44,14 @@ impl Runner {
 
 /// Which sequences run together, at most `size`: those of about the same length, since the shorter
 /// ones are padded to the longest. If weights stream, as few batches as possible: each reads them.
-fn batches(sequences: &[Vec<u32>], size: usize, streams: bool) -> Vec<Vec<usize>> {
-    let mut order: Vec<usize> = (0..sequences.len()).collect();
-    order.sort_by_key(|at| std::cmp::Reverse(sequences[*at].len()));
+pub(super) fn batches(lengths: &[usize], size: usize, streams: bool) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|at| std::cmp::Reverse(lengths[*at]));
     let mut batches: Vec<Vec<usize>> = Vec::new();
     for at in order {
         match batches.last_mut() {
             Some(batch)
-                if batch.len() < size
-                    && (streams || 4 * sequences[at].len() >= 3 * sequences[batch[0]].len()) =>
+                if batch.len() < size && (streams || 4 * lengths[at] >= 3 * lengths[batch[0]]) =>
             {
                 batch.push(at);
             }
@@ -68,8 +68,7 @@ mod tests {
     #[test]
     fn texts_of_about_one_length_go_together_and_none_is_lost() {
         let lengths = [3, 100, 4, 80, 70, 4, 4];
-        let sequences: Vec<Vec<u32>> = lengths.iter().map(|length| vec![0; *length]).collect();
-        assert_eq!(batches(&sequences, 3, false), [vec![1, 3], vec![4], vec![2, 5, 6], vec![0]]);
-        assert_eq!(batches(&sequences, 3, true), [vec![1, 3, 4], vec![2, 5, 6], vec![0]]);
+        assert_eq!(batches(&lengths, 3, false), [vec![1, 3], vec![4], vec![2, 5, 6], vec![0]]);
+        assert_eq!(batches(&lengths, 3, true), [vec![1, 3, 4], vec![2, 5, 6], vec![0]]);
     }
 }

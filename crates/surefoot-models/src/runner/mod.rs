@@ -42,6 +42,7 @@
 //! ```
 
 mod attempt;
+mod classify;
 mod device_map;
 mod embed;
 mod generate;

@@ -1,4 +1,5 @@
-//! Embedding many texts at once: those of about the same length are stacked and run as one.
+//! Embedding many texts, or scoring many pairs of texts, at once: those of about the same length are stacked and run
+//! as one.
 //!
 //! A text goes at once if nothing runs; else when its bucket is full or it has waited long
 //! enough. When a batch fails and recovery is exhausted, its halves are run again, down to the one text
@@ -10,7 +11,9 @@ use std::time::{Duration, Instant};
 use surefoot::fault::catch;
 use surefoot_lanes::{BatchQueue, Next, Request, RequestBatch};
 use surefoot_models::ModelError;
+use surefoot_models::classify::ClassificationHead;
 use surefoot_models::embed::Pooling;
+use surefoot_models::generate::text::TokenPair;
 use surefoot_models::runner::Runner;
 use tokio::sync::oneshot;
 
@@ -26,9 +29,11 @@ use crate::metrics::Metrics;
 /// A vector that will come, or why it won't.
 pub type PendingVector = oneshot::Receiver<Result<Vec<f32>, EngineError>>;
 
-/// A text that waits for its vector.
+/// A text, or a pair of them, that waits for its vector.
 struct Text {
     tokens: Vec<u32>,
+    /// The token types of a pair; none of a text that is embedded.
+    types: Vec<u8>,
     /// None once it was answered.
     sender: Option<oneshot::Sender<Result<Vec<f32>, EngineError>>>,
     metrics: Arc<Metrics>,
@@ -71,6 +76,25 @@ struct Alike {
     /// The tokens that they are padded to.
     width: usize,
     adapter: Option<usize>,
+    task: EncoderTask,
+}
+
+/// What is made of texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum EncoderTask {
+    /// One vector of a text.
+    Embed,
+    /// The numbers of the labels of a pair.
+    Classify,
+}
+
+impl EncoderTask {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Embed => "embed",
+            Self::Classify => "classify",
+        }
+    }
 }
 
 /// A text with its vector, or why it has none.
@@ -81,6 +105,7 @@ pub struct Encoder {
     queue: BatchQueue<Alike, Text>,
     runner: Arc<Runner>,
     pooling: Pooling,
+    head: Option<Arc<ClassificationHead>>,
     capacity: EngineCapacity,
     pass_size: PassSizeTuner,
     budget: Arc<PassBudget>,
@@ -91,7 +116,7 @@ pub struct Encoder {
 impl Encoder {
     pub(crate) fn new(
         runner: Arc<Runner>,
-        pooling: Pooling,
+        (pooling, head): (Pooling, Option<Arc<ClassificationHead>>),
         capacity: EngineCapacity,
         budget: Arc<PassBudget>,
         metrics: Arc<Metrics>,
@@ -99,7 +124,7 @@ impl Encoder {
     ) -> Self {
         let queue = BatchQueue::new(capacity.queue);
         let pass_size = PassSizeTuner::new(capacity.pass_tokens);
-        Self { queue, runner, pooling, capacity, pass_size, budget, metrics, activity }
+        Self { queue, runner, pooling, head, capacity, pass_size, budget, metrics, activity }
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -121,20 +146,41 @@ impl Encoder {
         Ok(())
     }
 
-    /// Queues all or none.
+    /// Queues texts to be embedded, all or none.
     pub(crate) fn submit(
         &self,
         texts: Vec<Vec<u32>>,
         adapter: Option<usize>,
         deadline: Option<Instant>,
     ) -> Result<Vec<PendingVector>, EngineError> {
+        let texts = texts.into_iter().map(|ids| TokenPair { ids, types: Vec::new() });
+        self.submit_all(texts, adapter, EncoderTask::Embed, deadline)
+    }
+
+    /// Queues pairs of texts to be classified, all or none.
+    pub(crate) fn submit_pairs(
+        &self,
+        pairs: Vec<TokenPair>,
+        adapter: Option<usize>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<PendingVector>, EngineError> {
+        self.submit_all(pairs.into_iter(), adapter, EncoderTask::Classify, deadline)
+    }
+
+    fn submit_all(
+        &self,
+        texts: impl ExactSizeIterator<Item = TokenPair>,
+        adapter: Option<usize>,
+        task: EncoderTask,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<PendingVector>, EngineError> {
         let mut items = Vec::with_capacity(texts.len());
         let mut answers = Vec::with_capacity(texts.len());
-        for tokens in texts {
+        for TokenPair { ids: tokens, types } in texts {
             let (sender, answer) = oneshot::channel();
             let metrics = Arc::clone(&self.metrics);
-            let alike = Alike { width: bucket::width(tokens.len()), adapter };
-            items.push((alike, Text { tokens, sender: Some(sender), metrics }));
+            let alike = Alike { width: bucket::width(tokens.len()), adapter, task };
+            items.push((alike, Text { tokens, types, sender: Some(sender), metrics }));
             answers.push(answer);
         }
         let queued = submit_all(&self.queue, items, deadline, Text::is_abandoned, &self.metrics);
@@ -172,7 +218,7 @@ impl Encoder {
 
     /// Embeds a batch, in as many passes as it takes, and answers.
     fn run(&self, mut batch: RequestBatch<'_, Alike, Text>) {
-        self.metrics.queued("embed", batch.requests.iter().map(Request::arrived));
+        self.metrics.queued(batch.key.task.name(), batch.requests.iter().map(Request::arrived));
         let mut texts: Vec<Text> = Vec::with_capacity(batch.requests.len());
         for request in batch.requests.drain(..) {
             if request.item.is_abandoned() {
@@ -207,15 +253,18 @@ impl Encoder {
         let width = alike.width;
         let permit = self.budget.acquire(texts.len() * width);
         let begun = Instant::now();
-        let tokens: Vec<Vec<u32>> =
-            texts.iter_mut().map(|text| std::mem::take(&mut text.tokens)).collect();
+        let taken = |text: &mut Text| TokenPair {
+            ids: std::mem::take(&mut text.tokens),
+            types: std::mem::take(&mut text.types),
+        };
+        let tokens: Vec<TokenPair> = texts.iter_mut().map(taken).collect();
         let embedded = self.guarded(&tokens, alike);
         drop(permit);
         let error = match embedded {
             Ok(vectors) => {
-                self.metrics.batch("embed", texts.len(), begun.elapsed());
+                self.metrics.batch(alike.task.name(), texts.len(), begun.elapsed());
                 self.pass_size.passed(texts.len() * width, begun.elapsed());
-                self.metrics.embedded_tokens(tokens.iter().map(Vec::len).sum());
+                self.metrics.embedded_tokens(tokens.iter().map(|text| text.ids.len()).sum());
                 let checked = |vector: Vec<f32>| {
                     let finite = vector.iter().all(|number| number.is_finite());
                     if finite { Ok(vector) } else { Err(EngineError::NotFinite) }
@@ -229,7 +278,7 @@ impl Encoder {
             return texts.into_iter().map(|text| (text, Err(error.clone()))).collect();
         }
         for (text, tokens) in texts.iter_mut().zip(tokens) {
-            text.tokens = tokens;
+            (text.tokens, text.types) = (tokens.ids, tokens.types);
         }
         if texts.len() == 1 {
             return self.embed(texts, alike, false);
@@ -240,15 +289,24 @@ impl Encoder {
         answers
     }
 
-    fn guarded(&self, tokens: &[Vec<u32>], alike: Alike) -> Result<Vec<Vec<f32>>, ModelError> {
-        let request = self.capacity.request("embed").samples(tokens.len());
+    fn guarded(&self, tokens: &[TokenPair], alike: Alike) -> Result<Vec<Vec<f32>>, ModelError> {
+        let request = self.capacity.request(alike.task.name()).samples(tokens.len());
         let outcome = self.runner.run(&request, |attempt| {
             let mut vectors = Vec::with_capacity(tokens.len());
             for part in attempt.ranges() {
                 let width = alike.width.min(self.capacity.text_tokens);
                 let least = self.capacity.least_pass(attempt, part.len(), width);
                 let (texts, adapter) = (&tokens[part], alike.adapter);
-                let rows = attempt.model().embed_in(texts, self.pooling, least, adapter)?;
+                let rows = match (alike.task, &self.head) {
+                    (EncoderTask::Classify, Some(head)) => {
+                        attempt.model().classify_in(texts, head, least, adapter)?
+                    }
+                    _ => {
+                        let texts: Vec<Vec<u32>> =
+                            texts.iter().map(|text| text.ids.clone()).collect();
+                        attempt.model().embed_in(&texts, self.pooling, least, adapter)?
+                    }
+                };
                 vectors.extend(rows.numbers.chunks_exact(rows.cols).map(<[f32]>::to_vec));
             }
             Ok(vectors)

@@ -32,8 +32,10 @@ use std::time::Instant;
 use surefoot::journal::Journal;
 use surefoot::{Fault, FaultKind, Footing};
 use surefoot_models::ModelError;
+use surefoot_models::classify::ClassificationHead;
 use surefoot_models::embed::Pooling;
 use surefoot_models::generate::speculate::{self, SpeculationMode, Speculator};
+use surefoot_models::generate::text::TokenPair;
 use surefoot_models::runner::Runner;
 use surefoot_models::stream::plan::Plan;
 use surefoot_models::weights::choice::WeightChoice;
@@ -78,6 +80,7 @@ pub struct Engine {
     plan: Plan,
     vocab: usize,
     encoder: Arc<Encoder>,
+    head: Option<Arc<ClassificationHead>>,
     decoder: Option<Arc<Decoder>>,
     runner: Arc<Runner>,
     footing: Arc<Footing>,
@@ -106,9 +109,10 @@ impl Engine {
         metrics: Arc<Metrics>,
         change: impl FnOnce(&mut EngineCapacity),
     ) -> Result<Self, EngineError> {
-        let mut runner = Runner::open(Arc::clone(&footing), folder)?
-            .weights(settings.weights)
-            .beside(capacity::HTTP_BYTES);
+        let mut runner = Runner::open(Arc::clone(&footing), folder)?.weights(settings.weights);
+        let head = ClassificationHead::read(runner.opened())?.map(Arc::new);
+        let head_bytes = head.as_ref().map_or(0, |head| head.bytes());
+        runner = runner.beside(capacity::HTTP_BYTES + head_bytes);
         if let Some(adapter) = &settings.adapter {
             runner = runner.adapted(adapter)?;
         }
@@ -128,7 +132,7 @@ impl Engine {
         let budget = Arc::new(PassBudget::new(capacity.activation_tokens));
         let encoder = Arc::new(Encoder::new(
             Arc::clone(&runner),
-            settings.pooling,
+            (settings.pooling, head.clone()),
             capacity,
             Arc::clone(&budget),
             Arc::clone(&metrics),
@@ -160,6 +164,7 @@ impl Engine {
             plan,
             vocab,
             encoder,
+            head,
             decoder,
             runner,
             footing,
@@ -223,6 +228,26 @@ impl Engine {
         deadline: Option<Instant>,
     ) -> Result<Vec<PendingVector>, EngineError> {
         self.counted(self.encoder.submit(texts, adapter, deadline))
+    }
+
+    /// The head of a model that classifies texts, such as a cross-encoder's.
+    pub fn classification_head(&self) -> Option<&ClassificationHead> {
+        self.head.as_deref()
+    }
+
+    /// Queues pairs of texts to be classified with an adapter, all of them or none; each is answered on its own, with
+    /// the numbers of the labels.
+    pub fn classify(
+        &self,
+        pairs: Vec<TokenPair>,
+        adapter: Option<usize>,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<PendingVector>, EngineError> {
+        if self.head.is_none() {
+            let message = "the model has no head for classes, so it can't score pairs of texts";
+            return Err(EngineError::Request(message.to_owned()));
+        }
+        self.counted(self.encoder.submit_pairs(pairs, adapter, deadline))
     }
 
     /// Queues sequences to be decoded, all of them or none. Dropping a stream ends its

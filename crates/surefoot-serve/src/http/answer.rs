@@ -16,16 +16,6 @@ pub(super) enum Form {
     Chat,
 }
 
-impl Form {
-    /// The field that says what to answer.
-    pub(super) fn input(self) -> &'static str {
-        match self {
-            Self::Text => "prompt",
-            Self::Chat => "messages",
-        }
-    }
-}
-
 /// What all parts of an answer share.
 #[derive(Clone, Debug)]
 pub(super) struct Answer {

@@ -77,10 +77,10 @@ impl CallReader {
         }
     }
 
-    /// The finish reason of an answer that ended by `end`: its tool calls, if it has some and the last one
-    /// is complete, even if there was no room for another one.
+    /// The finish reason of an answer that ended by `end`: its tool calls, if it has some and all arguments that were
+    /// told are complete, even if there was no room for another call.
     pub(super) fn end(&self, end: AnswerEnd) -> AnswerEnd {
-        let is_whole = end == AnswerEnd::Stop || self.state == ReaderState::Between;
+        let is_whole = end == AnswerEnd::Stop || self.state != ReaderState::Arguments;
         if self.calls > 0 && is_whole { AnswerEnd::ToolCalls } else { end }
     }
 
@@ -302,7 +302,14 @@ mod tests {
         use AnswerEnd::{Length, Stop, ToolCalls};
         assert_eq!(end(TWO, Stop), ToolCalls);
         assert_eq!(end(TWO, Length), ToolCalls);
-        assert_eq!(end(&TWO[..TWO.len() - 20], Length), Length);
+        let (begun, second) = (TWO.rfind("{\"name\"").unwrap(), TWO.rfind("{}").unwrap());
+        assert_eq!(
+            end(&TWO[..begun + 5], Length),
+            ToolCalls,
+            "of the second call nothing was told"
+        );
+        assert_eq!(end(&TWO[..second + 1], Length), Length, "its arguments are cut");
+        assert_eq!(end(&TWO[..second + 2], Length), ToolCalls, "only its end marker is missing");
         assert_eq!((end("text", Stop), end("text", Length)), (Stop, Length));
     }
 

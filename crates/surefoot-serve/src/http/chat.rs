@@ -17,7 +17,7 @@ use super::request_body::RequestBody;
 use super::sampling::GenerationParameters;
 use super::stream::{self, Ask};
 use super::tokenize::Special;
-use super::tools::AskedTools;
+use super::tools::{AskedTools, ToolNotation};
 
 /// The most alternatives to a token.
 const MAX_LOGPROBS: usize = 20;
@@ -34,7 +34,7 @@ pub(super) async fn chat(
     let names = ["max_tokens", "max_completion_tokens"];
     let answering = GenerationParameters::take(&mut fields, &names, 1..=app.settings.max_tokens)?;
     let format = format::asked(&mut fields)?;
-    let tools = AskedTools::take(&mut fields)?;
+    let tools = AskedTools::take(&mut fields, ToolNotation::Chat)?;
     let rated = fields.flag("logprobs")?;
     let top = fields.count("top_logprobs", 0..=MAX_LOGPROBS)?;
     if top.is_some() && !rated {
@@ -53,14 +53,7 @@ pub(super) async fn chat(
         .map_err(|error| ApiError::invalid(error.to_string()).param("messages"))?;
     drop(messages);
     let call_style = tools.as_ref().map(|_| template.call_style());
-    let format = match (format, &tools) {
-        (Some(format), Some(_)) => {
-            let message = format!("'{}' can't be used together with 'tools'", format.param);
-            return Err(ApiError::invalid(message).param(format.param));
-        }
-        (None, Some(tools)) => Some(tools.format(template.call_style())),
-        (format, None) => format,
-    };
+    let format = AskedTools::format_of(tools.as_ref(), format, template.call_style())?;
     limits.check_text("messages", prompt.len())?;
     let prompts = app
         .tokenizing
@@ -69,6 +62,7 @@ pub(super) async fn chat(
     let ask = Ask {
         model,
         form: Form::Chat,
+        prompt_field: "messages",
         prompts,
         echoes: Vec::new(),
         rates_prompt: false,

@@ -63,6 +63,7 @@ pub(super) async fn completions(
     let ask = Ask {
         model,
         form: Form::Text,
+        prompt_field: "prompt",
         prompts,
         echoes,
         rates_prompt: echo && (logprobs.is_some() || !generates),

@@ -1,7 +1,8 @@
 //! `POST /v1/rerank`, as Cohere, Jina and vLLM have it: documents in the order of how well they fit a query.
 //!
-//! There is no cross-encoder here: the score is the cosine of the embeddings of query and document, which the
-//! answer says in `method`.
+//! A cross-encoder, which is a model that classifies texts with one label, reads the query and a document together
+//! and gives their score. Any other model gives the cosine of the embeddings of query and document. The answer says
+//! in `method` which it was.
 
 use std::sync::Arc;
 
@@ -10,15 +11,17 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use surefoot_models::classify::ScoreActivation;
+use surefoot_models::generate::text::TokenPair;
 
-use super::App;
 use super::error::ApiError;
 use super::fields::{Fields, mistyped};
-use super::inputs::Input;
+use super::inputs::{Input, InputLimits};
 use super::request_body::RequestBody;
 use super::stream::check_tokens;
 use super::tokenize::Special;
-use crate::engine::EngineError;
+use super::{App, ServedModel};
+use crate::engine::{EngineError, PendingVector};
 
 /// A document: its text, or an object with one.
 #[derive(Deserialize)]
@@ -57,6 +60,24 @@ struct Usage {
     total_tokens: usize,
 }
 
+/// What is to be ordered.
+struct RerankRequest {
+    query: String,
+    documents: Vec<String>,
+    limits: InputLimits,
+    /// Whether scores are the numbers of the label as they are.
+    wants_raw: bool,
+    /// The tokens that a pair is cut to, if it may be cut.
+    cut_to: Option<usize>,
+}
+
+/// Scores in the order of the documents.
+struct Scores {
+    method: &'static str,
+    scores: Vec<f64>,
+    tokens: usize,
+}
+
 pub(super) async fn rerank(
     State(app): State<Arc<App>>,
     RequestBody { body, room, working: _working }: RequestBody,
@@ -68,42 +89,34 @@ pub(super) async fn rerank(
     let documents = documents(fields.needed("documents")?, limits.inputs)?;
     let top = fields.count("top_n", 1..=1 << 20)?.unwrap_or(usize::MAX);
     let returns_documents = fields.flag("return_documents")?;
+    let wants_raw = fields.flag("raw_scores")?;
+    let cut_to = cut_to(&mut fields, limits.tokens)?;
     fields.finish()?;
     drop(body);
     limits.check_text("query", query.len())?;
     for document in &documents {
         limits.check_text("documents", document.len())?;
     }
-    let texts: Vec<Input> =
-        std::iter::once(query).chain(documents.iter().cloned()).map(Input::Text).collect();
-    let tokenizer = Some(app.texts()?.as_ref());
-    let texts =
-        app.tokenizing.tokens(tokenizer, texts, "documents", Special::Added, limits).await?;
-    let most = app.engine.capacity().text_tokens;
-    let mut tokens = 0;
-    for text in &texts {
-        check_tokens(text, app.engine.vocab(), "documents")?;
-        if text.len() > most {
-            let message = format!("a text has {} tokens; this model takes {most}", text.len());
-            return Err(ApiError::invalid(message)
-                .code("context_length_exceeded")
-                .param("documents"));
+    let asked = RerankRequest { query, documents, limits, wants_raw, cut_to };
+    let scores = match app.engine.classification_head().map(|head| head.labels()) {
+        None => asked.by_embeddings(&app, &model).await?,
+        Some(1) => asked.by_cross_encoder(&app, &model).await?,
+        Some(labels) => {
+            let message = format!(
+                "'{}' classifies texts by {labels} labels; only a model with one label gives scores",
+                model.name
+            );
+            return Err(ApiError::invalid(message).code("unsupported_model").param("model"));
         }
-        tokens += text.len();
-    }
+    };
     drop(room);
-    let mut vectors = Vec::with_capacity(texts.len());
-    for heard in app.engine.embed(texts, model.adapter, app.deadline())? {
-        vectors.push(heard.await.unwrap_or(Err(EngineError::Closed))?);
-    }
-    let query = vectors.remove(0);
-    let scores: Vec<f64> = vectors.iter().map(|vector| cosine(&query, vector)).collect();
-    let results = order(&scores)
+    let documents = &asked.documents;
+    let results = order(&scores.scores)
         .into_iter()
         .take(top)
         .map(|index| RankedDocument {
             index,
-            relevance_score: scores[index],
+            relevance_score: scores.scores[index],
             document: returns_documents.then(|| DocumentText { text: documents[index].clone() }),
         })
         .collect();
@@ -111,11 +124,112 @@ pub(super) async fn rerank(
         id: app.id("rerank"),
         object: "rerank",
         model: &model.name,
-        method: "cosine of embeddings",
+        method: scores.method,
         results,
-        usage: Usage { prompt_tokens: tokens, total_tokens: tokens },
+        usage: Usage { prompt_tokens: scores.tokens, total_tokens: scores.tokens },
     };
     Ok(Json(reranked).into_response())
+}
+
+impl RerankRequest {
+    async fn by_embeddings(&self, app: &App, model: &ServedModel) -> Result<Scores, ApiError> {
+        if self.wants_raw || self.cut_to.is_some() {
+            let name = if self.wants_raw { "raw_scores" } else { "truncate_prompt_tokens" };
+            let message = format!(
+                "'{name}' means something with a cross-encoder only; '{}' gives the cosine of embeddings",
+                model.name
+            );
+            return Err(ApiError::invalid(message).code("unsupported_parameter").param(name));
+        }
+        let texts: Vec<Input> = std::iter::once(&self.query)
+            .chain(&self.documents)
+            .map(|text| Input::Text(text.clone()))
+            .collect();
+        let tokenizer = Some(app.texts()?.as_ref());
+        let limits = self.limits;
+        let texts =
+            app.tokenizing.tokens(tokenizer, texts, "documents", Special::Added, limits).await?;
+        let mut tokens = 0;
+        for text in &texts {
+            check_tokens(text, app.engine.vocab(), "documents")?;
+            check_length(text.len(), limits.tokens, "")?;
+            tokens += text.len();
+        }
+        let heard = app.engine.embed(texts, model.adapter, app.deadline())?;
+        let mut vectors = all(heard).await?;
+        let query = vectors.remove(0);
+        let scores = vectors.iter().map(|vector| cosine(&query, vector)).collect();
+        Ok(Scores { method: "cosine of embeddings", scores, tokens })
+    }
+
+    async fn by_cross_encoder(&self, app: &App, model: &ServedModel) -> Result<Scores, ApiError> {
+        let texts = Arc::clone(app.texts()?);
+        let most = self.limits.tokens;
+        let cut_to = self.cut_to.unwrap_or(usize::MAX);
+        let pairs = app
+            .tokenizing
+            .in_turn(
+                self.query.len() + self.documents.iter().map(String::len).sum::<usize>(),
+                || {
+                    let pair = |document: &String| texts.encode_pair(&self.query, document, cut_to);
+                    self.documents.iter().map(pair).collect::<Result<Vec<_>, _>>()
+                },
+            )
+            .await
+            .map_err(|error| ApiError::invalid(error.to_string()).param("documents"))?;
+        let pairs: Vec<TokenPair> = pairs.into_iter().map(|(pair, _)| pair).collect();
+        let mut tokens = 0;
+        for pair in &pairs {
+            check_tokens(&pair.ids, app.engine.vocab(), "documents")?;
+            let hint = ": shorten the texts, or cut them with \"truncate_prompt_tokens\": -1";
+            check_length(pair.ids.len(), most, hint)?;
+            tokens += pair.ids.len();
+        }
+        let activation = match app.engine.classification_head() {
+            Some(head) if !self.wants_raw => head.score_activation,
+            _ => ScoreActivation::Identity,
+        };
+        let heard = app.engine.classify(pairs, model.adapter, app.deadline())?;
+        let numbers = all(heard).await?;
+        let scores = numbers.iter().flatten().map(|number| f64::from(activation.score(*number)));
+        let scores = scores.collect();
+        Ok(Scores { method: "cross-encoder", scores, tokens })
+    }
+}
+
+/// The vectors of all texts.
+async fn all(heard: Vec<PendingVector>) -> Result<Vec<Vec<f32>>, ApiError> {
+    let mut vectors = Vec::with_capacity(heard.len());
+    for heard in heard {
+        vectors.push(heard.await.unwrap_or(Err(EngineError::Closed))?);
+    }
+    Ok(vectors)
+}
+
+/// `truncate_prompt_tokens`, as vLLM has it: -1 is as many as the model takes.
+fn cut_to(fields: &mut Fields<'_>, most: usize) -> Result<Option<usize>, ApiError> {
+    const NAME: &str = "truncate_prompt_tokens";
+    let Some(value) = fields.take(NAME)? else { return Ok(None) };
+    match value.as_i64() {
+        Some(-1) => Ok(Some(most)),
+        Some(tokens) => match usize::try_from(tokens) {
+            Ok(tokens) if (8..=most).contains(&tokens) => Ok(Some(tokens)),
+            _ => {
+                let message = format!("'{NAME}' is {tokens}; it can be -1, or 8 to {most}");
+                Err(ApiError::invalid(message).param(NAME))
+            }
+        },
+        None => Err(mistyped(NAME, "a whole number")),
+    }
+}
+
+fn check_length(tokens: usize, most: usize, hint: &str) -> Result<(), ApiError> {
+    if tokens <= most {
+        return Ok(());
+    }
+    let what = if hint.is_empty() { "a text has" } else { "a query and its document have" };
+    let message = format!("{what} {tokens} tokens; this model takes {most}{hint}");
+    Err(ApiError::invalid(message).code("context_length_exceeded").param("documents"))
 }
 
 fn documents(raw: &RawValue, most: usize) -> Result<Vec<String>, ApiError> {

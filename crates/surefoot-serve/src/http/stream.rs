@@ -39,6 +39,8 @@ const MAX_RATED: usize = 1 << 19;
 pub(super) struct Ask {
     pub(super) model: ServedModel,
     pub(super) form: Form,
+    /// The field of the request that has the prompts.
+    pub(super) prompt_field: &'static str,
     pub(super) prompts: Vec<Vec<u32>>,
     /// What each prompt's answers begin with.
     pub(super) echoes: Vec<String>,
@@ -77,7 +79,7 @@ impl Ask {
         };
         let mut all = Vec::with_capacity(wanted);
         for prompt in &self.prompts {
-            check_tokens(prompt, app.engine().vocab(), self.form.input())?;
+            check_tokens(prompt, app.engine().vocab(), self.prompt_field)?;
             let room = shape.context.saturating_sub(prompt.len());
             let asked = self.answering.max_tokens.unwrap_or(1);
             if asked > room {
@@ -88,7 +90,7 @@ impl Ask {
                     shape.context
                 ))
                 .code("context_length_exceeded")
-                .param(self.form.input()));
+                .param(self.prompt_field));
             }
             let max_tokens = self.answering.max_tokens.unwrap_or(self.usual_tokens.min(room));
             let rated = max_tokens + if self.rates_prompt { prompt.len() } else { 0 };

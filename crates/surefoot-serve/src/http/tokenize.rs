@@ -63,12 +63,17 @@ impl TokenizerPool {
                 Err(ApiError::invalid(message).param(param))
             }
         };
-        let all = || inputs.into_iter().map(tokens_of).collect();
+        self.in_turn(size, || inputs.into_iter().map(tokens_of).collect()).await
+    }
+
+    /// Does work over texts of `size` bytes: at once if they are short, else one request at a time and where that
+    /// blocks nobody.
+    pub(super) async fn in_turn<T>(&self, size: usize, work: impl FnOnce() -> T) -> T {
         if size <= LONG_TEXT {
-            return all();
+            return work();
         }
         let _turn = self.long.acquire().await;
-        tokio::task::block_in_place(all)
+        tokio::task::block_in_place(work)
     }
 }
 

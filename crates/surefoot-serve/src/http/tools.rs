@@ -1,8 +1,8 @@
-//! `tools`, `tool_choice` and `parallel_tool_calls` of a chat.
+//! `tools`, `tool_choice` and `parallel_tool_calls` of chats and responses.
 
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use super::error::ApiError;
 use super::fields::{Fields, mistyped};
@@ -14,12 +14,22 @@ use crate::structured::{Format, Tool, ToolCalls};
 const MAX_TOOLS: usize = 128;
 const MAX_BYTES: usize = 1 << 20;
 
+/// How an endpoint writes a function: chats as `{"type": "function", "function": {"name": …}}`, responses as
+/// `{"type": "function", "name": …}`. A choice of a function is written in the same way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ToolNotation {
+    Chat,
+    Responses,
+}
+
 /// The tools that an answer may call.
 #[derive(Clone, Debug)]
 pub(super) struct AskedTools {
     pub(super) tools: Vec<OfferedTool>,
+    /// `tool_choice` as the client wrote it.
+    pub(super) choice: Value,
     is_required: bool,
-    is_parallel: bool,
+    pub(super) is_parallel: bool,
 }
 
 #[derive(Deserialize)]
@@ -30,37 +40,54 @@ struct ToolDefinition<'b> {
     function: Option<&'b RawValue>,
 }
 
-#[derive(Deserialize)]
+/// A function, with the fields that prompts have of it.
+#[derive(Deserialize, Serialize)]
 struct Function<'b> {
     name: String,
-    #[serde(borrow)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    #[serde(borrow, skip_serializing_if = "Option::is_none")]
     parameters: Option<&'b RawValue>,
+}
+
+/// A function as chats write it, which is what models are trained on.
+#[derive(Serialize)]
+struct NestedFunction<'a, 'b> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    function: &'a Function<'b>,
 }
 
 impl AskedTools {
     /// Takes the fields; none if no tool may be called.
-    pub(super) fn take(fields: &mut Fields<'_>) -> Result<Option<Self>, ApiError> {
+    pub(super) fn take(
+        fields: &mut Fields<'_>,
+        notation: ToolNotation,
+    ) -> Result<Option<Self>, ApiError> {
         let tools = match fields.raw("tools") {
             None => Vec::new(),
-            Some(raw) => offered(raw)?,
+            Some(raw) => offered(raw, notation)?,
         };
-        let choice = fields.take("tool_choice")?;
+        let choice = fields.take("tool_choice")?.unwrap_or_else(|| json!("auto"));
         let is_parallel = match fields.take("parallel_tool_calls")? {
             None => true,
             Some(Value::Bool(parallel)) => parallel,
             Some(_) => return Err(mistyped("parallel_tool_calls", "true or false")),
         };
-        let mut asked = Self { tools, is_required: false, is_parallel };
-        match choice {
-            None => {}
-            Some(Value::String(choice)) => match choice.as_str() {
+        let mut asked = Self { tools, choice, is_required: false, is_parallel };
+        match &asked.choice {
+            Value::String(choice) => match choice.as_str() {
                 "none" => asked.tools.clear(),
                 "auto" => {}
                 "required" => asked.is_required = true,
                 other => return Err(unknown(&format!("'tool_choice' is '{other}'"))),
             },
-            Some(value) => {
-                let name = value.pointer("/function/name").and_then(Value::as_str);
+            value => {
+                let place = match notation {
+                    ToolNotation::Chat => "/function/name",
+                    ToolNotation::Responses => "/name",
+                };
+                let name = value.pointer(place).and_then(Value::as_str);
                 let Some(name) = name else {
                     return Err(unknown("'tool_choice' names no function"));
                 };
@@ -80,8 +107,36 @@ impl AskedTools {
         Ok((!asked.tools.is_empty()).then_some(asked))
     }
 
-    /// The format that answers must have.
-    pub(super) fn format(&self, style: CallStyle) -> AskedFormat {
+    /// The format that answers must have: that of calls, or the one that was asked for.
+    pub(super) fn format_of(
+        tools: Option<&Self>,
+        asked: Option<AskedFormat>,
+        style: CallStyle,
+    ) -> Result<Option<AskedFormat>, ApiError> {
+        match (asked, tools) {
+            (Some(format), Some(_)) => {
+                let message = format!("'{}' can't be used together with 'tools'", format.param);
+                Err(ApiError::invalid(message).param(format.param))
+            }
+            (None, Some(tools)) => Ok(Some(tools.format(style))),
+            (format, None) => Ok(format),
+        }
+    }
+
+    /// The tools as responses write them.
+    pub(super) fn echoed(&self) -> Value {
+        let tools = self.tools.iter().map(|tool| {
+            let mut told = json!({"type": "function", "name": tool.name, "strict": true});
+            let definition: Value = serde_json::from_str(&tool.definition).unwrap_or_default();
+            for key in ["description", "parameters"] {
+                told[key] = definition["function"][key].clone();
+            }
+            told
+        });
+        tools.collect()
+    }
+
+    fn format(&self, style: CallStyle) -> AskedFormat {
         let is_tagged = !style.marker().is_empty();
         let (begin, end, between) = match is_tagged {
             true => (format!("{}\n", style.marker()), format!("\n{}", style.end_marker()), "\n"),
@@ -111,14 +166,20 @@ fn unknown(problem: &str) -> ApiError {
     ApiError::invalid(message).param("tool_choice")
 }
 
-fn offered(raw: &RawValue) -> Result<Vec<OfferedTool>, ApiError> {
-    const EXPECTED: &str =
-        "a list of {\"type\": \"function\", \"function\": {\"name\": …, \"parameters\": …}}";
+fn offered(raw: &RawValue, notation: ToolNotation) -> Result<Vec<OfferedTool>, ApiError> {
+    let expected = match notation {
+        ToolNotation::Chat => {
+            "a list of {\"type\": \"function\", \"function\": {\"name\": …, \"parameters\": …}}"
+        }
+        ToolNotation::Responses => {
+            "a list of {\"type\": \"function\", \"name\": …, \"parameters\": …}"
+        }
+    };
     if raw.get().len() > MAX_BYTES {
         let message = format!("'tools' has {} bytes; it can have {MAX_BYTES}", raw.get().len());
         return Err(ApiError::invalid(message).param("tools"));
     }
-    let wrong = |error: serde_json::Error| mistyped("tools", EXPECTED).because(&error.to_string());
+    let wrong = |error: serde_json::Error| mistyped("tools", expected).because(&error.to_string());
     let list: Vec<&RawValue> = serde_json::from_str(raw.get()).map_err(wrong)?;
     if list.len() > MAX_TOOLS {
         let message = format!("'tools' has {}; it can have {MAX_TOOLS}", list.len());
@@ -128,8 +189,11 @@ fn offered(raw: &RawValue) -> Result<Vec<OfferedTool>, ApiError> {
     for (number, raw) in list.into_iter().enumerate() {
         let param = format!("tools[{number}]");
         let definition: ToolDefinition<'_> = serde_json::from_str(raw.get()).map_err(wrong)?;
-        let function = definition.function.filter(|_| definition.kind == "function");
-        let Some(function) = function else {
+        let function = match notation {
+            ToolNotation::Chat => definition.function,
+            ToolNotation::Responses => Some(raw),
+        };
+        let Some(function) = function.filter(|_| definition.kind == "function") else {
             let message =
                 format!("tools of type '{}' are not supported; functions are", definition.kind);
             return Err(ApiError::invalid(message).param(param));
@@ -144,11 +208,18 @@ fn offered(raw: &RawValue) -> Result<Vec<OfferedTool>, ApiError> {
             );
             return Err(ApiError::invalid(message).param(param));
         }
+        let definition = match notation {
+            ToolNotation::Chat => raw.get().to_owned(),
+            ToolNotation::Responses => {
+                let nested = NestedFunction { kind: "function", function: &function };
+                serde_json::to_string(&nested).map_err(wrong)?
+            }
+        };
         let parameters = function.parameters.map_or("{}", RawValue::get);
         tools.push(OfferedTool {
-            name: function.name,
             parameters: if parameters == "null" { "{}" } else { parameters }.to_owned(),
-            definition: raw.get().to_owned(),
+            name: function.name,
+            definition,
         });
     }
     Ok(tools)
@@ -162,9 +233,28 @@ mod tests {
     fn taken(value: Value) -> Result<Option<AskedTools>, ApiError> {
         let text = value.to_string();
         let mut fields = Fields::of(&text);
-        let asked = AskedTools::take(&mut fields)?;
+        let asked = AskedTools::take(&mut fields, ToolNotation::Chat)?;
         fields.finish()?;
         Ok(asked)
+    }
+
+    #[test]
+    fn functions_of_responses_are_told_to_models_as_those_of_chats() {
+        let function = json!({"type": "function", "name": "f", "description": "Finds.", "strict": true,
+                              "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}});
+        let named = json!({"type": "function", "name": "f"});
+        let text = json!({"tools": [function], "tool_choice": named}).to_string();
+        let mut fields = Fields::of(&text);
+        let asked = AskedTools::take(&mut fields, ToolNotation::Responses).unwrap().unwrap();
+        assert!(asked.is_required && !asked.is_parallel);
+        assert_eq!((&asked.choice, asked.echoed()), (&named, json!([function])));
+        let definition: Value = serde_json::from_str(&asked.tools[0].definition).unwrap();
+        let expected = json!({"type": "function", "function": {"name": "f", "description": "Finds.",
+                              "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}}});
+        assert_eq!(definition, expected);
+        let nested = json!({"tools": [tool("f")]}).to_string();
+        let refused = AskedTools::take(&mut Fields::of(&nested), ToolNotation::Responses);
+        assert_eq!(refused.unwrap_err().body()["error"]["param"], "tools");
     }
 
     fn tool(name: &str) -> Value {

@@ -237,6 +237,7 @@ impl PagedCache {
         let input = PassRows {
             width: ids.len(),
             ids: &ids,
+            token_types: &[],
             positions: &positions,
             rotated_alike: true,
             pads: &[0],

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""One training step of a GPT on a GPU, in Surefoot and in PyTorch, in one run on one machine.
+"""One training step of a GPT and of a CNN on a GPU, in Surefoot and in PyTorch, in one run on one machine.
 
     python3 benches/peers/gpu.py [--device gpu] [--json OUT.json] SUREFOOT [SUREFOOT ...]
 
+A SUREFOOT may name its device: `target/release/surefoot@cuda`.
+
 Each SUREFOOT is a program to measure, for instance before and after a change: `surefoot bench --workload` with a
 configuration that this script writes. The work: GPT with 6 blocks, 8 heads, width 512 (19 M parameters), batch of 16 texts of
-256 tokens, AdamW with clipping, the loss read after each step. PyTorch does the same in fp32, in fp32 with TF32 products
+256 tokens, AdamW with clipping, the loss read after each step; and the CNN of `surefoot bench --quick` (16 to 64 channels,
+16 images of 32×32×3, AdamW). PyTorch does the same in fp32, in fp32 with TF32 products
 and under bf16 autocast. Prints the median of a step, the kernel launches of a step where the program counts them, the
 first step, and the ratio to PyTorch in fp32 (above 1: Surefoot is faster).
 
@@ -58,11 +61,20 @@ def surefoot(program, device, precision, folder):
     values = dict(text=text, length=LENGTH, layers=LAYERS, heads=HEADS, width=WIDTH, batch=BATCH)
     with open(config, "w", encoding="utf-8") as file:
         file.write(CONFIG.format(**values))
-    command = [program, "bench", "--workload", config, "--device", device, "--precision", precision, "--json", "-q"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        return {"error": (done.stderr or done.stdout).strip()[-600:]}
-    [result] = json.loads(done.stdout)["results"]
+    found = {}
+    for name, what in {"gpt": ["--workload", config], "cnn": ["--quick"]}.items():
+        command = [program, "bench", *what, "--device", device, "--precision", precision, "--json", "-q"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            found[name] = {"error": (done.stderr or done.stdout).strip()[-600:]}
+            continue
+        results = json.loads(done.stdout)["results"]
+        [result] = [result for result in results if name == "gpt" or result["workload"] == "cnn training step"]
+        found[name] = summary(result)
+    return found
+
+
+def summary(result):
     if result["status"] != "measured":
         return {"error": result.get("why")}
     launches = result.get("launches", {})
@@ -75,38 +87,49 @@ def surefoot(program, device, precision, folder):
 
 
 def pytorch():
-    """Milliseconds of a step in PyTorch, by precision."""
+    """Milliseconds of a step in PyTorch, by model and precision."""
     import torch
     from torch.nn import functional as F
 
     sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-    from train import Gpt
+    from train import Cnn, Gpt
 
-    def measure(autocast):
-        torch.manual_seed(1)
+    def gpt():
         sizes = dict(vocabulary=len(LETTERS), length=LENGTH, layers=LAYERS, heads=HEADS, width=WIDTH)
-        model = Gpt(**sizes).cuda()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
         ids = torch.randint(0, len(LETTERS), (BATCH, LENGTH + 1))
+        return Gpt(**sizes).cuda(), ids[:, :-1], ids[:, 1:].flatten(), 1.0
+
+    def cnn():
+        return Cnn().cuda(), torch.randn(16, 3, 32, 32), torch.randint(0, 10, (16,)), None
+
+    def measure(make, autocast):
+        torch.manual_seed(1)
+        model, inputs, targets, clip = make()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
         times = []
         for at in range(33):
             started = time.perf_counter()
-            given = ids.cuda()
+            given, expected = inputs.cuda(), targets.cuda()
             optimizer.zero_grad()
             with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
-                loss = F.cross_entropy(model(given[:, :-1]), given[:, 1:].flatten())
+                loss = F.cross_entropy(model(given), expected)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if clip:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
             optimizer.step()
             loss.item()
             if at >= 3:
                 times.append(1e3 * (time.perf_counter() - started))
         return statistics.median(times)
 
-    found = {"fp32": measure(False)}
-    torch.backends.cuda.matmul.allow_tf32 = True
-    found["tf32"] = measure(False)
-    found["bf16 autocast"] = measure(True)
+    def both(autocast):
+        return {name: measure(make, autocast) for name, make in [("gpt", gpt), ("cnn", cnn)]}
+
+    torch.backends.cudnn.allow_tf32 = False
+    found = {"fp32": both(False)}
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    found["tf32"] = both(False)
+    found["bf16 autocast"] = both(True)
     return {"version": torch.__version__, "device": torch.cuda.get_device_name(), "ms": found}
 
 
@@ -174,12 +197,13 @@ def decode(given):
         print(f"transformers, fp16: {1 / theirs:.1f} tokens/s", flush=True)
         del model
         for program in given.programs:
+            path, _, device = program.partition("@")
             try:
-                ours, few = surefoot_decode(program, given.device, given.precision, folder)
+                ours, few = surefoot_decode(path, device or given.device, given.precision, folder)
             except RuntimeError as error:
                 print(f"{program}: {error}", flush=True)
                 continue
-            print(f"{program} {given.device} {given.precision}: {1 / ours:.1f} tokens/s, the first {FEW} in {few:.1f} s, "
+            print(f"{program} {given.precision}: {1 / ours:.1f} tokens/s, the first {FEW} in {few:.1f} s, "
                   f"ratio {theirs / ours:.2f}", flush=True)
 
 
@@ -189,6 +213,7 @@ def main():
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--json", metavar="OUT")
     parser.add_argument("--no-torch", action="store_true")
+    parser.add_argument("--kernels", type=int, default=25, metavar="N", help="of how many kernels to print the launches")
     parser.add_argument("programs", nargs="+", metavar="SUREFOOT")
     parser.add_argument("--decode", action="store_true")
     given = parser.parse_args()
@@ -198,22 +223,24 @@ def main():
     if not given.no_torch:
         found["pytorch"] = pytorch()
         for name, ms in found["pytorch"]["ms"].items():
-            print(f"PyTorch {found['pytorch']['version']} {name}: {ms:.1f} ms", flush=True)
+            print(f"PyTorch {found['pytorch']['version']} {name}: GPT {ms['gpt']:.1f} ms, CNN {ms['cnn']:.1f} ms", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for program in given.programs:
-            result = surefoot(program, given.device, given.precision, folder)
-            found["programs"][program] = result
-            if "error" in result:
-                print(f"{program}: {result['error']}", flush=True)
-                continue
-            text = f"{program} {given.device} {given.precision}: {result['ms']:.1f} ms, first step {result['first_ms']:.0f} ms"
-            if result["launches"]:
-                text += f", {result['launches']} launches"
-            if not given.no_torch:
-                text += f", ratio {found['pytorch']['ms']['fp32'] / result['ms']:.2f}"
-            print(text, flush=True)
-            for kernel, count in sorted(result["kernels"].items(), key=lambda pair: -pair[1])[:25]:
-                print(f"    {count} {kernel}", flush=True)
+            path, _, device = program.partition("@")
+            results = surefoot(path, device or given.device, given.precision, folder)
+            found["programs"][program] = results
+            for model, result in results.items():
+                if "error" in result:
+                    print(f"{program} {model}: {result['error']}", flush=True)
+                    continue
+                text = f"{program} {given.precision} {model}: {result['ms']:.1f} ms, first step {result['first_ms']:.0f} ms"
+                if result["launches"]:
+                    text += f", {result['launches']} launches"
+                if not given.no_torch:
+                    text += f", ratio {found['pytorch']['ms']['fp32'][model] / result['ms']:.2f}"
+                print(text, flush=True)
+                for kernel, count in sorted(result["kernels"].items(), key=lambda pair: -pair[1])[: given.kernels]:
+                    print(f"    {count} {kernel}", flush=True)
     if given.json:
         with open(given.json, "w", encoding="utf-8") as file:
             json.dump(found, file, indent=1)

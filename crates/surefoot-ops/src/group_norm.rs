@@ -4,6 +4,11 @@
 //! Only the means and deviations are kept for the backward pass; where ReLU let nothing through
 //! is computed again from the input.
 
+use std::fmt::Debug;
+use std::marker::PhantomData;
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use burn::backend::Cube;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::retro_forward::RetroForward;
 use burn::backend::autodiff::checkpoint::state::BackwardStates;
@@ -19,6 +24,8 @@ use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use crate::cube::{self, CubeKernels};
 use crate::flat;
 use crate::math::{TASK, change, each, fast, sums};
 use crate::optional::{Optional, optional};
@@ -89,11 +96,142 @@ fn composed<B: Backend>(
     if norm.relu { B::relu(x) } else { x }
 }
 
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-impl GroupNormed for burn::backend::Cube {}
+/// Kernels of a backend. Inputs are x, gamma and beta; `around` is what is added.
+pub(crate) trait Kernels: Backend {
+    /// For each group its mean and the inverse of its deviation.
+    type Stats: Clone + Debug + Send + 'static;
+
+    /// Whether the kernels take this tensor.
+    fn takes(tensor: &FloatTensor<Self>) -> bool;
+
+    /// The result, and what the backward pass needs of it.
+    fn forward(
+        inputs: [FloatTensor<Self>; 3],
+        around: Option<FloatTensor<Self>>,
+        norm: GroupNorm,
+    ) -> (FloatTensor<Self>, Self::Stats);
+
+    /// The gradients by x, gamma, beta and the residual.
+    fn backward(
+        inputs: [FloatTensor<Self>; 3],
+        around: Option<FloatTensor<Self>>,
+        norm: GroupNorm,
+        stats: Self::Stats,
+        gradient: FloatTensor<Self>,
+    ) -> [Option<FloatTensor<Self>>; 4];
+}
+
+impl Kernels for Flex {
+    type Stats = Vec<f32>;
+
+    fn takes(tensor: &FlexTensor) -> bool {
+        flat::is_ours(tensor)
+    }
+
+    fn forward(
+        inputs: [FlexTensor; 3],
+        around: Option<FlexTensor>,
+        norm: GroupNorm,
+    ) -> (FlexTensor, Vec<f32>) {
+        forward(&Inputs::new(inputs, around), norm)
+    }
+
+    fn backward(
+        inputs: [FlexTensor; 3],
+        around: Option<FlexTensor>,
+        norm: GroupNorm,
+        stats: Vec<f32>,
+        gradient: FlexTensor,
+    ) -> [Option<FlexTensor>; 4] {
+        backward(&Inputs::new(inputs, around), norm, &stats, flat::contiguous(gradient))
+    }
+}
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
-impl<C: CheckpointStrategy> GroupNormed for Autodiff<burn::backend::Cube, C> {}
+impl Kernels for Cube {
+    type Stats = FloatTensor<Self>;
+
+    fn takes(tensor: &FloatTensor<Self>) -> bool {
+        cube::is_ours(tensor)
+    }
+
+    fn forward(
+        inputs: [FloatTensor<Self>; 3],
+        around: Option<FloatTensor<Self>>,
+        norm: GroupNorm,
+    ) -> (FloatTensor<Self>, Self::Stats) {
+        let [x, gamma, beta] = inputs;
+        let around = around.map_or(Optional::Absent, Optional::Given);
+        let GroupNorm { groups, epsilon, relu } = norm;
+        <Self as CubeKernels>::group_norm(x, gamma, beta, around, groups, epsilon, relu)
+    }
+
+    fn backward(
+        inputs: [FloatTensor<Self>; 3],
+        around: Option<FloatTensor<Self>>,
+        norm: GroupNorm,
+        stats: Self::Stats,
+        gradient: FloatTensor<Self>,
+    ) -> [Option<FloatTensor<Self>>; 4] {
+        type Ours = Cube;
+        let [x, gamma, beta] = inputs;
+        let is_around = around.is_some();
+        let before = match norm.relu {
+            true => <Ours as CubeKernels>::group_norm_before_relu(
+                x.clone(),
+                gamma.clone(),
+                beta,
+                around.map_or(Optional::Absent, Optional::Given),
+                stats.clone(),
+                gradient,
+                norm.groups,
+            ),
+            false => gradient,
+        };
+        let of_around = is_around.then(|| before.clone());
+        let (of_x, of_gamma, of_beta) =
+            <Ours as CubeKernels>::group_norm_gradient(x, gamma, stats, before, norm.groups);
+        [Some(of_x), Some(of_gamma), Some(of_beta), of_around]
+    }
+}
+
+/// Whether the kernels take these tensors.
+fn ours<B: Kernels>(
+    inputs: [&FloatTensor<B>; 3],
+    around: Option<&FloatTensor<B>>,
+    norm: GroupNorm,
+) -> bool {
+    let shape = inputs[0].shape();
+    inputs.into_iter().chain(around).all(B::takes)
+        && around.is_none_or(|around| around.shape() == shape)
+        && shape[1] % norm.groups == 0
+        && shape.num_elements() > 0
+}
+
+fn kernel_or_composed<B: Kernels>(
+    inputs: [FloatTensor<B>; 3],
+    around: Option<FloatTensor<B>>,
+    norm: GroupNorm,
+) -> FloatTensor<B> {
+    if ours::<B>(inputs.each_ref(), around.as_ref(), norm) {
+        return B::forward(inputs, around, norm).0;
+    }
+    let [x, gamma, beta] = inputs;
+    composed::<B>(x, gamma, beta, around, norm)
+}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl GroupNormed for Cube {
+    fn grouped(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        around: Optional<Self>,
+        norm: GroupNorm,
+    ) -> FloatTensor<Self> {
+        kernel_or_composed::<Self>([x, gamma, beta], around.into_option(), norm)
+    }
+}
 
 impl GroupNormed for Flex {
     fn grouped(
@@ -103,15 +241,11 @@ impl GroupNormed for Flex {
         around: Optional<Self>,
         norm: GroupNorm,
     ) -> FlexTensor {
-        let around = around.into_option();
-        match ours([&x, &gamma, &beta], around.as_ref(), norm) {
-            true => forward(&Inputs::new(x, gamma, beta, around), norm).0,
-            false => composed::<Self>(x, gamma, beta, around, norm),
-        }
+        kernel_or_composed::<Self>([x, gamma, beta], around.into_option(), norm)
     }
 }
 
-impl<C: CheckpointStrategy> GroupNormed for Autodiff<Flex, C> {
+impl<B: Kernels, C: CheckpointStrategy> GroupNormed for Autodiff<B, C> {
     fn grouped(
         x: FloatTensor<Self>,
         gamma: FloatTensor<Self>,
@@ -120,32 +254,39 @@ impl<C: CheckpointStrategy> GroupNormed for Autodiff<Flex, C> {
         norm: GroupNorm,
     ) -> FloatTensor<Self> {
         let around = around.into_option();
-        let primitive = |tensor: &FloatTensor<Self>| tensor.primitive().clone();
-        let around_primitive = around.as_ref().map(primitive);
         let three = [x.primitive(), gamma.primitive(), beta.primitive()];
-        if !ours(three, around_primitive.as_ref(), norm) {
+        if !ours::<B>(three, around.as_ref().map(|around| around.primitive()), norm) {
             return composed::<Self>(x, gamma, beta, around, norm);
         }
         match around {
-            Some(around) => record::<C, 4>([x, gamma, beta, around], norm),
-            None => record::<C, 3>([x, gamma, beta], norm),
+            Some(around) => record::<B, C, 4>([x, gamma, beta, around], norm),
+            None => record::<B, C, 3>([x, gamma, beta], norm),
         }
     }
 }
 
-fn record<C: CheckpointStrategy, const N: usize>(
-    inputs: [FloatTensor<Autodiff<Flex, C>>; N],
+/// x, gamma and beta, and what is added to the result.
+fn parts<T, const N: usize>(tensors: [T; N]) -> ([T; 3], Option<T>) {
+    let mut tensors = tensors.into_iter();
+    match (tensors.next(), tensors.next(), tensors.next()) {
+        (Some(x), Some(gamma), Some(beta)) => ([x, gamma, beta], tensors.next()),
+        _ => panic!("a norm has three tensors or four"),
+    }
+}
+
+fn record<B: Kernels, C: CheckpointStrategy, const N: usize>(
+    inputs: [FloatTensor<Autodiff<B, C>>; N],
     norm: GroupNorm,
-) -> FloatTensor<Autodiff<Flex, C>> {
+) -> FloatTensor<Autodiff<B, C>> {
     let ids = inputs.each_ref().map(|input| input.id());
-    let primitives = Inputs::of(inputs.each_ref().map(|input| input.primitive().clone()));
     let prep = NormBackward(norm)
         .prepare::<C>(inputs.each_ref().map(|input| input.node()))
         .memory_bound()
-        .retro_forward(Recompute { ids, norm })
+        .retro_forward(Recompute::<B, N> { ids, norm, backend: PhantomData })
         .parents(&inputs)
         .stateful();
-    let (out, stats) = forward(&primitives, norm);
+    let (three, around) = parts(inputs.each_ref().map(|input| input.primitive().clone()));
+    let (out, stats) = B::forward(three, around, norm);
     match prep {
         OpsKind::Tracked(mut prep) => {
             let ids = inputs.each_ref().map(|input| prep.checkpoint(input));
@@ -157,23 +298,24 @@ fn record<C: CheckpointStrategy, const N: usize>(
 
 /// Does the forward pass again, when activations are recomputed.
 #[derive(Debug)]
-struct Recompute<const N: usize> {
+struct Recompute<B, const N: usize> {
     ids: [NodeId; N],
     norm: GroupNorm,
+    backend: PhantomData<B>,
 }
 
-impl<const N: usize> RetroForward for Recompute<N> {
+impl<B: Kernels, const N: usize> RetroForward for Recompute<B, N> {
     fn forward(&self, states: &mut BackwardStates, out: NodeId) {
-        let inputs = Inputs::of(self.ids.map(|id| states.get_state::<FlexTensor>(&id)));
-        states.save(out, forward(&inputs, self.norm).0);
+        let (inputs, around) = parts(self.ids.map(|id| states.get_state::<FloatTensor<B>>(&id)));
+        states.save(out, B::forward(inputs, around, self.norm).0);
     }
 }
 
 #[derive(Debug)]
 struct NormBackward(GroupNorm);
 
-impl<const N: usize> Backward<Flex, N> for NormBackward {
-    type State = ([NodeId; N], Vec<f32>);
+impl<B: Kernels, const N: usize> Backward<B, N> for NormBackward {
+    type State = ([NodeId; N], B::Stats);
 
     fn backward(
         self,
@@ -182,13 +324,14 @@ impl<const N: usize> Backward<Flex, N> for NormBackward {
         checkpointer: &mut Checkpointer,
     ) {
         point(Point::Operation);
-        let gradient = flat::contiguous(grads.consume::<Flex>(&ops.node));
+        let gradient = grads.consume::<B>(&ops.node);
         let (ids, stats) = ops.state;
-        let inputs = Inputs::of(ids.map(|id| checkpointer.retrieve_node_output::<FlexTensor>(id)));
-        let found = backward(&inputs, self.0, &stats, gradient);
+        let (inputs, around) =
+            parts(ids.map(|id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id)));
+        let found = B::backward(inputs, around, self.0, stats, gradient);
         for (parent, gradient) in ops.parents.into_iter().zip(found) {
             if let (Some(node), Some(gradient)) = (parent, gradient) {
-                grads.register::<Flex>(node.id, gradient);
+                grads.register::<B>(node.id, gradient);
             }
         }
     }
@@ -203,21 +346,9 @@ struct Inputs {
 }
 
 impl Inputs {
-    fn new(x: FlexTensor, gamma: FlexTensor, beta: FlexTensor, around: Option<FlexTensor>) -> Self {
-        Self {
-            x: flat::contiguous(x),
-            gamma: flat::contiguous(gamma),
-            beta: flat::contiguous(beta),
-            around: around.map(flat::contiguous),
-        }
-    }
-
-    fn of<const N: usize>(tensors: [FlexTensor; N]) -> Self {
-        let mut tensors = tensors.into_iter();
-        match (tensors.next(), tensors.next(), tensors.next()) {
-            (Some(x), Some(gamma), Some(beta)) => Self::new(x, gamma, beta, tensors.next()),
-            _ => panic!("a norm has three tensors or four"),
-        }
+    fn new(inputs: [FlexTensor; 3], around: Option<FlexTensor>) -> Self {
+        let [x, gamma, beta] = inputs.map(flat::contiguous);
+        Self { x, gamma, beta, around: around.map(flat::contiguous) }
     }
 
     /// Numbers of one channel, one group and one sample.
@@ -226,15 +357,6 @@ impl Inputs {
         let channel = rows * columns;
         [channel, channels / norm.groups * channel, channels * channel]
     }
-}
-
-fn ours(inputs: [&FlexTensor; 3], around: Option<&FlexTensor>, norm: GroupNorm) -> bool {
-    let [samples, channels, rows, columns] = flat::dims(inputs[0]);
-    let mut all = inputs.into_iter().chain(around);
-    all.all(flat::is_ours)
-        && around.is_none_or(|around| flat::dims(around) == [samples, channels, rows, columns])
-        && channels % norm.groups == 0
-        && samples * channels * rows * columns > 0
 }
 
 /// The result, and for each group its mean and the inverse of its deviation.

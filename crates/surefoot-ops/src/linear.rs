@@ -76,6 +76,11 @@ pub(crate) trait Kernels: Backend {
         around: Option<FloatTensor<Self>>,
     ) -> FloatTensor<Self>;
 
+    /// The gradient by x.
+    fn product(gradient: FloatTensor<Self>, turned: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(gradient, turned)
+    }
+
     /// The gradient by the weight.
     fn product_over_rows(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(Self::float_swap_dims(x, 0, 1), gradient)
@@ -118,6 +123,10 @@ impl Kernels for Cube {
     ) -> FloatTensor<Self> {
         let around = around.map_or(Optional::Absent, Optional::Given);
         <Self as CubeKernels>::linear_layer(x, weight, bias, around)
+    }
+
+    fn product(gradient: FloatTensor<Self>, turned: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as CubeKernels>::product(gradient, turned)
     }
 
     fn product_over_rows(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -219,7 +228,7 @@ impl<B: Kernels, const N: usize> Backward<B, N> for LinearBackward {
         for (at, parent) in ops.parents.into_iter().enumerate() {
             let Some(node) = parent else { continue };
             let found = match at {
-                0 => B::float_matmul(gradient.clone(), B::float_swap_dims(weight.clone(), 0, 1)),
+                0 => B::product(gradient.clone(), B::float_swap_dims(weight.clone(), 0, 1)),
                 1 => B::product_over_rows(x.clone(), gradient.clone()),
                 2 => B::sum_of_rows(gradient.clone()),
                 _ => gradient.clone(),

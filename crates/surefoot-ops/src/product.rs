@@ -9,6 +9,7 @@ mod kernel;
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::Tensor;
@@ -43,7 +44,8 @@ pub(crate) trait Product: Backend {
     }
 }
 
-/// `weight · x`, or with the weight turned, `weightᵀ · x`.
+/// `weight · x`, or with the weight turned, `weightᵀ · x`. The weight may be in half precision where the device computes in it; `x` is
+/// rounded to the weight's dtype. The result is in that dtype or in f32.
 pub fn product(weight: Tensor<2>, turned: bool, x: Tensor<2>) -> Tensor<2> {
     point(Point::Operation);
     let (weight, x) = (weight.into_dispatch(), x.into_dispatch());
@@ -52,11 +54,22 @@ pub fn product(weight: Tensor<2>, turned: bool, x: Tensor<2>) -> Tensor<2> {
 
 fn composed<B: Backend>(weight: FloatTensor<B>, turned: bool, x: FloatTensor<B>) -> FloatTensor<B> {
     let weight = if turned { B::float_swap_dims(weight, 0, 1) } else { weight };
+    let dtype = weight.dtype();
+    let x = if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) };
     B::float_matmul(weight, x)
 }
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
-impl Product for burn::backend::Cube {}
+impl Product for burn::backend::Cube {
+    fn multiplied(
+        weight: FloatTensor<Self>,
+        turned: bool,
+        x: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let weight = if turned { Self::float_swap_dims(weight, 0, 1) } else { weight };
+        <Self as crate::cube::CubeKernels>::weight_product(weight, x)
+    }
+}
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 impl<C: CheckpointStrategy> Product for Autodiff<burn::backend::Cube, C> {}

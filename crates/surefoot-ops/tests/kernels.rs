@@ -3,7 +3,7 @@
 #![cfg(feature = "gpu")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use surefoot_ops as ops;
 
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
@@ -99,9 +99,16 @@ fn operations() -> Vec<Case> {
         linear(70, 3, 40, false),
         // The weight's gradient in four parts.
         linear(256, 5, 9, true),
+        // Tiles of our own product, whole and cut off; with the weight's gradient in parts.
+        linear(130, 48, 80, true),
+        linear(256, 160, 132, false),
+        linear(64, 32, 64, true),
         gelu(50),
         gelu(1000),
         attention(2, 6, 2, 4),
+        // Heads that are multiplied where they are.
+        attention(2, 48, 2, 32),
+        attention(1, 144, 3, 64),
         attention(1, 70, 3, 5),
         attention(2, 130, 1, 64),
         embedding(7, 3, 50),
@@ -300,6 +307,39 @@ fn shaped<const D: usize>(seed: u64, shape: [usize; D], device: &Device) -> Tens
 
 fn flat<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec::<f32>().unwrap()
+}
+
+#[test]
+fn a_product_with_a_few_columns_is_the_processors() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let half = FloatDType::F16;
+    let is_half = gpu.burn().supports_dtype(half);
+    // Widths below and above what the units of a row read at once; the last two are left to Burn.
+    for (rows, width, columns) in
+        [(1, 4, 1), (7, 36, 1), (300, 640, 1), (30, 516, 3), (129, 128, 8), (9, 6, 2), (20, 64, 9)]
+    {
+        let given = |device: &Device| {
+            (shaped(1, [rows, width], device), shaped(2, [columns, width], device).transpose())
+        };
+        let product = |device: &Device| {
+            let (weight, x) = given(device);
+            flat(ops::product(weight, false, x))
+        };
+        let name = format!("{rows} {width} {columns}");
+        close(&name, &[product(gpu.burn())], &[product(&Device::flex())]);
+        if is_half {
+            let (weight, x) = given(gpu.burn());
+            let is = ops::product(weight.cast(half), false, x).cast(FloatDType::F32);
+            let (weight, x) = given(&Device::flex());
+            let rounded = |tensor: Tensor<2>| tensor.cast(half).cast(FloatDType::F32);
+            let should = flat(rounded(weight).matmul(rounded(x)));
+            let size = should.iter().fold(1e-3f32, |size, value| size.max(value.abs()));
+            for (is, should) in flat(is).iter().zip(&should) {
+                // Burn's product rounds its result too.
+                assert!((is - should).abs() <= 2e-3 * size, "{name} in f16: {is}, not {should}");
+            }
+        }
+    }
 }
 
 #[test]

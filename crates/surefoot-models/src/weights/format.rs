@@ -78,15 +78,16 @@ impl Format {
         matrix.rows() as u64 * self.row_bytes(matrix)
     }
 
-    /// The left side's partner in a product: rounded to the dtype of products, and in it where
-    /// the device computes in it.
+    /// The left side's partner in a product: rounded to the dtype of products. Where the device computes in it,
+    /// the product itself rounds.
     pub(crate) fn operand(&self, x: Tensor<2>) -> Tensor<2> {
         let half = match self.compute {
+            _ if !self.on_host => return x,
             WeightDtype::F32 => return x,
             WeightDtype::F16 => x.cast(FloatDType::F16),
             WeightDtype::Bf16 => x.cast(FloatDType::BF16),
         };
-        if self.on_host { half.cast(FloatDType::F32) } else { half }
+        half.cast(FloatDType::F32)
     }
 
     /// The result of a product, in f32.

@@ -1,5 +1,5 @@
-//! What goes beside the products of a linear layer on Cube devices: bias and residual in one launch, and the gradients of bias
-//! and weight.
+//! A linear layer on Cube devices: the product with bias and residual in one launch, or in two where the sizes ask for Burn's
+//! product; and the gradients of bias and weight.
 //!
 //! A weight's gradient is a product over all rows of a batch, with a small result: few cubes would each go over all of them. So
 //! it is made in parts that are added up.
@@ -13,6 +13,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::launch::{elements, empty};
+use super::product;
 use super::reduce::{column_sums, total};
 
 #[cube(launch)]
@@ -37,7 +38,10 @@ pub(super) fn forward(
     bias: CubeTensor,
     around: Option<CubeTensor>,
 ) -> CubeTensor {
-    let product = <CubeBackend as FloatTensorOps<CubeBackend>>::float_matmul(x, weight);
+    if let Some(out) = product::product_and_bias(&x, &weight, &bias, around.as_ref()) {
+        return out;
+    }
+    let product = product::product(x, weight);
     let (product, bias) = (into_contiguous(product), into_contiguous(bias));
     let out = empty(&product, product.meta.shape().clone());
     let client = product.client.clone();
@@ -88,7 +92,7 @@ pub(super) fn product_over_rows(x: CubeTensor, gradient: CubeTensor) -> CubeTens
     };
     let (x, gradient) = (split(x, inputs), split(gradient, outputs));
     let x = <Ops as FloatTensorOps<Ops>>::float_swap_dims(x, 1, 2);
-    let product = into_contiguous(<Ops as FloatTensorOps<Ops>>::float_matmul(x, gradient));
+    let product = into_contiguous(product::product(x, gradient));
     let flat = |tensor, shape| <Ops as FloatTensorOps<Ops>>::float_reshape(tensor, shape);
     let product = flat(product, Shape::new([parts, inputs * outputs]));
     let sum = if parts > 1 { total(product) } else { product };

@@ -1,8 +1,8 @@
 //! Kernels for the devices of CubeCL: CUDA, Vulkan, Metal and WGSL alike.
 //!
 //! [`CubeKernels`] lists them; each file holds the kernels of one operation and how they are launched. The operations of
-//! this crate call them for tensors that [`is_ours`] takes. Kernels are launched with checks of bounds, take contiguous
-//! tensors in f32, and make new tensors, with one exception: [`CubeKernels::pack_into`] writes into a tensor that its
+//! this crate call them for tensors that [`is_ours`] takes. Kernels are launched with checks of bounds, take
+//! tensors in f32 (products with a few columns also weights in half precision), and make new tensors, with one exception: [`CubeKernels::pack_into`] writes into a tensor that its
 //! caller has just made.
 #![allow(
     clippy::too_many_arguments,
@@ -13,12 +13,15 @@ mod attention;
 mod cross_entropy;
 mod decode_attention;
 mod embedding;
+mod few_columns;
 mod gated;
 mod gelu;
+mod group_norm;
 mod launch;
 mod layer_norm;
 mod linear;
 mod pack;
+mod product;
 mod reduce;
 mod rms_norm;
 mod rotary;
@@ -27,6 +30,7 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};
 use burn::tensor::DType;
 use burn_cubecl::CubeBackend;
+use burn_cubecl::kernel::cast;
 use burn_cubecl::tensor::CubeTensor;
 
 use crate::optional::Optional;
@@ -73,6 +77,38 @@ pub(crate) trait CubeKernels: Backend {
         gradient: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
+    /// Images whose groups of channels are normalised, with a residual and ReLU; and for each group its mean and the inverse of
+    /// its deviation.
+    fn group_norm(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        #[extension_type] around: Optional<Self>,
+        groups: usize,
+        epsilon: f64,
+        relu: bool,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
+    /// The gradient before ReLU, which is that by the residual.
+    fn group_norm_before_relu(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        beta: FloatTensor<Self>,
+        #[extension_type] around: Optional<Self>,
+        stats: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        groups: usize,
+    ) -> FloatTensor<Self>;
+
+    /// The gradients by x, gamma and beta, given the one before ReLU.
+    fn group_norm_gradient(
+        x: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        stats: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        groups: usize,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
     /// `x · Φ(x)`.
     fn gelu(x: FloatTensor<Self>) -> FloatTensor<Self>;
 
@@ -98,6 +134,12 @@ pub(crate) trait CubeKernels: Backend {
         bias: FloatTensor<Self>,
         #[extension_type] around: Optional<Self>,
     ) -> FloatTensor<Self>;
+
+    /// `left · right`.
+    fn product(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    /// `weight · x`, in f32 if `x` has few columns and in the weight's dtype otherwise.
+    fn weight_product(weight: FloatTensor<Self>, x: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// The sum of the rows of a matrix.
     fn sum_of_rows(x: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -197,6 +239,41 @@ impl CubeKernels for CubeBackend {
         layer_norm::backward(x, gamma, stats, gradient)
     }
 
+    fn group_norm(
+        x: CubeTensor,
+        gamma: CubeTensor,
+        beta: CubeTensor,
+        around: Optional<Self>,
+        groups: usize,
+        epsilon: f64,
+        relu: bool,
+    ) -> (CubeTensor, CubeTensor) {
+        group_norm::forward([x, gamma, beta], around.into_option(), groups, epsilon, relu)
+    }
+
+    fn group_norm_before_relu(
+        x: CubeTensor,
+        gamma: CubeTensor,
+        beta: CubeTensor,
+        around: Optional<Self>,
+        stats: CubeTensor,
+        gradient: CubeTensor,
+        groups: usize,
+    ) -> CubeTensor {
+        let around = around.into_option();
+        group_norm::before_relu([x, gamma, beta], around, stats, gradient, groups)
+    }
+
+    fn group_norm_gradient(
+        x: CubeTensor,
+        gamma: CubeTensor,
+        stats: CubeTensor,
+        gradient: CubeTensor,
+        groups: usize,
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        group_norm::backward(x, gamma, stats, gradient, groups)
+    }
+
     fn gelu(x: CubeTensor) -> CubeTensor {
         gelu::forward(x)
     }
@@ -220,6 +297,17 @@ impl CubeKernels for CubeBackend {
         around: Optional<Self>,
     ) -> CubeTensor {
         linear::forward(x, weight, bias, around.into_option())
+    }
+
+    fn product(left: CubeTensor, right: CubeTensor) -> CubeTensor {
+        product::product(left, right)
+    }
+
+    fn weight_product(weight: CubeTensor, x: CubeTensor) -> CubeTensor {
+        few_columns::product(&weight, &x).unwrap_or_else(|| {
+            let x = if x.dtype == weight.dtype { x } else { cast(x, weight.dtype) };
+            product::product(weight, x)
+        })
     }
 
     fn sum_of_rows(x: CubeTensor) -> CubeTensor {

@@ -1,0 +1,265 @@
+//! The kernels of [`super::product`]: a cube makes a tile of the result.
+//!
+//! Its units bring a run of both operands into shared memory, in which lines lie side by side, and each adds up eight rows by
+//! eight columns of the tile in registers. While they do, the next run is on its way. Numbers are read and written in
+//! fours. Lines beyond the operands' are read as the last one, and what is made of them is not written.
+
+use burn_cubecl::cubecl;
+use cubecl::prelude::*;
+
+/// Numbers that lie side by side.
+pub(super) type Four = Vector<f32, Const<4>>;
+
+/// The size of a tile.
+pub(super) const ROWS: usize = 128;
+pub(super) const COLUMNS: usize = 64;
+/// How many numbers of each line are in shared memory at once.
+pub(super) const DEPTH: usize = 16;
+/// Units of a cube: each takes 8 × 8 numbers of the tile.
+pub(super) const UNITS: usize = ROWS * COLUMNS / 64;
+
+/// Where a matrix of a batch lies in its buffer, counted in fours: where the first begins, how far it is from one line to the
+/// next, and from one matrix to the next by the outer and by the inner dimension of the batch.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+#[expand(derive(Clone, Copy))]
+pub(super) struct Place {
+    first: u32,
+    line: u32,
+    outer: u32,
+    inner: u32,
+}
+
+#[cube]
+impl Place {
+    /// Where the matrix of this cube begins.
+    fn start(&self, count: u32) -> usize {
+        let (outer, inner) = (CUBE_POS_Z / count, CUBE_POS_Z % count);
+        (self.first + outer * self.outer + inner * self.inner) as usize
+    }
+}
+
+/// The sizes of a product, and how many matrices the inner dimension of the batch has.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+#[expand(derive(Clone, Copy))]
+pub(super) struct Sizes {
+    rows: u32,
+    columns: u32,
+    depth: u32,
+    count: u32,
+}
+
+/// Reads four lines by four numbers of a run: `block` counts fours of lines, `run` fours of numbers.
+#[cube]
+fn read(
+    from: &[Four],
+    start: usize,
+    line: usize,
+    lines: usize,
+    block: usize,
+    run: usize,
+    #[comptime] along: bool,
+) -> Array<Four> {
+    let mut found = Array::<Four>::new(4usize);
+    #[unroll]
+    for at in 0..4usize {
+        if comptime!(along) {
+            let number = (4 * block + at).min(lines - 1);
+            found[at] = from[start + number * line + run];
+        } else {
+            let fours = block.min(lines / 4 - 1);
+            found[at] = from[start + (4 * run + at) * line + fours];
+        }
+    }
+    found
+}
+
+/// Puts into shared memory what was read, so that the same number of four lines makes a four.
+#[cube]
+fn put(
+    found: &Array<Four>,
+    to: &mut Shared<[Four]>,
+    block: usize,
+    run: usize,
+    #[comptime] fours: usize,
+    #[comptime] along: bool,
+) {
+    #[unroll]
+    for at in 0..4usize {
+        let place = (4 * run + at) * fours + block;
+        if comptime!(along) {
+            let mut turned = Four::new(0.0f32);
+            #[unroll]
+            for line in 0..4usize {
+                turned.insert(line, found[line].extract(at));
+            }
+            to[place] = turned;
+        } else {
+            to[place] = found[at];
+        }
+    }
+}
+
+/// The numbers of the tile that this unit makes: eight rows of two fours.
+#[cube]
+fn of_tile(
+    left: &[Four],
+    right: &[Four],
+    left_place: &Place,
+    right_place: &Place,
+    sizes: &Sizes,
+    #[comptime] left_along: bool,
+    #[comptime] right_along: bool,
+) -> Array<Four> {
+    let unit = UNIT_POS as usize;
+    let mut left_tile = Shared::<[Four]>::new_slice(ROWS * DEPTH / 4);
+    let mut right_tile = Shared::<[Four]>::new_slice(COLUMNS * DEPTH / 4);
+    let block = unit % 8 + unit / 32 * 8;
+    let run = unit / 8 % 4;
+    let (left_start, right_start) = (left_place.start(sizes.count), right_place.start(sizes.count));
+    let (left_line, right_line) = (left_place.line as usize, right_place.line as usize);
+    let (rows, columns) = (sizes.rows as usize, sizes.columns as usize);
+    let left_block = CUBE_POS_Y as usize * (ROWS / 4) + block;
+    let right_block = CUBE_POS_X as usize * (COLUMNS / 4) + block;
+    let brings_right = unit < COLUMNS;
+    let runs = sizes.depth as usize / 4;
+
+    let mut of_left = read(left, left_start, left_line, rows, left_block, run, left_along);
+    let mut of_right = Array::<Four>::new(4usize);
+    if brings_right {
+        of_right = read(right, right_start, right_line, columns, right_block, run, right_along);
+    }
+    let (x, y) = (unit % 8, unit / 8);
+    let mut sums = Array::<Four>::new(16usize);
+    let mut from = 0usize;
+    while from < runs {
+        put(&of_left, &mut left_tile, block, run, ROWS / 4, left_along);
+        if brings_right {
+            put(&of_right, &mut right_tile, block, run, COLUMNS / 4, right_along);
+        }
+        sync_cube();
+        from += DEPTH / 4;
+        if from < runs {
+            let run = from + run;
+            of_left = read(left, left_start, left_line, rows, left_block, run, left_along);
+            if brings_right {
+                of_right =
+                    read(right, right_start, right_line, columns, right_block, run, right_along);
+            }
+        }
+        #[unroll]
+        for number in 0..DEPTH {
+            let upper = left_tile[number * (ROWS / 4) + y];
+            let lower = left_tile[number * (ROWS / 4) + ROWS / 8 + y];
+            let first = right_tile[number * (COLUMNS / 4) + x];
+            let second = right_tile[number * (COLUMNS / 4) + COLUMNS / 8 + x];
+            #[unroll]
+            for row in 0..4usize {
+                let factor = Four::new(upper.extract(row));
+                sums[2 * row] = fma(factor, first, sums[2 * row]);
+                sums[2 * row + 1] = fma(factor, second, sums[2 * row + 1]);
+                let factor = Four::new(lower.extract(row));
+                sums[2 * row + 8] = fma(factor, first, sums[2 * row + 8]);
+                sums[2 * row + 9] = fma(factor, second, sums[2 * row + 9]);
+            }
+        }
+        sync_cube();
+    }
+    sums
+}
+
+/// The row of the matrix that is the unit's row `at`, and the four of columns that is its `half`.
+#[cube]
+fn row_of(#[comptime] at: usize) -> usize {
+    CUBE_POS_Y as usize * ROWS + at / 4 * (ROWS / 2) + UNIT_POS as usize / 8 * 4 + at % 4
+}
+
+#[cube]
+fn four_of(#[comptime] half: usize) -> usize {
+    CUBE_POS_X as usize * (COLUMNS / 4) + half * (COLUMNS / 8) + UNIT_POS as usize % 8
+}
+
+/// `left · right`.
+#[cube(launch)]
+pub(super) fn tiles(
+    left: &[Four],
+    right: &[Four],
+    out: &mut [Four],
+    left_place: Place,
+    right_place: Place,
+    out_place: Place,
+    sizes: Sizes,
+    #[comptime] left_along: bool,
+    #[comptime] right_along: bool,
+) {
+    let sums = of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along);
+    let start = out_place.start(sizes.count);
+    #[unroll]
+    for at in 0..8usize {
+        let row = row_of(at);
+        #[unroll]
+        for half in 0..2usize {
+            let four = four_of(half);
+            if row < sizes.rows as usize && 4 * four < sizes.columns as usize {
+                out[start + row * out_place.line as usize + four] = sums[2 * at + half];
+            }
+        }
+    }
+}
+
+/// `left · right + bias`, of one contiguous matrix.
+#[cube(launch)]
+pub(super) fn tiles_and_bias(
+    left: &[Four],
+    right: &[Four],
+    bias: &[Four],
+    out: &mut [Four],
+    left_place: Place,
+    right_place: Place,
+    sizes: Sizes,
+    #[comptime] left_along: bool,
+    #[comptime] right_along: bool,
+) {
+    let sums = of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along);
+    let fours = sizes.columns as usize / 4;
+    #[unroll]
+    for at in 0..8usize {
+        let row = row_of(at);
+        #[unroll]
+        for half in 0..2usize {
+            let four = four_of(half);
+            if row < sizes.rows as usize && four < fours {
+                out[row * fours + four] = sums[2 * at + half] + bias[four];
+            }
+        }
+    }
+}
+
+/// `left · right + bias + around`, of one contiguous matrix.
+#[cube(launch)]
+pub(super) fn tiles_bias_and_residual(
+    left: &[Four],
+    right: &[Four],
+    bias: &[Four],
+    around: &[Four],
+    out: &mut [Four],
+    left_place: Place,
+    right_place: Place,
+    sizes: Sizes,
+    #[comptime] left_along: bool,
+    #[comptime] right_along: bool,
+) {
+    let sums = of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along);
+    let fours = sizes.columns as usize / 4;
+    #[unroll]
+    for at in 0..8usize {
+        let row = row_of(at);
+        #[unroll]
+        for half in 0..2usize {
+            let four = four_of(half);
+            if row < sizes.rows as usize && four < fours {
+                let place = row * fours + four;
+                out[place] = sums[2 * at + half] + bias[four] + around[place];
+            }
+        }
+    }
+}

@@ -9,7 +9,6 @@ mod kernel;
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
-use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::Tensor;
@@ -66,6 +65,7 @@ impl Product for burn::backend::Cube {
         turned: bool,
         x: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
+        use burn::backend::ops::FloatTensorOps;
         let weight = if turned { Self::float_swap_dims(weight, 0, 1) } else { weight };
         <Self as crate::cube::CubeKernels>::weight_product(weight, x)
     }

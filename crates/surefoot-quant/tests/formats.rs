@@ -123,3 +123,31 @@ fn what_is_not_finite_or_not_whole_is_refused() {
         Err(BlockError::TooLarge { format: Q8_0, numbers: usize::MAX - 31 })
     );
 }
+
+/// Integers, scales and offsets taken apart give the numbers that dequantisation gives, in the bytes that were announced.
+#[test]
+fn signed_integers_with_scales_and_offsets_are_the_same_numbers() {
+    let numbers = normal(8 * 256);
+    for format in BlockFormat::ALL.into_iter().filter(|format| format.is_quantized()) {
+        let mut blocks = vec![0; format.bytes_of(numbers.len()).expect("whole blocks")];
+        format.quantize(&numbers, &mut blocks).expect("finite numbers");
+        let mut expected = vec![f32::NAN; numbers.len()];
+        format.dequantize(&blocks, &mut expected).expect("whole blocks");
+        let signed = format.signed(&blocks).expect("whole blocks").expect("a quantised format");
+        let bytes = 4 * (signed.words.len() + signed.scales.len() + signed.offsets.len());
+        assert_eq!(bytes, format.signed_bytes(numbers.len()), "{format}");
+        let bits = format.signed_bits();
+        for (at, expected) in expected.iter().enumerate() {
+            let word = signed.words[at * bits / 32] >> (at * bits % 32);
+            // The sign is the highest of its bits.
+            let integer = (word << (32 - bits)) as i32 >> (32 - bits);
+            let group = at / format.group_len();
+            let offset = signed.offsets.get(group).copied().unwrap_or(0.0);
+            let number = signed.scales[group] * integer as f32 + offset;
+            let allowed = 1e-5 * (1.0 + expected.abs());
+            assert!((number - expected).abs() <= allowed, "{format}: {number}, not {expected}");
+        }
+    }
+    assert!(F32.signed(&[0; 8]).expect("two numbers").is_none());
+    assert!(Q8_0.signed(&[0; 35]).is_err());
+}

@@ -19,6 +19,7 @@ pub(crate) mod q4_k;
 mod q5_k;
 mod q6_k;
 mod search;
+mod signed;
 mod simple;
 
 pub use error::BlockError;
@@ -28,6 +29,7 @@ pub(crate) use q3_k::Q3K;
 pub(crate) use q4_k::Q4K;
 pub(crate) use q5_k::Q5K;
 pub(crate) use q6_k::Q6K;
+pub use signed::SignedBlocks;
 pub(crate) use simple::{Q4ZP, Q40, Q41, Q50, Q51, Q80};
 
 /// How to unpack one block of a quantised format.

@@ -1,14 +1,15 @@
-"""The same GGUF file under Surefoot and under llama.cpp (through llama-cpp-python).
+"""The same GGUF file under Surefoot and under llama.cpp.
 
-    python benches/peers/bytes.py SUREFOOT [--mib 600] [--formats F32,BF16,Q8_0,Q4_0] [--rounds 5]
+    python benches/peers/bytes.py SUREFOOT [--llama-cpp DIR] [--mib 600] [--formats F32,BF16,Q8_0,Q4_0] [--rounds 5]
 
 SUREFOOT is the program. A Llama with random weights, of so many MiB in F32, is written in each format;
 a file can be given instead (`--model FILE.gguf`). Every run is a process of its own on the same threads,
 with one sequence; it reports the time for a prompt and for each token behind it, both without loading, and
 its peak memory. Rounds are interleaved; the best of each counts, since others may use the machine; processor time is
 shown beside it (llama.cpp's threads also spend it while they wait for each other). Formats that the gguf package can't write
-(Q4_K_S, Q4_K_M, Q6_K) are made by llama.cpp. Needs gguf, numpy and llama-cpp-python, which should be built on the machine
-that is measured.
+(Q4_K_S, Q4_K_M, Q6_K) are made by llama.cpp. Needs gguf and numpy, and llama.cpp built on the machine that is measured: its programs
+llama-bench and llama-quantize in the folder DIR, or else the package llama-cpp-python. With llama-bench, tokens are decoded
+behind a prompt of the same length, and the processor time for them is what such a run takes more than one with the prompt alone.
 """
 
 import argparse
@@ -100,7 +101,27 @@ def make(path, mib, form):
     writer.close()
 
 
+def bench(arguments, path):
+    """llama.cpp by its own benchmark: a run for the prompt, and one for the tokens behind it."""
+    def run(*options):
+        command = [os.path.join(arguments.llama_cpp, "llama-bench"), "-m", path, "-t", str(arguments.threads), "-r", "1",
+                   "-b", str(arguments.prompt), "-ub", str(arguments.prompt), "-o", "json", *options]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        if status:
+            sys.exit(f"{' '.join(command)} failed")
+        return json.loads(output)[0]["avg_ns"] / 1e9, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+
+    forward, forward_spent, _ = run("-p", str(arguments.prompt), "-n", "0", "--no-warmup")
+    decode, spent, peak = run("-p", "0", "-n", str(arguments.new), "-d", str(arguments.prompt), "--no-warmup")
+    return dict(forward=forward, forward_spent=forward_spent, decode=decode / arguments.new,
+                spent=(spent - forward_spent) / arguments.new, peak=peak)
+
+
 def peer(arguments, path):
+    if arguments.llama_cpp:
+        return bench(arguments, path)
     command = [sys.executable, "-c", PEER, path, str(arguments.prompt), str(arguments.new),
                str(arguments.threads)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -143,6 +164,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("surefoot")
+    parser.add_argument("--llama-cpp", help="the folder of llama-bench and llama-quantize; llama-cpp-python is used otherwise")
     parser.add_argument("--model", help="a GGUF file")
     parser.add_argument("--mib", type=int, default=600)
     parser.add_argument("--formats", default="F32,BF16,Q8_0,Q4_0")
@@ -160,8 +182,10 @@ def main():
             path = os.path.join(folder, "model.gguf")
             if name in MADE_BY_LLAMA_CPP:
                 make(path + ".f32", arguments.mib, Type.F32)
-                made = subprocess.run([sys.executable, "-c", QUANTIZE, path + ".f32", path, str(MADE_BY_LLAMA_CPP[name])],
-                                      capture_output=True, text=True)
+                command = [sys.executable, "-c", QUANTIZE, path + ".f32", path, str(MADE_BY_LLAMA_CPP[name])]
+                if arguments.llama_cpp:
+                    command = [os.path.join(arguments.llama_cpp, "llama-quantize"), path + ".f32", path, name]
+                made = subprocess.run(command, capture_output=True, text=True)
                 if made.returncode:
                     sys.exit(made.stderr)
                 os.remove(path + ".f32")
@@ -179,6 +203,7 @@ def compare(arguments, name, path):
     best = {side: best_of(arguments, rounds) for side, rounds in results.items()}
     for side, numbers in best.items():
         print(f"{name:5} {os.path.getsize(path) >> 20} MiB {side:10} prompt {numbers['forward']:.2f} s  "
+              f"({numbers.get('forward_spent', 0):.2f} s of processors)  "
               f"decode {numbers['decode'] * 1e3:.1f} ms/token ({numbers['spent'] * 1e3:.1f} ms of processors)  "
               f"peak {numbers['peak'] / 2**20:.0f} MiB", flush=True)
     ratio = lambda key: best["llama.cpp"][key] / best["surefoot"][key]

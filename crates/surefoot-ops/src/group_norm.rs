@@ -204,7 +204,7 @@ fn ours<B: Kernels>(
     let shape = inputs[0].shape();
     inputs.into_iter().chain(around).all(B::takes)
         && around.is_none_or(|around| around.shape() == shape)
-        && shape[1] % norm.groups == 0
+        && shape[1].is_multiple_of(norm.groups)
         && shape.num_elements() > 0
 }
 

@@ -7,17 +7,11 @@ use crate::served::{Server, fixture};
 
 /// Requests of all sorts.
 fn bodies() -> Vec<Value> {
-    let schema = json!({
-        "type": "object",
-        "properties": {"name": {"type": "string", "maxLength": 12}, "sizes": {"type": "array", "items": {"type": "integer"}, "maxItems": 4}},
-        "required": ["name", "sizes"],
-        "additionalProperties": false,
-    });
     vec![
         json!({"prompt": "The tensor is on the device. The tensor is", "max_tokens": 60, "temperature": 0}),
         json!({"prompt": "a b a b a b", "max_tokens": 40, "temperature": 0.8, "seed": 7}),
         json!({"prompt": "Once upon", "max_tokens": 40, "temperature": 0, "frequency_penalty": 0.5}),
-        json!({"prompt": "An object:", "max_tokens": 60, "temperature": 0, "guided_json": schema}),
+        json!({"prompt": "An object:", "max_tokens": 60, "temperature": 0, "guided_regex": "[a-f]{3,6}( [0-9]{2}){1,9}\\."}),
         json!({"prompt": "The device", "max_tokens": 30, "temperature": 0, "logprobs": 2}),
     ]
 }

@@ -103,6 +103,8 @@ fn operations() -> Vec<Case> {
         linear(130, 48, 80, true),
         linear(256, 160, 132, false),
         linear(64, 32, 64, true),
+        // Enough wide tiles, forwards and for the weight's gradient.
+        linear(2048, 32, 2064, false),
         gelu(50),
         gelu(1000),
         attention(2, 6, 2, 4),
@@ -337,6 +339,50 @@ fn a_product_with_a_few_columns_is_the_processors() {
             for (is, should) in flat(is).iter().zip(&should) {
                 // Burn's product rounds its result too.
                 assert!((is - should).abs() <= 2e-3 * size, "{name} in f16: {is}, not {should}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_linear_layer_in_half_precision_is_that_of_rounded_numbers() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let half = FloatDType::F16;
+    if !gpu.burn().supports_dtype(half) {
+        return;
+    }
+    for (rows, inputs, outputs) in [(5, 12, 7), (256, 64, 96), (130, 48, 80)] {
+        let run = |device: &Device, rounded: bool| {
+            let device = device.clone().autodiff();
+            let x = shaped(1, [rows, inputs], &device).require_grad();
+            let weight = shaped(2, [inputs, outputs], &device).require_grad();
+            let bias = shaped(3, [outputs], &device).require_grad();
+            let around = shaped(4, [rows, outputs], &device).require_grad();
+            let given = [&x, &weight].map(|tensor| match rounded {
+                true => tensor.clone().cast(half).cast(FloatDType::F32),
+                false => tensor.clone(),
+            });
+            let [left, right] = given;
+            let (bias_given, around_given) = (bias.clone(), Some(around.clone()));
+            let out = match rounded {
+                true => ops::linear(left, right, bias_given, around_given),
+                false => ops::half_linear(left, right, bias_given, around_given, half),
+            };
+            let factors = shaped(5, [rows, outputs], &device);
+            let gradients = (out.clone() * factors).sum().backward();
+            let bias = flat(bias.grad(&gradients).unwrap());
+            let of = [&x, &weight, &around].map(|tensor| flat(tensor.grad(&gradients).unwrap()));
+            let [x, weight, around] = of;
+            [flat(out), x, weight, around, bias]
+        };
+        let (is, should) = (run(gpu.burn(), false), run(&Device::flex(), true));
+        for (at, (is, should)) in is.iter().zip(&should).enumerate() {
+            assert_eq!(is.len(), should.len());
+            let size = should.iter().fold(1e-3f32, |size, value| size.max(value.abs()));
+            for (is, should) in is.iter().zip(should) {
+                // The gradient is rounded for its products as well: 11 bits.
+                let message = format!("{rows} {inputs} {outputs}: {at}: {is}, not {should}");
+                assert!((is - should).abs() <= 4e-3 * size, "{message}");
             }
         }
     }

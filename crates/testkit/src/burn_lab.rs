@@ -23,7 +23,8 @@ pub fn cpu() -> Option<Arc<OpenDevice>> {
 /// The first GPU of this build; without one the caller skips, or fails if [`REQUIRE_GPU`] is
 /// set.
 pub fn gpu() -> Option<Arc<OpenDevice>> {
-    let opened = named("gpu")
+    let name = std::env::var("SUREFOOT_TEST_GPU").unwrap_or_else(|_| "gpu".to_owned());
+    let opened = named(&name)
         .map_err(|error| error.to_string())
         .and_then(|name| open(name).map_err(|fault| fault.to_string()));
     match opened {

@@ -18,12 +18,13 @@ fn entropy_of_rows(
     targets: &[i32],
     losses: &mut [f32],
     slopes: &mut [f32],
+    rows: u32,
     width: u32,
     #[comptime] units: usize,
 ) {
     let row = CUBE_POS;
     let width = width as usize;
-    if row >= losses.len() {
+    if row >= rows as usize {
         terminate!();
     }
     let first = row * width;
@@ -66,10 +67,10 @@ fn entropy_of_rows(
 
 /// All losses, added up by one cube.
 #[cube(launch)]
-fn sum_of_losses(losses: &[f32], total: &mut [f32], #[comptime] units: usize) {
+fn sum_of_losses(losses: &[f32], total: &mut [f32], rows: u32, #[comptime] units: usize) {
     let mut sum = 0.0f32;
     let mut at = UNIT_POS as usize;
-    while at < losses.len() {
+    while at < rows as usize {
         sum += losses[at];
         at += units;
     }
@@ -103,12 +104,21 @@ pub(super) fn forward(logits: CubeTensor, targets: CubeTensor) -> (CubeTensor, C
         targets.into_buffer_arg(),
         losses.clone().into_buffer_arg(),
         slopes.clone().into_buffer_arg(),
+        rows as u32,
         width as u32,
         units,
     );
     let (_, dim, units) = row_cubes(&client, 1, rows);
     let args = (losses.into_buffer_arg(), loss.clone().into_buffer_arg());
-    sum_of_losses::launch(&client, CubeCount::Static(1, 1, 1), dim, args.0, args.1, units);
+    sum_of_losses::launch(
+        &client,
+        CubeCount::Static(1, 1, 1),
+        dim,
+        args.0,
+        args.1,
+        rows as u32,
+        units,
+    );
     (loss, slopes)
 }
 

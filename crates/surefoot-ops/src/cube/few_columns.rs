@@ -30,10 +30,11 @@ fn rows_by_columns<W: Float>(
     out: &mut [f32],
     rows: u32,
     fours: u32,
+    line: u32,
     #[comptime] columns: usize,
     #[define(W)] _dtype: ElemType,
 ) {
-    let (rows, fours) = (rows as usize, fours as usize);
+    let (rows, fours, line) = (rows as usize, fours as usize, line as usize);
     let unit = UNIT_POS as usize;
     let (lane, of_cube) = (unit % LANES, unit / LANES);
     let first_row = CUBE_POS * (UNITS / LANES);
@@ -45,7 +46,7 @@ fn rows_by_columns<W: Float>(
         let mut read = Array::<Vector<W, Const<4>>>::new(4usize);
         #[unroll]
         for step in 0..4usize {
-            read[step] = matrix[row * fours + at + step * LANES];
+            read[step] = matrix[row * line + at + step * LANES];
         }
         #[unroll]
         for step in 0..4usize {
@@ -60,7 +61,7 @@ fn rows_by_columns<W: Float>(
         at += 4 * LANES;
     }
     while at < fours {
-        let weight = Vector::<f32, Const<4>>::cast_from(matrix[row * fours + at]);
+        let weight = Vector::<f32, Const<4>>::cast_from(matrix[row * line + at]);
         #[unroll]
         for column in 0..columns {
             let rounded = Vector::<W, Const<4>>::cast_from(x[column * fours + at]);
@@ -100,7 +101,9 @@ pub(super) fn product(matrix: &CubeTensor, x: &CubeTensor) -> Option<CubeTensor>
     };
     let (rows, width) = (matrix.meta.shape()[0], matrix.meta.shape()[1]);
     let columns = x.meta.shape()[1];
-    let in_rows = matrix.meta.strides().to_vec() == [width, 1] && !matrix.meta.is_tiled();
+    // A row may be followed by padding.
+    let (line, step) = (matrix.meta.strides()[0], matrix.meta.strides()[1]);
+    let in_rows = step == 1 && line.is_multiple_of(4) && !matrix.meta.is_tiled();
     let fits = (1..=MOST).contains(&columns) && width.is_multiple_of(4) && rows * width > 0;
     if !(in_rows && fits) || x.dtype != DType::F32 {
         return None;
@@ -121,6 +124,7 @@ pub(super) fn product(matrix: &CubeTensor, x: &CubeTensor) -> Option<CubeTensor>
         out.clone().into_buffer_arg(),
         rows as u32,
         (width / 4) as u32,
+        (line / 4) as u32,
         columns,
         ElemType::Float(kind),
     );

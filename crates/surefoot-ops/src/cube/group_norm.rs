@@ -12,7 +12,7 @@ use cubecl::prelude::*;
 use super::launch::{elements, empty, row_cubes};
 use super::reduce::{sum_of_units, total};
 
-/// `channel` is how many numbers a channel has, `each` how many channels a group has. Without a residual, `around` is not read.
+/// `channel` is how many numbers a channel has, `each` how many channels a group has, `channels` how many there are. Without a residual, `around` is not read.
 #[cube(launch)]
 fn normalise_groups(
     x: &[f32],
@@ -23,6 +23,7 @@ fn normalise_groups(
     stats: &mut [f32],
     channel: u32,
     each: u32,
+    channels: u32,
     epsilon: f32,
     #[comptime] is_around: bool,
     #[comptime] relu: bool,
@@ -35,7 +36,7 @@ fn normalise_groups(
     let (channel, each) = (channel as usize, each as usize);
     let size = channel * each;
     let first = row * size;
-    let first_channel = row % (gamma.len() / each) * each;
+    let first_channel = row % (channels as usize / each) * each;
     let count = f32::cast_from(size as u32);
     let mut sum = 0.0f32;
     let mut at = UNIT_POS as usize;
@@ -85,12 +86,13 @@ fn through_relu(
     out: &mut [f32],
     channel: u32,
     each: u32,
+    channels: u32,
     #[comptime] is_around: bool,
 ) {
     let at = ABSOLUTE_POS;
     if at < out.len() {
         let (channel, each) = (channel as usize, each as usize);
-        let number = at / channel % gamma.len();
+        let number = at / channel % channels as usize;
         let group = at / (channel * each);
         let normal = (x[at] - stats[2 * group]) * stats[2 * group + 1];
         let mut y = normal * gamma[number] + beta[number];
@@ -117,6 +119,7 @@ fn gradient_of_groups(
     of_beta: &mut [f32],
     channel: u32,
     each: u32,
+    channels: u32,
     #[comptime] units: usize,
 ) {
     let row = CUBE_POS;
@@ -126,7 +129,7 @@ fn gradient_of_groups(
     let (channel, each) = (channel as usize, each as usize);
     let size = channel * each;
     let first = row * size;
-    let first_channel = row % (gamma.len() / each) * each;
+    let first_channel = row % (channels as usize / each) * each;
     let (mean, inverse) = (stats[2 * row], stats[2 * row + 1]);
     let mut shift = 0.0f32;
     let mut slope = 0.0f32;
@@ -183,6 +186,7 @@ pub(super) fn forward(
     let is_around = around.is_some();
     let around = around.map_or_else(|| x.clone(), into_contiguous);
     let (channel, each, rows) = sizes(&x, groups);
+    let channels = x.meta.shape()[1];
     let out = empty(&x, x.meta.shape().clone());
     let stats = empty(&x, Shape::new([rows, 2]));
     let client = x.client.clone();
@@ -199,6 +203,7 @@ pub(super) fn forward(
         stats.clone().into_buffer_arg(),
         channel as u32,
         each as u32,
+        channels as u32,
         epsilon as f32,
         is_around,
         relu,
@@ -220,6 +225,7 @@ pub(super) fn before_relu(
     let around = around.map_or_else(|| x.clone(), into_contiguous);
     let gradient = into_contiguous(gradient);
     let (channel, each, _) = sizes(&x, groups);
+    let channels = x.meta.shape()[1];
     let out = empty(&x, x.meta.shape().clone());
     let client = x.client.clone();
     let (count, dim) = elements(&client, out.meta.num_elements());
@@ -236,6 +242,7 @@ pub(super) fn before_relu(
         out.clone().into_buffer_arg(),
         channel as u32,
         each as u32,
+        channels as u32,
         is_around,
     );
     out
@@ -252,6 +259,7 @@ pub(super) fn backward(
     let [x, gamma, gradient] = [x, gamma, gradient].map(into_contiguous);
     let (channel, each, rows) = sizes(&x, groups);
     let shape = x.meta.shape();
+    let channels = shape[1];
     let of_x = empty(&x, shape.clone());
     let [of_gamma, of_beta] = [(); 2].map(|()| empty(&x, Shape::new([shape[0], shape[1]])));
     let client = x.client.clone();
@@ -269,6 +277,7 @@ pub(super) fn backward(
         of_beta.clone().into_buffer_arg(),
         channel as u32,
         each as u32,
+        channels as u32,
         units,
     );
     (of_x, total(of_gamma), total(of_beta))

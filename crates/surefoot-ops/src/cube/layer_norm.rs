@@ -16,11 +16,12 @@ fn normalise_rows(
     beta: &[f32],
     out: &mut [f32],
     stats: &mut [f32],
+    width: u32,
     epsilon: f32,
     #[comptime] units: usize,
 ) {
     let row = CUBE_POS;
-    let width = gamma.len();
+    let width = width as usize;
     if row >= stats.len() / 2 {
         terminate!();
     }
@@ -59,10 +60,11 @@ fn gradient_of_rows(
     stats: &[f32],
     gradient: &[f32],
     of_x: &mut [f32],
+    width: u32,
     #[comptime] units: usize,
 ) {
     let row = CUBE_POS;
-    let width = gamma.len();
+    let width = width as usize;
     if row >= stats.len() / 2 {
         terminate!();
     }
@@ -140,6 +142,7 @@ pub(super) fn forward(
         beta.into_buffer_arg(),
         out.clone().into_buffer_arg(),
         stats.clone().into_buffer_arg(),
+        width as u32,
         epsilon as f32,
         units,
     );
@@ -168,6 +171,7 @@ pub(super) fn backward(
         stats.clone().into_buffer_arg(),
         gradient.clone().into_buffer_arg(),
         of_x.clone().into_buffer_arg(),
+        width as u32,
         units,
     );
     let band = rows_per_band(rows);

@@ -5,11 +5,13 @@
 //! it is made in parts that are added up.
 
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::Shape;
+use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
-use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::kernel::matmul::{MatmulStrategy, matmul};
+use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::launch::{elements, empty};
@@ -17,16 +19,22 @@ use super::product;
 use super::reduce::{column_sums, total};
 
 #[cube(launch)]
-fn add_bias(product: &[f32], bias: &[f32], out: &mut [f32]) {
+fn add_bias(product: &[f32], bias: &[f32], out: &mut [f32], width: u32) {
     if ABSOLUTE_POS < out.len() {
-        out[ABSOLUTE_POS] = product[ABSOLUTE_POS] + bias[ABSOLUTE_POS % bias.len()];
+        out[ABSOLUTE_POS] = product[ABSOLUTE_POS] + bias[ABSOLUTE_POS % width as usize];
     }
 }
 
 #[cube(launch)]
-fn add_bias_and_residual(product: &[f32], bias: &[f32], around: &[f32], out: &mut [f32]) {
+fn add_bias_and_residual(
+    product: &[f32],
+    bias: &[f32],
+    around: &[f32],
+    out: &mut [f32],
+    width: u32,
+) {
     if ABSOLUTE_POS < out.len() {
-        let sum = product[ABSOLUTE_POS] + bias[ABSOLUTE_POS % bias.len()];
+        let sum = product[ABSOLUTE_POS] + bias[ABSOLUTE_POS % width as usize];
         out[ABSOLUTE_POS] = sum + around[ABSOLUTE_POS];
     }
 }
@@ -41,18 +49,23 @@ pub(super) fn forward(
     if let Some(out) = product::product_and_bias(&x, &weight, &bias, around.as_ref()) {
         return out;
     }
-    let product = product::product(x, weight);
+    with_bias(product::product(x, weight), bias, around)
+}
+
+/// A product with a bias and a residual.
+fn with_bias(product: CubeTensor, bias: CubeTensor, around: Option<CubeTensor>) -> CubeTensor {
     let (product, bias) = (into_contiguous(product), into_contiguous(bias));
     let out = empty(&product, product.meta.shape().clone());
+    let width = product.meta.shape()[1] as u32;
     let client = product.client.clone();
     let (count, dim) = elements(&client, out.meta.num_elements());
     let (product, bias) = (product.into_buffer_arg(), bias.into_buffer_arg());
     let to = out.clone().into_buffer_arg();
     match around {
-        None => add_bias::launch(&client, count, dim, product, bias, to),
+        None => add_bias::launch(&client, count, dim, product, bias, to, width),
         Some(around) => {
             let around = into_contiguous(around).into_buffer_arg();
-            add_bias_and_residual::launch(&client, count, dim, product, bias, around, to);
+            add_bias_and_residual::launch(&client, count, dim, product, bias, around, to, width);
         }
     }
     out
@@ -82,6 +95,14 @@ fn parts(rows: usize, numbers: usize) -> usize {
 
 /// `xᵀ · gradient`: the weight's gradient.
 pub(super) fn product_over_rows(x: CubeTensor, gradient: CubeTensor) -> CubeTensor {
+    in_parts(x, gradient, product::product)
+}
+
+fn in_parts(
+    x: CubeTensor,
+    gradient: CubeTensor,
+    product: fn(CubeTensor, CubeTensor) -> CubeTensor,
+) -> CubeTensor {
     type Ops = CubeBackend;
     let (rows, inputs) = (x.meta.shape()[0], x.meta.shape()[1]);
     let outputs = gradient.meta.shape()[1];
@@ -92,9 +113,53 @@ pub(super) fn product_over_rows(x: CubeTensor, gradient: CubeTensor) -> CubeTens
     };
     let (x, gradient) = (split(x, inputs), split(gradient, outputs));
     let x = <Ops as FloatTensorOps<Ops>>::float_swap_dims(x, 1, 2);
-    let product = into_contiguous(product::product(x, gradient));
+    let product = into_contiguous(product(x, gradient));
     let flat = |tensor, shape| <Ops as FloatTensorOps<Ops>>::float_reshape(tensor, shape);
     let product = flat(product, Shape::new([parts, inputs * outputs]));
     let sum = if parts > 1 { total(product) } else { product };
     flat(sum, Shape::new([inputs, outputs]))
+}
+
+/// See [`super::multiplies_in`].
+pub(super) fn has_matrix_units(tensor: &CubeTensor, dtype: DType) -> bool {
+    let kind = match dtype {
+        DType::F16 => FloatKind::F16,
+        DType::BF16 => FloatKind::BF16,
+        _ => return false,
+    };
+    let (half, full) = (ElemType::Float(kind), ElemType::Float(FloatKind::F32));
+    let units = &tensor.client.properties().features.matmul.cmma;
+    units.iter().any(|unit| unit.a_type == half && unit.b_type == half && unit.cd_type == full)
+}
+
+/// A product of numbers in half precision, in f32. If Burn has no kernel for it, of the same numbers in f32.
+fn half_product(left: CubeTensor, right: CubeTensor) -> CubeTensor {
+    let made = matmul(left.clone(), right.clone(), None, MatmulStrategy::default(), DType::F32);
+    made.unwrap_or_else(|_| product::product(cast(left, DType::F32), cast(right, DType::F32)))
+}
+
+/// `x · weight + bias`, with a residual, whose product is made of numbers in `compute`.
+pub(super) fn half_forward(
+    x: CubeTensor,
+    weight: CubeTensor,
+    bias: CubeTensor,
+    around: Option<CubeTensor>,
+    compute: DType,
+) -> CubeTensor {
+    with_bias(half_product(cast(x, compute), cast(weight, compute)), bias, around)
+}
+
+/// The gradients of that by x, weight and bias.
+pub(super) fn half_backward(
+    x: CubeTensor,
+    weight: CubeTensor,
+    gradient: CubeTensor,
+    compute: DType,
+) -> (CubeTensor, CubeTensor, CubeTensor) {
+    let turned =
+        |tensor| <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(tensor, 0, 1);
+    let half = cast(gradient.clone(), compute);
+    let of_x = half_product(half.clone(), turned(cast(weight, compute)));
+    let of_weight = in_parts(cast(x, compute), half, half_product);
+    (of_x, of_weight, sum_of_rows(gradient))
 }

@@ -3,7 +3,8 @@
 //! [`CubeKernels`] lists them; each file holds the kernels of one operation and how they are launched. The operations of
 //! this crate call them for tensors that [`is_ours`] takes. Kernels are launched with checks of bounds, take
 //! tensors in f32 (products with a few columns also weights in half precision), and make new tensors, with one exception: [`CubeKernels::pack_into`] writes into a tensor that its
-//! caller has just made.
+//! caller has just made. Sizes are arguments of a kernel: the length of a buffer may be more than that of its tensor, and bounds
+//! only what may be read.
 #![allow(
     clippy::too_many_arguments,
     reason = "a kernel's sizes and factors are arguments of their own"
@@ -43,6 +44,11 @@ pub(crate) const LARGEST_HEAD: usize = decode_attention::UNITS;
 /// Whether the kernels here take it: numbers in f32. Everything else is composed of Burn's own operations.
 pub(crate) fn is_ours(tensor: &impl TensorMetadata) -> bool {
     tensor.dtype() == DType::F32
+}
+
+/// Whether the device has matrix units for this dtype that add up in f32: without them products in it are no faster.
+pub(crate) fn multiplies_in(tensor: &CubeTensor, dtype: DType) -> bool {
+    linear::has_matrix_units(tensor, dtype)
 }
 
 /// Eight tensors.
@@ -134,6 +140,23 @@ pub(crate) trait CubeKernels: Backend {
         bias: FloatTensor<Self>,
         #[extension_type] around: Optional<Self>,
     ) -> FloatTensor<Self>;
+
+    /// `x · weight + bias`, with a residual, whose product is made of numbers in `compute`.
+    fn half_linear_layer(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        bias: FloatTensor<Self>,
+        #[extension_type] around: Optional<Self>,
+        compute: DType,
+    ) -> FloatTensor<Self>;
+
+    /// The gradients of that by x, weight and bias.
+    fn half_linear_gradient(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        compute: DType,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
     /// `left · right`.
     fn product(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -297,6 +320,25 @@ impl CubeKernels for CubeBackend {
         around: Optional<Self>,
     ) -> CubeTensor {
         linear::forward(x, weight, bias, around.into_option())
+    }
+
+    fn half_linear_layer(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: CubeTensor,
+        around: Optional<Self>,
+        compute: DType,
+    ) -> CubeTensor {
+        linear::half_forward(x, weight, bias, around.into_option(), compute)
+    }
+
+    fn half_linear_gradient(
+        x: CubeTensor,
+        weight: CubeTensor,
+        gradient: CubeTensor,
+        compute: DType,
+    ) -> (CubeTensor, CubeTensor, CubeTensor) {
+        linear::half_backward(x, weight, gradient, compute)
     }
 
     fn product(left: CubeTensor, right: CubeTensor) -> CubeTensor {

@@ -7,6 +7,7 @@
 use burn::tensor::Shape;
 use burn_cubecl::cubecl;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
 use super::launch::{elements, empty};
@@ -55,7 +56,7 @@ pub(super) fn maximum_of_units(value: f32, #[comptime] units: usize) -> f32 {
 
 /// Rows that one unit adds up before its sum becomes a partial one.
 pub(super) fn rows_per_band(rows: usize) -> usize {
-    rows.div_ceil(rows.div_ceil(128).clamp(1, 256)).max(1)
+    rows.div_ceil(rows.div_ceil(16).clamp(1, 256)).max(1)
 }
 
 #[cube(launch)]
@@ -75,8 +76,8 @@ fn band_sums(x: &[f32], partial: &mut [f32], rows: u32, width: u32, band: u32) {
 }
 
 #[cube(launch)]
-fn total_of_bands(partial: &[f32], total: &mut [f32], bands: u32) {
-    let width = total.len();
+fn total_of_bands(partial: &[f32], total: &mut [f32], bands: u32, width: u32) {
+    let width = width as usize;
     if ABSOLUTE_POS < width {
         let mut sum = 0.0f32;
         for band in 0..bands as usize {
@@ -86,14 +87,60 @@ fn total_of_bands(partial: &[f32], total: &mut [f32], bands: u32) {
     }
 }
 
+/// Columns that a cube of [`total_of_many_bands`] takes, and units that share a column.
+const COLUMNS: usize = 32;
+const LANES: usize = 8;
+
+/// The same for many bands of few columns: units share a column.
+#[cube(launch)]
+fn total_of_many_bands(partial: &[f32], total: &mut [f32], bands: u32, width: u32) {
+    let width = width as usize;
+    let (unit, bands) = (UNIT_POS as usize, bands as usize);
+    let column = CUBE_POS * COLUMNS + unit % COLUMNS;
+    let mut shared = Shared::<[f32]>::new_slice(COLUMNS * LANES);
+    let mut sum = 0.0f32;
+    if column < width {
+        let mut band = unit / COLUMNS;
+        while band < bands {
+            sum += partial[band * width + column];
+            band += LANES;
+        }
+    }
+    shared[unit] = sum;
+    sync_cube();
+    if unit < COLUMNS && column < width {
+        let mut sum = 0.0f32;
+        #[unroll]
+        for lane in 0..LANES {
+            sum += shared[lane * COLUMNS + unit];
+        }
+        total[column] = sum;
+    }
+}
+
 /// The sum of partial sums `[bands, width]` over the bands.
 pub(super) fn total(partial: CubeTensor) -> CubeTensor {
     let (bands, width) = (partial.meta.shape()[0], partial.meta.shape()[1]);
     let out = empty(&partial, Shape::new([width]));
-    let (count, dim) = elements(&partial.client, width);
     let client = partial.client.clone();
+    let (count, dim) = elements(&client, width);
     let args = (partial.into_buffer_arg(), out.clone().into_buffer_arg());
-    total_of_bands::launch(&client, count, dim, args.0, args.1, bands as u32);
+    if bands > 2 * LANES {
+        let dim = CubeDim::new_1d((COLUMNS * LANES) as u32);
+        let cubes = width.div_ceil(COLUMNS) * COLUMNS * LANES;
+        let count = calculate_cube_count_elemwise(&client, cubes, dim);
+        total_of_many_bands::launch(
+            &client,
+            count,
+            dim,
+            args.0,
+            args.1,
+            bands as u32,
+            width as u32,
+        );
+    } else {
+        total_of_bands::launch(&client, count, dim, args.0, args.1, bands as u32, width as u32);
+    }
     out
 }
 

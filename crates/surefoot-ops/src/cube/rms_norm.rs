@@ -14,11 +14,12 @@ fn rms_of_rows(
     gamma: &[f32],
     out: &mut [f32],
     rows: u32,
+    width: u32,
     epsilon: f32,
     #[comptime] units: usize,
 ) {
     let row = CUBE_POS;
-    let width = gamma.len();
+    let width = width as usize;
     if row >= rows as usize {
         terminate!();
     }
@@ -56,6 +57,7 @@ pub(super) fn forward(x: CubeTensor, gamma: CubeTensor, epsilon: f64) -> CubeTen
         args.1,
         args.2,
         rows as u32,
+        width as u32,
         epsilon as f32,
         units,
     );

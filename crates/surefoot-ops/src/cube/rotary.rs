@@ -17,6 +17,7 @@ fn rotate_heads(
     heads: u32,
     width: u32,
     each: u32,
+    tables: u32,
     #[comptime] half: usize,
     #[comptime] interleaved: bool,
 ) {
@@ -38,7 +39,7 @@ fn rotate_heads(
             }
             let (first, second) = (x[row + first * step], x[row + second * step]);
             // One table for all samples, or one for each.
-            let table = sample % (cos.len() / (width * half));
+            let table = sample % tables as usize;
             let at = (table * width + token) * half + pair;
             let (cos, sin) = (cos[at], sin[at]);
             let mut turned = first * cos - second * sin;
@@ -62,7 +63,7 @@ pub(super) fn forward(
     let (x, cos, sin) = (untile(x), into_contiguous(cos), into_contiguous(sin));
     let shape = x.meta.shape().clone();
     let [heads, width, each] = [shape[1], shape[2], shape[3]];
-    let half = cos.meta.shape()[3];
+    let (tables, half) = (cos.meta.shape()[0], cos.meta.shape()[3]);
     let out = empty(&x, shape);
     let client = x.client.clone();
     let (count, dim) = elements(&client, out.meta.num_elements());
@@ -77,6 +78,7 @@ pub(super) fn forward(
         heads as u32,
         width as u32,
         each as u32,
+        tables as u32,
         half,
         interleaved,
     );

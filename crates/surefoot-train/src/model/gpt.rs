@@ -123,7 +123,10 @@ impl Block {
     fn forward(&self, x: Tensor<2>, length: usize, cast: Autocast) -> Tensor<2> {
         let mixed = applied(&self.attend_in, normed(&self.attend_norm, x.clone()), None, cast);
         let [rows, wide] = mixed.dims();
-        let mixed = cast.heavy(mixed.reshape([rows / length, length, wide]));
+        let mixed = mixed.reshape([rows / length, length, wide]);
+        // The kernels for GPUs are in fp32, and copies in half precision would cost more than its products save.
+        let on_host = mixed.device().without_autodiff() == Device::flex();
+        let mixed = if on_host { cast.heavy(mixed) } else { mixed };
         let attended = cast.full(causal_attention(mixed, self.heads));
         let x = applied(&self.attend_out, attended.reshape([rows, wide / 3]), Some(x), cast);
         let fed = applied(&self.feed_in, normed(&self.feed_norm, x.clone()), None, cast);
@@ -135,10 +138,11 @@ impl Predictive for Gpt {
     fn outputs(&self, batch: &Batch, cast: Autocast) -> Tensor<2> {
         let tokens = batch.tokens();
         let [samples, length] = tokens.dims();
-        let places = Tensor::<1, Int>::arange(0..length as i64, &tokens.device()).unsqueeze::<2>();
+        let places = Tensor::<1, Int>::arange(0..length as i64, &tokens.device());
+        let placed = embedding(self.places.weight.val(), places);
         let x = embedding(self.tokens.weight.val(), tokens.reshape([samples * length]));
         let [rows, width] = x.dims();
-        let x = x.reshape([samples, length, width]) + self.places.forward(places);
+        let x = x.reshape([samples, length, width]) + placed.unsqueeze::<3>();
         let mut x = x.reshape([rows, width]);
         for block in &self.blocks {
             x = block.forward(x, length, cast);

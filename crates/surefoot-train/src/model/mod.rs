@@ -10,10 +10,10 @@ mod pretrained;
 use burn::module::Module;
 use burn::nn::Linear;
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{DType, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use surefoot::BoxError;
-use surefoot::place::Autocast;
-use surefoot_ops::{cross_entropy, linear};
+use surefoot::place::{Autocast, Dtype, float_dtype};
+use surefoot_ops::{cross_entropy, half_linear, linear};
 
 use crate::batch::{Batch, Targets};
 use crate::parameters;
@@ -141,15 +141,14 @@ impl Score {
 
 /// A linear layer, with a residual added in fp32.
 fn applied(layer: &Linear, x: Tensor<2>, around: Option<Tensor<2>>, cast: Autocast) -> Tensor<2> {
-    let (x, weight) = (cast.heavy(x), cast.heavy(layer.weight.val()));
+    let weight = layer.weight.val();
     let bias = match &layer.bias {
-        Some(bias) => cast.heavy(bias.val()),
-        None => Tensor::zeros([weight.dims()[1]], (&x.device(), x.dtype())),
+        Some(bias) => bias.val(),
+        None => Tensor::zeros([weight.dims()[1]], &x.device()),
     };
-    match around {
-        Some(around) if x.dtype() == DType::F32 => linear(x, weight, bias, Some(around)),
-        Some(around) => cast.full(linear(x, weight, bias, None)) + around,
-        None => cast.full(linear(x, weight, bias, None)),
+    match cast.compute() {
+        Dtype::F32 => linear(x, weight, bias, around),
+        other => half_linear(x, weight, bias, around, float_dtype(other)),
     }
 }
 

@@ -19,6 +19,11 @@ impl Autocast {
         Self { compute }
     }
 
+    /// The dtype of heavy operations.
+    pub fn compute(self) -> Dtype {
+        self.compute
+    }
+
     /// `x` in the compute dtype: for a heavy operation that is not listed here.
     pub fn heavy<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         cast(x, self.compute)

@@ -15,7 +15,15 @@ use crate::cube::product::product;
 
 /// From `[samples, tokens, parts, heads, each]` to `[parts, samples, heads, tokens, each]`.
 #[cube(launch)]
-fn by_head(mixed: &[f32], out: &mut [f32], samples: u32, tokens: u32, heads: u32, each: u32) {
+fn by_head(
+    mixed: &[f32],
+    out: &mut [f32],
+    parts: u32,
+    samples: u32,
+    tokens: u32,
+    heads: u32,
+    each: u32,
+) {
     let (samples, tokens) = (samples as usize, tokens as usize);
     let (heads, each) = (heads as usize, each as usize);
     if ABSOLUTE_POS < out.len() {
@@ -24,7 +32,7 @@ fn by_head(mixed: &[f32], out: &mut [f32], samples: u32, tokens: u32, heads: u32
         let head = ABSOLUTE_POS / (each * tokens) % heads;
         let sample = ABSOLUTE_POS / (each * tokens * heads) % samples;
         let part = ABSOLUTE_POS / (each * tokens * heads * samples);
-        let parts = out.len() / (each * tokens * heads * samples);
+        let parts = parts as usize;
         let from = (((sample * tokens + token) * parts + part) * heads + head) * each + number;
         out[ABSOLUTE_POS] = mixed[from];
     }
@@ -84,6 +92,7 @@ fn split(sizes: Sizes, mixed: CubeTensor, parts: usize) -> CubeTensor {
         dim,
         mixed.into_buffer_arg(),
         out.clone().into_buffer_arg(),
+        parts as u32,
         samples as u32,
         tokens as u32,
         heads as u32,

@@ -10,13 +10,19 @@ use cubecl::prelude::*;
 /// Numbers that lie side by side.
 pub(super) type Four = Vector<f32, Const<4>>;
 
-/// The size of a tile.
+/// Rows of a tile. It has [`NARROW`] or [`WIDE`] columns.
 pub(super) const ROWS: usize = 128;
-pub(super) const COLUMNS: usize = 64;
+pub(super) const NARROW: usize = 64;
+pub(super) const WIDE: usize = 128;
 /// How many numbers of each line are in shared memory at once.
 pub(super) const DEPTH: usize = 16;
-/// Units of a cube: each takes 8 × 8 numbers of the tile.
-pub(super) const UNITS: usize = ROWS * COLUMNS / 64;
+/// Units that bring the left side's part of a tile into shared memory, in blocks of 4 × 4 numbers.
+const BRINGERS: usize = ROWS * DEPTH / 16;
+
+/// Units of a cube whose tile has so many columns: each takes 8 × 8 numbers of it.
+pub(super) const fn units(columns: usize) -> usize {
+    ROWS * columns / 64
+}
 
 /// Where a matrix of a batch lies in its buffer, counted in fours: where the first begins, how far it is from one line to the
 /// next, and from one matrix to the next by the outer and by the inner dimension of the batch.
@@ -109,38 +115,52 @@ fn of_tile(
     sizes: &Sizes,
     #[comptime] left_along: bool,
     #[comptime] right_along: bool,
+    #[comptime] wide: usize,
 ) -> Array<Four> {
     let unit = UNIT_POS as usize;
     let mut left_tile = Shared::<[Four]>::new_slice(ROWS * DEPTH / 4);
-    let mut right_tile = Shared::<[Four]>::new_slice(COLUMNS * DEPTH / 4);
-    let block = unit % 8 + unit / 32 * 8;
-    let run = unit / 8 % 4;
+    let mut right_tile = Shared::<[Four]>::new_slice(comptime!(wide * DEPTH / 4));
+    // In a narrow tile some units bring of both sides; in a wide one each brings of one.
+    let bringer = unit % BRINGERS;
+    let block = bringer % 8 + bringer / 32 * 8;
+    let run = bringer / 8 % 4;
+    let brings_left = unit < BRINGERS;
+    let mut brings_right = unit < wide;
+    if comptime!(wide == WIDE) {
+        brings_right = unit >= BRINGERS;
+    }
     let (left_start, right_start) = (left_place.start(sizes.count), right_place.start(sizes.count));
     let (left_line, right_line) = (left_place.line as usize, right_place.line as usize);
     let (rows, columns) = (sizes.rows as usize, sizes.columns as usize);
     let left_block = CUBE_POS_Y as usize * (ROWS / 4) + block;
-    let right_block = CUBE_POS_X as usize * (COLUMNS / 4) + block;
-    let brings_right = unit < COLUMNS;
+    let right_block = CUBE_POS_X as usize * comptime!(wide / 4) + block;
     let runs = sizes.depth as usize / 4;
 
-    let mut of_left = read(left, left_start, left_line, rows, left_block, run, left_along);
+    let mut of_left = Array::<Four>::new(4usize);
+    if brings_left {
+        of_left = read(left, left_start, left_line, rows, left_block, run, left_along);
+    }
     let mut of_right = Array::<Four>::new(4usize);
     if brings_right {
         of_right = read(right, right_start, right_line, columns, right_block, run, right_along);
     }
-    let (x, y) = (unit % 8, unit / 8);
+    let (x, y) = (across(wide), down(wide));
     let mut sums = Array::<Four>::new(16usize);
     let mut from = 0usize;
     while from < runs {
-        put(&of_left, &mut left_tile, block, run, ROWS / 4, left_along);
+        if brings_left {
+            put(&of_left, &mut left_tile, block, run, ROWS / 4, left_along);
+        }
         if brings_right {
-            put(&of_right, &mut right_tile, block, run, COLUMNS / 4, right_along);
+            put(&of_right, &mut right_tile, block, run, comptime!(wide / 4), right_along);
         }
         sync_cube();
         from += DEPTH / 4;
         if from < runs {
             let run = from + run;
-            of_left = read(left, left_start, left_line, rows, left_block, run, left_along);
+            if brings_left {
+                of_left = read(left, left_start, left_line, rows, left_block, run, left_along);
+            }
             if brings_right {
                 of_right =
                     read(right, right_start, right_line, columns, right_block, run, right_along);
@@ -150,8 +170,8 @@ fn of_tile(
         for number in 0..DEPTH {
             let upper = left_tile[number * (ROWS / 4) + y];
             let lower = left_tile[number * (ROWS / 4) + ROWS / 8 + y];
-            let first = right_tile[number * (COLUMNS / 4) + x];
-            let second = right_tile[number * (COLUMNS / 4) + COLUMNS / 8 + x];
+            let first = right_tile[number * comptime!(wide / 4) + x];
+            let second = right_tile[number * comptime!(wide / 4) + comptime!(wide / 8) + x];
             #[unroll]
             for row in 0..4usize {
                 let factor = Four::new(upper.extract(row));
@@ -167,15 +187,26 @@ fn of_tile(
     sums
 }
 
-/// The row of the matrix that is the unit's row `at`, and the four of columns that is its `half`.
+/// Where a unit's numbers are in the tile: 32 units take 4 × 8 fours, and their like lie side by side.
 #[cube]
-fn row_of(#[comptime] at: usize) -> usize {
-    CUBE_POS_Y as usize * ROWS + at / 4 * (ROWS / 2) + UNIT_POS as usize / 8 * 4 + at % 4
+fn across(#[comptime] wide: usize) -> usize {
+    UNIT_POS as usize / 32 % comptime!(wide / 64) * 8 + UNIT_POS as usize % 8
 }
 
 #[cube]
-fn four_of(#[comptime] half: usize) -> usize {
-    CUBE_POS_X as usize * (COLUMNS / 4) + half * (COLUMNS / 8) + UNIT_POS as usize % 8
+fn down(#[comptime] wide: usize) -> usize {
+    UNIT_POS as usize / 32 / comptime!(wide / 64) * 4 + UNIT_POS as usize % 32 / 8
+}
+
+/// The row of the matrix that is the unit's row `at`, and the four of columns that is its `half`.
+#[cube]
+fn row_of(#[comptime] at: usize, #[comptime] wide: usize) -> usize {
+    CUBE_POS_Y as usize * ROWS + comptime!(at / 4 * (ROWS / 2) + at % 4) + down(wide) * 4
+}
+
+#[cube]
+fn four_of(#[comptime] half: usize, #[comptime] wide: usize) -> usize {
+    CUBE_POS_X as usize * comptime!(wide / 4) + comptime!(half * (wide / 8)) + across(wide)
 }
 
 /// `left · right`.
@@ -190,15 +221,17 @@ pub(super) fn tiles(
     sizes: Sizes,
     #[comptime] left_along: bool,
     #[comptime] right_along: bool,
+    #[comptime] wide: usize,
 ) {
-    let sums = of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along);
+    let sums =
+        of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along, wide);
     let start = out_place.start(sizes.count);
     #[unroll]
     for at in 0..8usize {
-        let row = row_of(at);
+        let row = row_of(at, wide);
         #[unroll]
         for half in 0..2usize {
-            let four = four_of(half);
+            let four = four_of(half, wide);
             if row < sizes.rows as usize && 4 * four < sizes.columns as usize {
                 out[start + row * out_place.line as usize + four] = sums[2 * at + half];
             }
@@ -218,15 +251,17 @@ pub(super) fn tiles_and_bias(
     sizes: Sizes,
     #[comptime] left_along: bool,
     #[comptime] right_along: bool,
+    #[comptime] wide: usize,
 ) {
-    let sums = of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along);
+    let sums =
+        of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along, wide);
     let fours = sizes.columns as usize / 4;
     #[unroll]
     for at in 0..8usize {
-        let row = row_of(at);
+        let row = row_of(at, wide);
         #[unroll]
         for half in 0..2usize {
-            let four = four_of(half);
+            let four = four_of(half, wide);
             if row < sizes.rows as usize && four < fours {
                 out[row * fours + four] = sums[2 * at + half] + bias[four];
             }
@@ -247,15 +282,17 @@ pub(super) fn tiles_bias_and_residual(
     sizes: Sizes,
     #[comptime] left_along: bool,
     #[comptime] right_along: bool,
+    #[comptime] wide: usize,
 ) {
-    let sums = of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along);
+    let sums =
+        of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along, wide);
     let fours = sizes.columns as usize / 4;
     #[unroll]
     for at in 0..8usize {
-        let row = row_of(at);
+        let row = row_of(at, wide);
         #[unroll]
         for half in 0..2usize {
-            let four = four_of(half);
+            let four = four_of(half, wide);
             if row < sizes.rows as usize && four < fours {
                 let place = row * fours + four;
                 out[place] = sums[2 * at + half] + bias[four] + around[place];

@@ -1,7 +1,7 @@
 //! Products of matrices in f32 on Cube devices, by a kernel that needs no tuning.
 //!
 //! Burn's products choose among many kernels by trying them on the device, which takes minutes; untuned they reach a fraction
-//! of it. The kernel here has one tile, for sizes that training has: depths in multiples of [`kernel::DEPTH`], lines in
+//! of it. The kernel here has two tiles, for sizes that training has: depths in multiples of [`kernel::DEPTH`], lines in
 //! multiples of four. [`product`] leaves other sizes to Burn. An operand may lie anywhere in its tensor ([`Operand`]), so heads
 //! of an attention are multiplied where they are.
 
@@ -17,10 +17,12 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::launch::empty;
-use kernel::{COLUMNS, DEPTH, PlaceLaunch, ROWS, SizesLaunch, UNITS};
+use kernel::{DEPTH, NARROW, PlaceLaunch, ROWS, SizesLaunch, WIDE};
 
 /// Rows and columns below which a tile would be mostly empty.
 const LEAST: usize = 32;
+/// Wide tiles read less, and leave a large GPU without work where there are fewer of them.
+const ENOUGH_TILES: usize = 256;
 /// Cubes that a device takes in each direction.
 const MOST_CUBES: usize = 65_535;
 
@@ -86,7 +88,7 @@ pub(super) struct Sizes {
 impl Sizes {
     /// Whether the kernel takes a product of these sizes.
     pub(super) fn fit(self, left_along: bool) -> bool {
-        let tiles = self.rows.div_ceil(ROWS).max(self.columns.div_ceil(COLUMNS));
+        let tiles = self.rows.div_ceil(ROWS).max(self.columns.div_ceil(NARROW));
         self.depth.is_multiple_of(DEPTH)
             && self.depth > 0
             && self.columns.is_multiple_of(4)
@@ -101,18 +103,21 @@ impl Sizes {
         SizesLaunch::new(rows, columns, depth, count)
     }
 
-    fn cubes(self) -> (CubeCount, CubeDim) {
-        let across = self.columns.div_ceil(COLUMNS) as u32;
-        let down = self.rows.div_ceil(ROWS) as u32;
-        let count = CubeCount::Static(across, down, (self.outer * self.inner) as u32);
-        (count, CubeDim::new_1d(UNITS as u32))
+    /// Cubes, and the columns of their tiles.
+    fn cubes(self) -> (CubeCount, CubeDim, usize) {
+        let (down, batch) = (self.rows.div_ceil(ROWS), self.outer * self.inner);
+        let wide = down * (self.columns / WIDE) * batch >= ENOUGH_TILES;
+        let wide = if wide { WIDE } else { NARROW };
+        let across = self.columns.div_ceil(wide);
+        let count = CubeCount::Static(across as u32, down as u32, batch as u32);
+        (count, CubeDim::new_1d(kernel::units(wide) as u32), wide)
     }
 }
 
 /// Writes `left · right` to where `out` says. The sizes must fit, and all be in fours.
 pub(super) fn product_into(left: Operand, right: Operand, out: Operand, sizes: Sizes) {
     let client = out.tensor.client.clone();
-    let (count, dim) = sizes.cubes();
+    let (count, dim, wide) = sizes.cubes();
     let places = (left.place(), right.place(), out.place());
     let along = (left.along, right.along);
     kernel::tiles::launch(
@@ -128,6 +133,7 @@ pub(super) fn product_into(left: Operand, right: Operand, out: Operand, sizes: S
         sizes.launched(),
         along.0,
         along.1,
+        wide,
     );
 }
 
@@ -184,7 +190,7 @@ pub(super) fn product_and_bias(
     let (left, right, sizes) = taken(left, right).filter(|_| left.meta.shape().len() == 2)?;
     let out = empty(&left.tensor, Shape::new([sizes.rows, sizes.columns]));
     let client = out.client.clone();
-    let (count, dim) = sizes.cubes();
+    let (count, dim, wide) = sizes.cubes();
     let places = (left.place(), right.place());
     let along = (left.along, right.along);
     let (left, right) = (left.tensor.into_buffer_arg(), right.tensor.into_buffer_arg());
@@ -204,6 +210,7 @@ pub(super) fn product_and_bias(
             sizes.launched(),
             along.0,
             along.1,
+            wide,
         ),
         Some(around) => kernel::tiles_bias_and_residual::launch(
             &client,
@@ -219,6 +226,7 @@ pub(super) fn product_and_bias(
             sizes.launched(),
             along.0,
             along.1,
+            wide,
         ),
     }
     Some(out)

@@ -84,7 +84,72 @@ macro_rules! kernels {
             inputs: usize,
             out: &mut [f32],
         ) {
-            crate::product::float::multiply(format, rows, row_bytes, x, inputs, out);
+            if !matches!(format, BlockFormat::F16 | BlockFormat::BF16) {
+                return crate::product::float::multiply(format, rows, row_bytes, x, inputs, out);
+            }
+            let columns = x.len() / inputs;
+            for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(columns)) {
+                for (x, out) in x.chunks(AT_ONCE * inputs).zip(out.chunks_mut(AT_ONCE)) {
+                    match (format, out.len()) {
+                        (BlockFormat::F16, 1) => halves::<true, 1>(row, x, inputs, out),
+                        (BlockFormat::F16, 2) => halves::<true, 2>(row, x, inputs, out),
+                        (BlockFormat::F16, 3) => halves::<true, 3>(row, x, inputs, out),
+                        (BlockFormat::F16, _) => halves::<true, 4>(row, x, inputs, out),
+                        (_, 1) => halves::<false, 1>(row, x, inputs, out),
+                        (_, 2) => halves::<false, 2>(row, x, inputs, out),
+                        (_, 3) => halves::<false, 3>(row, x, inputs, out),
+                        (_, _) => halves::<false, 4>(row, x, inputs, out),
+                    }
+                }
+            }
+        }
+
+        /// The products of a row in half precision with `N` columns of f32 numbers. Each column's sum has the same
+        /// terms in the same order whatever their number is.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn halves<const F16: bool, const N: usize>(
+            row: &[u8],
+            x: &[f32],
+            inputs: usize,
+            out: &mut [f32],
+        ) {
+            let (runs, few) = row.as_chunks::<64>();
+            let mut columns: [(&[[f32; 32]], &[f32]); N] = [(&[], &[]); N];
+            for (column, x) in columns.iter_mut().zip(x.chunks_exact(inputs)) {
+                *column = x.as_chunks::<32>();
+                // All have as many runs as the row: no index is checked again below.
+                column.0 = &column.0[..runs.len()];
+            }
+            let mut sums = [[_mm256_setzero_ps(); 4]; N];
+            for (at, run) in runs.iter().enumerate() {
+                for (part, packed) in run.as_chunks::<16>().0.iter().enumerate() {
+                    let packed = load128(packed);
+                    let weights = match F16 {
+                        true => _mm256_cvtph_ps(packed),
+                        false => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(
+                            _mm256_cvtepu16_epi32(packed),
+                        )),
+                    };
+                    for column in 0..N {
+                        let numbers = floats(&columns[column].0[at].as_chunks::<8>().0[part]);
+                        let sum = &mut sums[column][part];
+                        *sum = _mm256_fmadd_ps(weights, numbers, *sum);
+                    }
+                }
+            }
+            for (out, (sums, (_, x))) in out.iter_mut().zip(sums.iter().zip(&columns)) {
+                let both = [_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])];
+                *out = total(both);
+                for (bytes, x) in few.as_chunks::<2>().0.iter().zip(*x) {
+                    let bits = u16::from_le_bytes(*bytes);
+                    let weight = match F16 {
+                        true => crate::block::f16_to_f32(bits),
+                        false => crate::block::bf16_to_f32(bits),
+                    };
+                    *out += weight * x;
+                }
+            }
         }
 
         /// Row by row, for at most [`FEW`] columns.

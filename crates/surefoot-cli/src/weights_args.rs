@@ -8,9 +8,9 @@ use surefoot_models::weights::choice::WeightChoice;
 pub(crate) struct WeightsArgs {
     /// Bits of the weights: as-stored, q8 or q4; quantised while they are loaded
     ///
-    /// q8 (Q8_0) takes 8.5 bits a number, q4 (Q4_0, with a head in Q8_0) 4.5. On the CPU they stay packed in memory
-    /// and products are computed with integers; a GPU gets the rounded numbers in its precision, which saves no memory
-    /// there. Weights that are streamed are read as their files have them and quantised in every pass: quantise such a
+    /// q8 (Q8_0) takes 8.5 bits a number, q4 (Q4_0, with a head in Q8_0) 4.5; on a GPU 9 and 5, since scales are f32
+    /// there. They stay packed in memory. The CPU computes products with integers, a GPU turns a part at a time
+    /// into its precision. Weights that are streamed are read as their files have them and quantised in every pass: quantise such a
     /// model once with `surefoot quantize`.
     #[arg(long, value_name = "FORM", default_value_t, hide_default_value = true)]
     pub(crate) weights: WeightChoice,

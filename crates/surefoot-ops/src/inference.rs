@@ -1,7 +1,12 @@
-//! Operations of models that are run, not trained, each in one launch on devices of CubeCL.
+//! Operations of models that are run, not trained: each in one launch on devices of CubeCL, and in one pass over its numbers on the
+//! processor (`processor`), which has no kernel for [`attend_to_all`].
 //!
-//! Each gives none where it has no kernel: on the processor, under autodiff and in other dtypes than f32. The caller then
+//! Each gives none where it has no kernel: under autodiff and in other dtypes than f32. The caller then
 //! composes it of Burn's own operations.
+
+mod processor;
+
+use burn::tensor::Tensor;
 
 /// Queries that [`attend_to_all`] takes: more are worth matrix products.
 pub const MOST_QUERIES: usize = 4;
@@ -10,23 +15,33 @@ pub const MOST_QUERIES: usize = 4;
 mod absent {
     use burn::tensor::Tensor;
 
-    /// None: this build has no kernel for it.
-    pub fn rms_norm<const D: usize>(_: &Tensor<D>, _: &Tensor<1>, _: f64) -> Option<Tensor<D>> {
+    pub(super) fn rms_norm<const D: usize>(
+        _: &Tensor<D>,
+        _: &Tensor<1>,
+        _: f64,
+    ) -> Option<Tensor<D>> {
         None
     }
 
-    /// None: this build has no kernel for it.
-    pub fn rotate(_: &Tensor<4>, _: &Tensor<4>, _: &Tensor<4>, _: bool) -> Option<Tensor<4>> {
+    pub(super) fn rotate(
+        _: &Tensor<4>,
+        _: &Tensor<4>,
+        _: &Tensor<4>,
+        _: bool,
+    ) -> Option<Tensor<4>> {
         None
     }
 
-    /// None: this build has no kernel for it.
-    pub fn gated_silu(_: &Tensor<2>, _: &Tensor<2>) -> Option<Tensor<2>> {
+    pub(super) fn gated_silu(_: &Tensor<2>, _: &Tensor<2>) -> Option<Tensor<2>> {
         None
     }
 
-    /// None: this build has no kernel for it.
-    pub fn attend_to_all(_: &Tensor<4>, _: &Tensor<4>, _: &Tensor<4>, _: f64) -> Option<Tensor<4>> {
+    pub(super) fn attend_to_all(
+        _: &Tensor<4>,
+        _: &Tensor<4>,
+        _: &Tensor<4>,
+        _: f64,
+    ) -> Option<Tensor<4>> {
         None
     }
 }
@@ -44,8 +59,7 @@ mod launched {
         tensor.dtype() == DType::F32 && !device.is_autodiff() && device != Device::flex()
     }
 
-    /// Each row of the last dimension over its root mean square, times `gamma`.
-    pub fn rms_norm<const D: usize>(
+    pub(super) fn rms_norm<const D: usize>(
         x: &Tensor<D>,
         gamma: &Tensor<1>,
         epsilon: f64,
@@ -56,10 +70,7 @@ mod launched {
         })
     }
 
-    /// Turns the first `2 · pairs` numbers of each head of `x`, `[batch, heads, width, each]`, by the angles whose cosines and
-    /// sines are `[batch or 1, 1, width, pairs]`. Each number of the first half goes with its like in the second. Where pairs
-    /// are neighbours (`interleaved`), they are brought into that order and stay in it.
-    pub fn rotate(
+    pub(super) fn rotate(
         x: &Tensor<4>,
         cos: &Tensor<4>,
         sin: &Tensor<4>,
@@ -71,17 +82,14 @@ mod launched {
         })
     }
 
-    /// `silu(gate) · value`.
-    pub fn gated_silu(gate: &Tensor<2>, value: &Tensor<2>) -> Option<Tensor<2>> {
+    pub(super) fn gated_silu(gate: &Tensor<2>, value: &Tensor<2>) -> Option<Tensor<2>> {
         (is_ours(gate) && is_ours(value)).then(|| {
             let (gate, value) = (gate.clone().into_dispatch(), value.clone().into_dispatch());
             Tensor::from_dispatch(<Dispatch as CubeKernels>::gated_silu(gate, value))
         })
     }
 
-    /// Attention of a few queries `[batch, heads, count, each]`, all of which see all keys and values
-    /// `[batch, kv_heads, seen, each]`, with scores times `scale`. None also for more queries, or larger heads.
-    pub fn attend_to_all(
+    pub(super) fn attend_to_all(
         query: &Tensor<4>,
         keys: &Tensor<4>,
         values: &Tensor<4>,
@@ -99,6 +107,43 @@ mod launched {
 }
 
 #[cfg(not(any(feature = "gpu", target_os = "macos")))]
-pub use absent::{attend_to_all, gated_silu, rms_norm, rotate};
+use absent as device;
 #[cfg(any(feature = "gpu", target_os = "macos"))]
-pub use launched::{attend_to_all, gated_silu, rms_norm, rotate};
+use launched as device;
+
+/// Each row of the last dimension over its root mean square, times `gamma`.
+pub fn rms_norm<const D: usize>(
+    x: &Tensor<D>,
+    gamma: &Tensor<1>,
+    epsilon: f64,
+) -> Option<Tensor<D>> {
+    processor::rms_norm(x, gamma, epsilon).or_else(|| device::rms_norm(x, gamma, epsilon))
+}
+
+/// Turns the first `2 · pairs` numbers of each head of `x`, `[batch, heads, width, each]`, by the angles whose cosines and
+/// sines are `[batch or 1, 1, width, pairs]`. Each number of the first half goes with its like in the second. Where pairs
+/// are neighbours (`interleaved`), they are brought into that order and stay in it.
+pub fn rotate(
+    x: &Tensor<4>,
+    cos: &Tensor<4>,
+    sin: &Tensor<4>,
+    interleaved: bool,
+) -> Option<Tensor<4>> {
+    processor::rotate(x, cos, sin, interleaved).or_else(|| device::rotate(x, cos, sin, interleaved))
+}
+
+/// `silu(gate) · value`.
+pub fn gated_silu(gate: &Tensor<2>, value: &Tensor<2>) -> Option<Tensor<2>> {
+    processor::gated_silu(gate, value).or_else(|| device::gated_silu(gate, value))
+}
+
+/// Attention of a few queries `[batch, heads, count, each]`, all of which see all keys and values
+/// `[batch, kv_heads, seen, each]`, with scores times `scale`. None also for more queries, or larger heads.
+pub fn attend_to_all(
+    query: &Tensor<4>,
+    keys: &Tensor<4>,
+    values: &Tensor<4>,
+    scale: f64,
+) -> Option<Tensor<4>> {
+    device::attend_to_all(query, keys, values, scale)
+}

@@ -52,22 +52,23 @@ fn measure(format: BlockFormat) {
             }));
         }
         let rate = |seconds: f64| blocks.len() as f64 / seconds / 1e9;
-        let prompt = match format.is_quantized() {
-            false => String::new(),
-            true => {
-                let rows = PackedRows::new(format, ROWS, COLS, matrices[0]).expect("it fits");
-                let mut out = vec![0.0; ROWS * PROMPT];
-                let best = (0..3).map(|_| {
-                    seconds(|| {
+        let rows = PackedRows::new(format, ROWS, COLS, matrices[0]).expect("it fits");
+        let mut out = vec![0.0; ROWS * PROMPT];
+        let best = (0..3).map(|_| {
+            seconds(|| {
+                match format.is_quantized() {
+                    true => {
                         let x = Activations::with(instructions, &numbers, COLS, PROMPT);
-                        rows.times_quantized(&x.expect("it fits"), &mut out).expect("it fits");
-                    })
-                });
-                let work = (ROWS * COLS * PROMPT) as f64;
-                let rate = work / best.fold(f64::MAX, f64::min) / 1e9;
-                format!(", {PROMPT} columns: {rate:.0} G multiplications/s")
-            }
-        };
+                        rows.times_quantized(&x.expect("it fits"), &mut out)
+                    }
+                    false => rows.times(&numbers, PROMPT, &mut out),
+                }
+                .expect("it fits");
+            })
+        });
+        let work = (ROWS * COLS * PROMPT) as f64;
+        let prompt = work / best.fold(f64::MAX, f64::min) / 1e9;
+        let prompt = format!(", {PROMPT} columns: {prompt:.0} G multiplications/s");
         println!(
             "{:5} {:13} {:.1} GB/s, reading alone {:.1} GB/s: {:.0} %{prompt}",
             format.name(),

@@ -193,6 +193,8 @@ struct Document {
     sequences: usize,
     texts: usize,
     context: usize,
+    /// Tokens of all sequences together that keys and values have room for.
+    cache_tokens: usize,
     planned_peak_bytes: u64,
 }
 
@@ -461,6 +463,7 @@ impl Serve {
             sequences: shape.sequences,
             texts: shape.texts,
             context: shape.context,
+            cache_tokens: shape.cache_tokens,
             planned_peak_bytes: plan.peak_bytes,
         };
         let device = document.device.as_deref().unwrap_or("no device");
@@ -469,8 +472,12 @@ impl Serve {
             false => format!("{} texts", shape.texts),
         };
         terminal.note(&format!(
-            "{name} on {device}: up to {what} at once, {} tokens each, at most {} of memory",
-            if document.generates { shape.context } else { shape.text_tokens },
+            "{name} on {device}: up to {what} at once, {}, at most {} of memory",
+            match document.generates {
+                true =>
+                    format!("{} tokens each and {} together", shape.context, shape.cache_tokens),
+                false => format!("{} tokens each", shape.text_tokens),
+            },
             Bytes(plan.peak_bytes)
         ));
         if !document.adapters.is_empty() {

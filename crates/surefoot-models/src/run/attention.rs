@@ -1,15 +1,19 @@
 //! Attention with grouped heads, masks and a cache, by plain matrix products so that it is the
-//! same on every device.
+//! same on every device. Plain prompts on the processor go through the kernel that serves from pages instead.
 //!
 //! Queries are taken in runs whose scores stay small, so a long prompt needs no memory that
 //! grows with its square.
 
 use std::cell::RefCell;
 
-use burn::tensor::{Device, Tensor, TensorData, activation};
+use burn::tensor::{DType, Device, Tensor, TensorData, activation};
+use rayon::prelude::*;
+use surefoot_ops::{PAGE_TOKENS, PageLayout, PagedAttention, QueryRun};
 
 /// The scores of one run of queries hold at most this many numbers.
 pub(crate) const MAX_SCORES: usize = 1 << 20;
+/// With fewer queries, putting keys and values into pages takes longer than it saves.
+const WORTH_PAGES: usize = 16;
 /// Added to a score that is masked: it underflows in softmax, and a row where everything is
 /// masked (padding) stays finite.
 const MASKED: f32 = -1e30;
@@ -158,6 +162,9 @@ pub(crate) fn attend(
     {
         return seen;
     }
+    if let Some(seen) = attend_in_pages(&q, k, v, scores, mask) {
+        return seen;
+    }
     let q = q * scores.scale;
     let run = (MAX_SCORES / (batch * heads * keys).max(1)).clamp(1, width);
     if run == width {
@@ -171,6 +178,66 @@ pub(crate) fn attend(
         })
         .collect();
     Tensor::cat(runs, 2)
+}
+
+/// Prompts on the processor: keys and values are put into the pages of the kernel that serves from them, which needs no scores in
+/// memory. None where that kernel can't do it, or is not worth it.
+fn attend_in_pages(
+    q: &Tensor<4>,
+    k: &Tensor<4>,
+    v: &Tensor<4>,
+    scores: Scores,
+    mask: &AttentionMask<'_>,
+) -> Option<Tensor<4>> {
+    let [batch, heads, width, dim] = q.dims();
+    let [_, kv_heads, keys, _] = k.dims();
+    let is_plain = [q, k, v]
+        .iter()
+        .all(|tensor| tensor.device() == Device::flex() && tensor.dtype() == DType::F32);
+    let follows = mask.causal && mask.segments.is_none() && mask.past + width == keys;
+    if !is_plain || !follows || width < WORTH_PAGES || mask.pads.iter().any(|pad| *pad > 0) {
+        return None;
+    }
+    let numbers = |tensor: Tensor<4>| tensor.into_data().try_into_vec::<f32>().ok();
+    let queries = numbers(q.clone().swap_dims(0, 1))?;
+    let (k, v) = (numbers(k.clone())?, numbers(v.clone())?);
+    let layout = PageLayout { layers: 1, kv_heads, head_dim: dim };
+    let of_sequence = keys.div_ceil(PAGE_TOKENS);
+    let pages: Vec<Vec<f32>> = (0..batch * of_sequence)
+        .into_par_iter()
+        .map(|number| {
+            let (sequence, first) = (number / of_sequence, number % of_sequence * PAGE_TOKENS);
+            let mut page = vec![0.0; layout.numbers()];
+            for token in first..keys.min(first + PAGE_TOKENS) {
+                for head in 0..kv_heads {
+                    let from = ((sequence * kv_heads + head) * keys + token) * dim;
+                    let of = from..from + dim;
+                    layout.write(&mut page, 0, head, token - first, &k[of.clone()], &v[of]);
+                }
+            }
+            page
+        })
+        .collect();
+    let runs: Vec<QueryRun<'_>> = (0..batch)
+        .map(|sequence| QueryRun {
+            rows: sequence * width..(sequence + 1) * width,
+            start: mask.past,
+            pages: pages[sequence * of_sequence..(sequence + 1) * of_sequence]
+                .iter()
+                .map(Vec::as_slice)
+                .collect(),
+        })
+        .collect();
+    let attention = PagedAttention {
+        layout,
+        layer: 0,
+        heads,
+        scale: scores.scale as f32,
+        cap: scores.cap.map(|cap| cap as f32),
+        window: scores.window,
+    };
+    let seen = TensorData::new(attention.attend(&queries, &runs), [batch, width, heads, dim]);
+    Some(Tensor::<4>::from_data(seen, &Device::flex()).swap_dims(1, 2))
 }
 
 fn attend_run(

@@ -19,6 +19,7 @@ use crate::arch::blueprint::{Blueprint, NormKind, QkvSplit, Residual, Rotary};
 use crate::error::ModelError;
 use crate::stream::store::Session;
 use crate::weights::binding::{BoundBlock, BoundNorm, BoundProjection};
+use crate::weights::format::is_host;
 
 /// A projection whose bias is on the device.
 #[derive(Debug)]
@@ -217,7 +218,11 @@ impl BlockRunner {
             None => attention::attend(q, &k, &v, scores, mask),
         };
         let [batch, heads, width, dim] = seen.dims();
-        let seen = seen.permute([1, 3, 0, 2]).reshape([heads * dim, batch * width]);
+        let seen = match is_host(&seen.device()) {
+            // Columns one after the other, as the kernels of the processor take them.
+            true => seen.swap_dims(1, 2).reshape([batch * width, heads * dim]).transpose(),
+            false => seen.permute([1, 3, 0, 2]).reshape([heads * dim, batch * width]),
+        };
         Ok(self.out.apply(session, pass.tuning, seen)?.transpose())
     }
 
@@ -229,8 +234,11 @@ impl BlockRunner {
     ) -> Result<(Tensor<4>, Tensor<4>, Tensor<4>), ModelError> {
         let blueprint = pass.blueprint;
         let (batch, width, dim) = (pass.batch, pass.width, blueprint.head_dim);
-        let by_head = |y: Tensor<2>, heads: usize| {
-            y.reshape([heads, dim, batch, width]).permute([2, 0, 3, 1])
+        let on_host = is_host(&x.device());
+        let by_head = |y: Tensor<2>, heads: usize| match on_host {
+            // The kernels of the processor give columns one after the other.
+            true => y.transpose().reshape([batch, width, heads, dim]).swap_dims(1, 2),
+            false => y.reshape([heads, dim, batch, width]).permute([2, 0, 3, 1]),
         };
         let mut projected = Vec::with_capacity(3);
         for linear in &self.qkv {

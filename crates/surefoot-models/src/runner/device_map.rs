@@ -139,7 +139,7 @@ impl Runner {
         let kept = first.map_or(BlockFormat::F32, |first| format.kept(first.target));
         let mut known = self.speeds.devices.lock().unwrap_or_else(PoisonError::into_inner);
         *known.entry((name, kept)).or_insert_with(|| Speed {
-            decode: rate::sample_decode(device, kept),
+            decode: rate::sample_decode(device, format, kept),
             upload: (!format.is_on_host()).then(|| rate::sample_upload(device)),
         })
     }

@@ -423,6 +423,10 @@ impl Runner {
             meter: Arc::clone(meter),
         };
         self.observer.attempt_started(&start);
+        if plan.budget_bytes.is_none() {
+            // Passes take and free the same blocks again and again; within a budget every byte is given back.
+            surefoot_ops::keep_freed_memory();
+        }
         let model = match plan.device_map.is_empty() {
             true => opened.load(&plan, step.device(), Arc::clone(meter)),
             false => {

@@ -79,7 +79,7 @@ impl Needs {
             baseline_bytes: working(baseline, format),
             vector_bytes: binding.vector_bytes,
             kv_cache_bytes: kv_cache,
-            activation_bytes: activations(blueprint, work),
+            activation_bytes: activations(blueprint, work) + dequantized(binding, format),
         }
     }
 
@@ -99,6 +99,11 @@ fn working(baseline: u64, format: &Format) -> u64 {
     const STEP: u64 = 4 << 20;
     let warming = if format.is_on_host() { WARMING } else { WARMING_A_DRIVER };
     baseline.div_ceil(STEP) * STEP + warming
+}
+
+/// Where weights are dequantised a part at a time: the largest part, and the one before it, which may still be in use.
+fn dequantized(binding: &Binding, format: &Format) -> u64 {
+    2 * binding.matrices.iter().map(|matrix| format.dequantized_bytes(matrix)).max().unwrap_or(0)
 }
 
 fn activations(blueprint: &Blueprint, work: &Work) -> u64 {

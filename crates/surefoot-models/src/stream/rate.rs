@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use burn::tensor::{Device, Distribution, FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use serde::Serialize;
 use surefoot::recover::Confirm;
 
@@ -10,6 +10,7 @@ use super::plan::Plan;
 use crate::arch::blueprint::Layout;
 use crate::weights::binding::{Binding, Matrix};
 use crate::weights::convert;
+use crate::weights::device_blocks::DeviceBlocks;
 use crate::weights::format::{Format, bytes_of, is_host, numbers_in};
 use crate::weights::half_rows::HalfRows;
 use crate::weights::packed_weight::PackedWeight;
@@ -39,6 +40,8 @@ pub struct Rate {
 
 /// So much is read and converted to see how fast that goes.
 const SAMPLE: usize = 16 << 20;
+/// The bytes of weights that are multiplied with a vector: more than caches hold, in every format.
+const DECODED: u64 = 64 << 20;
 
 impl Rate {
     /// Measures and estimates.
@@ -51,7 +54,7 @@ impl Rate {
             binding.matrices.first().map_or(BlockFormat::F32, |first| format.kept(first.target));
         let laid_over: f64 = plan.device_map.iter().map(|share| share.seconds_per_token).sum();
         let decode = match plan.device_map.is_empty() {
-            true => sample_decode(device, kept),
+            true => sample_decode(device, format, kept),
             false => all as f64 / laid_over.max(f64::MIN_POSITIVE),
         };
         let streamed = plan.streamed_file_bytes as f64;
@@ -128,17 +131,22 @@ pub(crate) fn sample_upload(device: &Device) -> f64 {
 }
 
 /// The speed of a matrix times a vector that no cache holds.
-pub(crate) fn sample_decode(device: &Device, kept: BlockFormat) -> f64 {
-    let (rows, cols) = (4096, 2048);
-    let vector: Tensor<2> = Tensor::random([cols, 1], Distribution::Default, device);
+pub(crate) fn sample_decode(device: &Device, format: &Format, kept: BlockFormat) -> f64 {
+    let cols = 2048;
+    let rows = (DECODED / format.kept_bytes(kept, cols).max(1)) as usize;
+    let vector: Tensor<2> = Tensor::ones([cols, 1], device);
     let (weight, vector) = match kept {
-        BlockFormat::F32 => {
-            let matrix = Tensor::random([rows, cols], Distribution::Default, device);
-            (Weight::Tensor(matrix), vector)
-        }
+        BlockFormat::F32 => (Weight::Tensor(Tensor::ones([rows, cols], device)), vector),
         packed if packed.is_quantized() && is_host(device) => {
             let memory = vec![0x3c; bytes_of(packed, rows * cols)].into();
             (Weight::Packed(PackedWeight::new(memory, packed, rows, cols)), vector)
+        }
+        packed if packed.is_quantized() => {
+            let memory = vec![0x3c; bytes_of(packed, rows * cols)];
+            match DeviceBlocks::new(&memory, packed, [rows, cols], false, device) {
+                Ok(blocks) => (Weight::Blocks(blocks), format.operand(vector)),
+                Err(_) => return f64::INFINITY,
+            }
         }
         half if is_host(device) => {
             let memory = vec![0x3c; bytes_of(half, rows * cols)].into();
@@ -146,7 +154,7 @@ pub(crate) fn sample_decode(device: &Device, kept: BlockFormat) -> f64 {
         }
         half => {
             let dtype = if half == BlockFormat::F16 { FloatDType::F16 } else { FloatDType::BF16 };
-            let matrix: Tensor<2> = Tensor::random([rows, cols], Distribution::Default, device);
+            let matrix: Tensor<2> = Tensor::ones([rows, cols], device);
             (Weight::Tensor(matrix.cast(dtype)), vector.cast(dtype))
         }
     };
@@ -158,5 +166,5 @@ pub(crate) fn sample_decode(device: &Device, kept: BlockFormat) -> f64 {
         let _ = product.confirm("rate");
         best = best.min(begun.elapsed().as_secs_f64());
     }
-    bytes_of(kept, rows * cols) as f64 / best.max(1e-9)
+    format.kept_bytes(kept, rows * cols) as f64 / best.max(1e-9)
 }

@@ -4,9 +4,9 @@
 //! bf16 in place too, turned into f32 a tile at a time by who multiplies. A model in half
 //! precision so needs no more memory than its file, and no tile leaves the core's cache.
 //!
-//! Quantised weights, of a file or of a [choice](super::choice), stay in their blocks there in every precision, and
-//! are multiplied as integers with activations that are rounded to 8 bits. Other devices get them in the dtype of
-//! products.
+//! Quantised weights, of a file or of a [choice](super::choice), stay packed in every precision. The processor multiplies their
+//! blocks as integers with activations that are rounded to 8 bits. Other devices keep them as integers with scales
+//! (`device_blocks`), of which a part at a time is turned into the dtype of products.
 //!
 //! With `fp16` or `bf16`, weights are rounded to it and kept in it, both sides of every product
 //! with them are rounded to it, and sums, norms, attention and softmax stay in fp32. A device that
@@ -18,6 +18,7 @@
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use super::binding::Matrix;
+use super::device_blocks;
 use crate::folder::header::WeightDtype;
 use surefoot_quant::BlockFormat;
 
@@ -49,7 +50,7 @@ impl Format {
     /// How numbers are kept in memory that are rounded to `target`.
     pub(crate) fn kept(&self, target: BlockFormat) -> BlockFormat {
         match self.compute {
-            _ if self.on_host && target.is_quantized() => target,
+            _ if target.is_quantized() => target,
             WeightDtype::F32 if self.on_host => target,
             WeightDtype::F32 => BlockFormat::F32,
             WeightDtype::F16 => BlockFormat::F16,
@@ -70,7 +71,24 @@ impl Format {
 
     /// The bytes of a row in memory.
     pub(crate) fn row_bytes(&self, matrix: &Matrix) -> u64 {
-        bytes_of(self.kept(matrix.target), matrix.cols()) as u64
+        self.kept_bytes(matrix.target, matrix.cols())
+    }
+
+    /// The bytes in memory of `numbers` numbers that are rounded to `target`.
+    pub(crate) fn kept_bytes(&self, target: BlockFormat, numbers: usize) -> u64 {
+        let kept = self.kept(target);
+        match kept.is_quantized() && !self.on_host {
+            true => kept.signed_bytes(numbers) as u64,
+            false => bytes_of(kept, numbers) as u64,
+        }
+    }
+
+    /// The most bytes that products with `matrix` need on the device for numbers that are dequantised.
+    pub(crate) fn dequantized_bytes(&self, matrix: &Matrix) -> u64 {
+        match matrix.target.is_quantized() && !self.on_host {
+            true => device_blocks::dequantized_bytes(matrix.rows(), matrix.cols()) as u64,
+            false => 0,
+        }
     }
 
     /// The bytes of a matrix in memory.

@@ -1,5 +1,5 @@
-//! Rows in half precision on the processor: turned into f32 a tile at a time by the threads that
-//! multiply, so that f32 numbers never leave a core's cache.
+//! Rows in half precision on the processor: turned into f32 as they are read by the threads that multiply, a tile at a time where rows are
+//! inputs, so that f32 numbers never leave a core's cache.
 //!
 //! With up to [`ALIKE_COLUMNS`] columns, each gives the bits that it gives alone.
 
@@ -11,9 +11,10 @@ use rayon::prelude::*;
 
 use super::convert;
 use super::format::bytes_of;
+use super::shared_product::shared_product;
 use crate::arch::blueprint::Layout;
 use surefoot_quant::BlockFormat;
-use surefoot_quant::product::{ALIKE_COLUMNS, PackedRows};
+use surefoot_quant::product::ALIKE_COLUMNS;
 
 /// The f32 bytes of a tile. A core's cache holds it; more columns want more work a tile.
 const TILE: usize = 512 << 10;
@@ -36,14 +37,17 @@ impl HalfRows {
 
     /// See [`Weight::times`](super::weight::Weight::times).
     pub(crate) fn times(&self, layout: Layout, x: Tensor<2>) -> Tensor<2> {
+        let x = match layout {
+            Layout::OutIn => {
+                match shared_product(&self.memory, self.format, [self.rows, self.cols], x) {
+                    Ok(y) => return y,
+                    Err(x) => x,
+                }
+            }
+            Layout::InOut => x,
+        };
         let columns = x.dims()[1];
         let few = columns <= ALIKE_COLUMNS;
-        if few
-            && layout == Layout::OutIn
-            && let Some(y) = self.times_few(&x)
-        {
-            return y;
-        }
         // Outputs are shared out in either layout, so that no results have to be summed.
         let (outputs, inputs) = match layout {
             Layout::OutIn => (self.rows, self.cols),
@@ -93,16 +97,6 @@ impl HalfRows {
                 convert::convert(self.format, source, BlockFormat::F32, target);
             }
         })
-    }
-
-    /// With a few columns a tile is not worth its while: the numbers of a row are multiplied as they are read.
-    fn times_few(&self, x: &Tensor<2>) -> Option<Tensor<2>> {
-        let columns = x.dims()[1];
-        let rows = PackedRows::new(self.format, self.rows, self.cols, &self.memory).ok()?;
-        let data = x.clone().transpose().into_data();
-        let mut y = vec![0.0_f32; self.rows * columns];
-        rows.times(data.as_slice::<f32>().ok()?, columns, &mut y).ok()?;
-        Some(Tensor::from_data(TensorData::new(y, [self.rows, columns]), &Device::flex()))
     }
 }
 

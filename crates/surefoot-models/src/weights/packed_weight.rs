@@ -4,9 +4,9 @@
 use burn::tensor::{Device, Tensor, TensorData};
 use surefoot_ops::product;
 use surefoot_quant::BlockFormat;
-use surefoot_quant::product::PackedRows;
 
 use super::format::bytes_of;
+use super::shared_product::shared_product;
 use crate::arch::blueprint::Layout;
 
 /// Rows of a matrix in blocks.
@@ -39,21 +39,16 @@ impl PackedWeight {
 
     /// See [`Weight::times`](super::weight::Weight::times).
     pub(crate) fn times(&self, layout: Layout, x: Tensor<2>) -> Tensor<2> {
-        let columns = x.dims()[1];
-        if (layout == Layout::OutIn || self.turned)
-            && let Ok(rows) = PackedRows::new(self.format, self.rows, self.cols, &self.memory)
-            && let Ok(x) = x.clone().transpose().into_data().as_slice::<f32>()
-        {
-            let mut y = vec![0.0_f32; self.rows * columns];
-            if rows.times(x, columns, &mut y).is_ok() {
-                return Tensor::from_data(
-                    TensorData::new(y, [self.rows, columns]),
-                    &Device::flex(),
-                );
-            }
-        }
+        let by_rows = layout == Layout::OutIn || self.turned;
+        let x = match by_rows {
+            true => match shared_product(&self.memory, self.format, [self.rows, self.cols], x) {
+                Ok(y) => return y,
+                Err(x) => x,
+            },
+            false => x,
+        };
         // Rows that are inputs are added up, which the kernels don't do; no GGUF file has such rows.
-        product(self.unpacked(), layout == Layout::InOut && !self.turned, x)
+        product(self.unpacked(), !by_rows, x)
     }
 
     fn unpacked(&self) -> Tensor<2> {

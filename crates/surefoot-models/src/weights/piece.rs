@@ -17,10 +17,12 @@ use surefoot::recover::drill::Handle;
 
 use super::binding::Matrix;
 use super::convert;
+use super::device_blocks::DeviceBlocks;
 use super::format::{Format, bytes_of, is_host, numbers_in};
 use super::gate::{Gate, Permit};
 use super::half_rows::HalfRows;
 use super::packed_weight::PackedWeight;
+use super::plain_rows::PlainRows;
 use super::quantize;
 use super::weight::{StreamedWeight, Weight};
 use crate::arch::blueprint::Layout;
@@ -69,7 +71,7 @@ impl Piece {
 
     /// Its bytes in memory.
     pub(crate) fn kept_bytes(&self, format: &Format) -> u64 {
-        bytes_of(format.kept(self.target), self.rows.len() * self.cols) as u64
+        format.kept_bytes(self.target, self.rows.len() * self.cols)
     }
 
     pub(crate) fn file_bytes(&self) -> u64 {
@@ -157,6 +159,13 @@ impl Piece {
                 true => PackedWeight::turned(shared, kept, rows, cols),
                 false => PackedWeight::new(shared, kept, rows, cols),
             })
+        } else if kept.is_quantized() {
+            let turned = self.is_turned(kept);
+            let shape = if turned { [cols, rows] } else { [rows, cols] };
+            let blocks = DeviceBlocks::new(&shared, kept, shape, turned, device)
+                .map_err(|error| self.stored.problem(format!("can't be loaded: {error}")))?;
+            self.arrived(device)?;
+            Weight::Blocks(blocks)
         } else if on_host && kept != BlockFormat::F32 {
             Weight::Half(HalfRows::new(shared, kept, rows, cols))
         } else {
@@ -165,18 +174,24 @@ impl Piece {
                 BlockFormat::BF16 => DType::BF16,
                 _ => DType::F32,
             };
-            let bytes = Bytes::from_shared(shared, AllocationProperty::Other);
+            let bytes = Bytes::from_shared(shared.clone(), AllocationProperty::Other);
             let data = TensorData::from_bytes(bytes, [rows, cols], dtype);
             let tensor = Tensor::from_data(data, (device, dtype));
-            if !on_host {
-                // Until it has arrived there are copies of it on the way; the next one waits.
-                device.sync().map_err(|error| {
-                    from_error(&format!("the upload of '{}'", self.stored.name), error)
-                })?;
+            if on_host {
+                Weight::Plain(PlainRows::new(tensor, shared))
+            } else {
+                drop(shared);
+                self.arrived(device)?;
+                Weight::Tensor(tensor)
             }
-            Weight::Tensor(tensor)
         };
         Ok((StreamedWeight { weight, _permit: with_weight }, cost))
+    }
+
+    /// Waits for an upload: until it has arrived there are copies of it on the way, and the next one must not begin.
+    fn arrived(&self, device: &Device) -> Result<(), ModelError> {
+        let upload = || format!("the upload of '{}'", self.stored.name);
+        Ok(device.sync().map_err(|error| from_error(&upload(), error))?)
     }
 
     fn convert(&self, kept: BlockFormat, memory: &mut [u8]) -> Result<Cost, ModelError> {

@@ -3,9 +3,11 @@
 use burn::tensor::{Device, Tensor};
 use surefoot_ops::product;
 
+use super::device_blocks::DeviceBlocks;
 use super::gate::Permit;
 use super::half_rows::HalfRows;
 use super::packed_weight::PackedWeight;
+use super::plain_rows::PlainRows;
 use crate::arch::blueprint::Layout;
 
 /// Rows that are ready to multiply with.
@@ -17,17 +19,22 @@ use crate::arch::blueprint::Layout;
 pub(crate) enum Weight {
     /// A tensor, in the dtype of products.
     Tensor(Tensor<2>),
+    /// On the processor, in f32.
+    Plain(PlainRows),
     /// On the processor, in half precision.
     Half(HalfRows),
     /// On the processor, quantised.
     Packed(PackedWeight),
+    /// On another device, quantised.
+    Blocks(DeviceBlocks),
 }
 
 impl Weight {
     pub(crate) fn device(&self) -> Device {
         match self {
             Self::Tensor(tensor) => tensor.device(),
-            Self::Half(_) | Self::Packed(_) => Device::flex(),
+            Self::Plain(_) | Self::Half(_) | Self::Packed(_) => Device::flex(),
+            Self::Blocks(blocks) => blocks.device(),
         }
     }
 
@@ -36,8 +43,10 @@ impl Weight {
     pub(crate) fn times(&self, layout: Layout, x: Tensor<2>) -> Tensor<2> {
         match (self, layout) {
             (Self::Tensor(weight), layout) => product(weight.clone(), layout == Layout::InOut, x),
+            (Self::Plain(rows), layout) => rows.times(layout, x),
             (Self::Half(rows), layout) => rows.times(layout, x),
             (Self::Packed(rows), layout) => rows.times(layout, x),
+            (Self::Blocks(blocks), layout) => blocks.times(layout, x),
         }
     }
 }

@@ -25,7 +25,7 @@ pub(crate) fn bf16_to_f32(bits: u16) -> f32 {
 
 /// From 2 or 4 bytes a number to f32.
 #[inline(always)]
-pub(super) fn widen(format: BlockFormat, bytes: &[u8], numbers: &mut [f32]) {
+pub(crate) fn widen(format: BlockFormat, bytes: &[u8], numbers: &mut [f32]) {
     if format == BlockFormat::F32 {
         for (number, bytes) in numbers.iter_mut().zip(bytes.as_chunks::<4>().0) {
             *number = f32::from_le_bytes(*bytes);

@@ -23,7 +23,7 @@ mod signed;
 mod simple;
 
 pub use error::BlockError;
-pub(crate) use float::{bf16_to_f32, f16_to_f32};
+pub(crate) use float::{bf16_to_f32, f16_to_f32, widen};
 pub(crate) use q2_k::Q2K;
 pub(crate) use q3_k::Q3K;
 pub(crate) use q4_k::Q4K;

@@ -26,7 +26,7 @@ const EMPTY: ActivationGroup =
     ActivationGroup { q: [0; 256], scale: [0.0; 8], sum32: [0.0; 8], sum16: [0.0; 16] };
 
 /// Columns that are multiplied together in a panel.
-pub(crate) const TILE: usize = 4;
+pub(crate) const TILE: usize = 8;
 
 /// Columns of activations, quantised to 8 bits in blocks of 32.
 #[derive(Clone, Debug)]
@@ -64,29 +64,19 @@ impl Activations {
     ) -> Result<Self, ProductError> {
         check(x, inputs, columns)?;
         let per_column = inputs.div_ceil(256);
-        let column = |at: usize| &x[at * inputs..(at + 1) * inputs];
-        let groups = if columns <= FEW {
-            let mut groups = Vec::with_capacity(per_column * columns);
-            for at in 0..columns {
-                dispatch::quantize(instructions, column(at), &mut groups);
-            }
-            groups
-        } else {
-            // Whole tiles: the columns that are missing are zeros.
-            let quantized = |at: usize| {
-                let mut groups = Vec::with_capacity(per_column);
-                match at < columns {
-                    true => dispatch::quantize(instructions, column(at), &mut groups),
-                    false => groups.resize(per_column, EMPTY),
-                }
-                groups
-            };
-            let columns = 0..columns.next_multiple_of(TILE);
-            let mut groups = Vec::with_capacity(per_column * columns.len());
-            let columns: Vec<_> = columns.into_par_iter().map(quantized).collect();
-            columns.into_iter().for_each(|column| groups.extend(column));
-            groups
+        // Whole tiles, where there are many: the columns that are missing are zeros.
+        let all = if columns <= FEW { columns } else { columns.next_multiple_of(TILE) };
+        let mut groups = vec![EMPTY; per_column * all];
+        let quantized = |(groups, column): (&mut [ActivationGroup], &[f32])| {
+            dispatch::quantize(instructions, column, groups);
         };
+        match columns <= FEW {
+            _ if inputs == 0 => {}
+            true => groups.chunks_mut(per_column).zip(x.chunks(inputs)).for_each(quantized),
+            false => {
+                groups.par_chunks_mut(per_column).zip(x.par_chunks(inputs)).for_each(quantized)
+            }
+        }
         Ok(Self { inputs, columns, per_column, groups, instructions })
     }
 
@@ -116,13 +106,12 @@ impl Activations {
     }
 }
 
-/// Quantises a column. Every kernel has a copy of it, compiled for its instructions.
+/// Quantises a column into as many groups as it takes. Every kernel has a copy of it, compiled for its instructions.
 #[inline(always)]
-pub(super) fn quantize(column: &[f32], groups: &mut Vec<ActivationGroup>) {
-    for numbers in column.chunks(256) {
+pub(super) fn quantize(column: &[f32], groups: &mut [ActivationGroup]) {
+    for (numbers, group) in column.chunks(256).zip(groups) {
         let mut padded = [0.0; 256];
         padded[..numbers.len()].copy_from_slice(numbers);
-        let mut group = EMPTY;
         for at in 0..8 {
             let Some(numbers) = padded[at * 32..].first_chunk::<32>() else { continue };
             let mut largest = [0.0_f32; 8];
@@ -153,6 +142,5 @@ pub(super) fn quantize(column: &[f32], groups: &mut Vec<ActivationGroup>) {
             group.sum16[2 * at + 1] = scale * sums[1] as f32;
             group.sum32[at] = scale * (sums[0] + sums[1]) as f32;
         }
-        groups.push(group);
     }
 }

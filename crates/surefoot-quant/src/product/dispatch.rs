@@ -78,7 +78,7 @@ impl std::fmt::Debug for Instructions {
     }
 }
 
-pub(super) fn quantize(with: Instructions, column: &[f32], groups: &mut Vec<ActivationGroup>) {
+pub(super) fn quantize(with: Instructions, column: &[f32], groups: &mut [ActivationGroup]) {
     match with.0 {
         Kind::Portable => super::activations::quantize(column, groups),
         // SAFETY: `with` is the proof that the processor has the instructions.
@@ -100,10 +100,10 @@ pub(super) fn float(
     row_bytes: usize,
     x: &[f32],
     inputs: usize,
-    out: &mut [f32],
+    out: &mut [&mut [f32]],
 ) {
     match with.0 {
-        Kind::Portable => float::multiply(format, rows, row_bytes, x, inputs, out),
+        Kind::Portable => float::multiply::<false, 4>(format, rows, row_bytes, x, inputs, out),
         // SAFETY: `with` is the proof that the processor has the instructions.
         #[cfg(target_arch = "x86_64")]
         Kind::Avx2 => unsafe { x86::avx2::float(format, rows, row_bytes, x, inputs, out) },
@@ -113,7 +113,7 @@ pub(super) fn float(
             x86::avx512_vnni::float(format, rows, row_bytes, x, inputs, out);
         },
         #[cfg(target_arch = "aarch64")]
-        Kind::NeonDotProduct => float::multiply(format, rows, row_bytes, x, inputs, out),
+        Kind::NeonDotProduct => float::multiply::<true, 4>(format, rows, row_bytes, x, inputs, out),
     }
 }
 
@@ -122,7 +122,7 @@ pub(super) fn quantized(
     rows: &[u8],
     row_bytes: usize,
     x: &Activations,
-    out: &mut [f32],
+    out: &mut [&mut [f32]],
 ) {
     match format {
         BlockFormat::F32 | BlockFormat::F16 | BlockFormat::BF16 => {}
@@ -140,7 +140,7 @@ pub(super) fn quantized(
     }
 }
 
-fn of<B: Blocks>(rows: &[u8], row_bytes: usize, x: &Activations, out: &mut [f32]) {
+fn of<B: Blocks>(rows: &[u8], row_bytes: usize, x: &Activations, out: &mut [&mut [f32]]) {
     let many = x.columns() > FEW;
     match x.instructions().0 {
         Kind::Portable => portable::multiply::<B>(rows, row_bytes, x, out),
@@ -173,7 +173,7 @@ mod neon_dot_product {
     use super::*;
 
     #[target_feature(enable = "neon,dotprod")]
-    pub(super) fn quantize(column: &[f32], groups: &mut Vec<ActivationGroup>) {
+    pub(super) fn quantize(column: &[f32], groups: &mut [ActivationGroup]) {
         super::super::activations::quantize(column, groups);
     }
 
@@ -182,7 +182,7 @@ mod neon_dot_product {
         rows: &[u8],
         row_bytes: usize,
         x: &Activations,
-        out: &mut [f32],
+        out: &mut [&mut [f32]],
     ) {
         portable::multiply::<B>(rows, row_bytes, x, out);
     }

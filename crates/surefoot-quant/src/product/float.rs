@@ -1,104 +1,182 @@
 //! Products with F32, F16 and BF16 weights, in f32.
+//!
+//! With few columns each number is widened as it is read. With more, sixteen rows at a time are widened and interleaved, and that
+//! panel is used for all columns, `TILE` at once: as many as there are registers for sums of sixteen rows.
 
-use crate::block::{BlockFormat, bf16_to_f32, f16_to_f32};
+use super::{FEW, PANEL};
+use crate::block::{BlockFormat, widen};
 
 /// Sums kept apart so that they can be added up side by side.
 const LANES: usize = 32;
-/// As many times as many weights are widened at once for several columns: the first-level cache holds them.
-const TILE: usize = 16;
+/// The inputs of a panel: with the columns of a tile it fits into the first-level cache.
+const DEPTH: usize = 256;
 
-/// Every kernel has a copy of it, compiled for its instructions. A column's sum has the same terms in the same order
-/// whatever the number of columns is.
+/// Every kernel has a copy of it, compiled for its instructions; `FMA` says that these fuse a product with a sum.
 #[inline(always)]
-pub(super) fn multiply(
+pub(super) fn multiply<const FMA: bool, const TILE: usize>(
     format: BlockFormat,
     rows: &[u8],
     row_bytes: usize,
     x: &[f32],
     inputs: usize,
-    out: &mut [f32],
+    out: &mut [&mut [f32]],
 ) {
-    match format {
-        BlockFormat::F32 => each_row(rows, row_bytes, x, inputs, out, f32::from_le_bytes),
-        BlockFormat::F16 => {
-            let widen = |bytes| f16_to_f32(u16::from_le_bytes(bytes));
-            each_row(rows, row_bytes, x, inputs, out, widen);
-        }
-        _ => {
-            let widen = |bytes| bf16_to_f32(u16::from_le_bytes(bytes));
-            each_row(rows, row_bytes, x, inputs, out, widen);
-        }
+    match (out.len() > FEW, format) {
+        (true, _) => many::<FMA, TILE>(format, rows, row_bytes, x, inputs, out),
+        (false, BlockFormat::BF16) => few::<2, FMA>(rows, row_bytes, x, inputs, out, bf16),
+        (false, BlockFormat::F32) => few::<4, FMA>(rows, row_bytes, x, inputs, out, f32),
+        (false, _) => tiles::<FMA>(format, rows, row_bytes, x, inputs, out),
     }
 }
 
 #[inline(always)]
-fn each_row<const BYTES: usize>(
+fn bf16(bytes: &[u8; 2]) -> f32 {
+    f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16)
+}
+
+#[inline(always)]
+fn f32(bytes: &[u8; 4]) -> f32 {
+    f32::from_le_bytes(*bytes)
+}
+
+#[inline(always)]
+fn added<const FMA: bool>(a: f32, b: f32, sum: f32) -> f32 {
+    if FMA { a.mul_add(b, sum) } else { a * b + sum }
+}
+
+/// Row by row, from the bytes as they are.
+#[inline(always)]
+fn few<const BYTES: usize, const FMA: bool>(
     rows: &[u8],
     row_bytes: usize,
     x: &[f32],
     inputs: usize,
-    out: &mut [f32],
-    widen: impl Fn([u8; BYTES]) -> f32 + Copy,
+    out: &mut [&mut [f32]],
+    wide: impl Fn(&[u8; BYTES]) -> f32 + Copy,
 ) {
-    let columns = x.len() / inputs;
-    let mut sums = vec![[0.0_f32; LANES]; columns];
-    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(columns)) {
+    for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
         let (weights, few_weights) = row.as_chunks::<BYTES>().0.as_chunks::<LANES>();
-        if let [out] = out {
-            *out = whole(weights, x.as_chunks::<LANES>().0, widen);
-        } else {
-            sums.fill([0.0; LANES]);
-            let mut tile = [[0.0_f32; LANES]; TILE];
-            for (at, weights) in weights.chunks(TILE).enumerate() {
-                // Widened once for all columns.
-                for (wide, weights) in tile.iter_mut().zip(weights) {
-                    for lane in 0..LANES {
-                        wide[lane] = widen(weights[lane]);
-                    }
-                }
-                for (sums, x) in sums.iter_mut().zip(x.chunks_exact(inputs)) {
-                    let numbers = &x.as_chunks::<LANES>().0[at * TILE..][..weights.len()];
-                    *sums = added(*sums, &tile[..weights.len()], numbers);
-                }
-            }
-            for (out, sums) in out.iter_mut().zip(&sums) {
-                *out = sums.iter().sum();
-            }
-        }
         for (out, x) in out.iter_mut().zip(x.chunks_exact(inputs)) {
-            let few = few_weights.iter().zip(x.as_chunks::<LANES>().1);
-            *out += few.map(|(weight, x)| widen(*weight) * x).sum::<f32>();
+            let (x, few_x) = x.as_chunks::<LANES>();
+            let mut sums = [0.0_f32; LANES];
+            for (weights, x) in weights.iter().zip(x) {
+                for lane in 0..LANES {
+                    sums[lane] = added::<FMA>(wide(&weights[lane]), x[lane], sums[lane]);
+                }
+            }
+            let rest: f32 = few_weights.iter().zip(few_x).map(|(weight, x)| wide(weight) * x).sum();
+            out[number] = total(sums) + rest;
         }
     }
 }
 
-/// The product of a row with a single column, which is widened as it is read.
+/// Row by row, by way of a tile of widened numbers.
 #[inline(always)]
-fn whole<const BYTES: usize>(
-    weights: &[[[u8; BYTES]; LANES]],
-    numbers: &[[f32; LANES]],
-    widen: impl Fn([u8; BYTES]) -> f32 + Copy,
-) -> f32 {
+fn tiles<const FMA: bool>(
+    format: BlockFormat,
+    rows: &[u8],
+    row_bytes: usize,
+    x: &[f32],
+    inputs: usize,
+    out: &mut [&mut [f32]],
+) {
+    let mut tile = [0.0_f32; 1024];
+    for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
+        for (at, bytes) in row.chunks(tile.len() * format.block_bytes()).enumerate() {
+            let weights = &mut tile[..bytes.len() / format.block_bytes()];
+            widen(format, bytes, weights);
+            for (out, x) in out.iter_mut().zip(x.chunks_exact(inputs)) {
+                let sum = dot::<FMA>(weights, &x[at * 1024..][..weights.len()]);
+                out[number] = if at == 0 { sum } else { out[number] + sum };
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn dot<const FMA: bool>(weights: &[f32], x: &[f32]) -> f32 {
+    let (weights, few_weights) = weights.as_chunks::<LANES>();
+    let (x, few_x) = x.as_chunks::<LANES>();
     let mut sums = [0.0_f32; LANES];
-    for (weights, numbers) in weights.iter().zip(numbers) {
+    for (weights, x) in weights.iter().zip(x) {
         for lane in 0..LANES {
-            sums[lane] += widen(weights[lane]) * numbers[lane];
+            sums[lane] = added::<FMA>(weights[lane], x[lane], sums[lane]);
         }
     }
-    sums.iter().sum()
+    let rest: f32 = few_weights.iter().zip(few_x).map(|(weight, x)| weight * x).sum();
+    total(sums) + rest
 }
 
-/// `sums` and the products of these numbers.
+/// Halves are added to halves, so that the sum takes five steps and not thirty-one.
 #[inline(always)]
-fn added(
-    mut sums: [f32; LANES],
-    weights: &[[f32; LANES]],
-    numbers: &[[f32; LANES]],
-) -> [f32; LANES] {
-    for (weights, numbers) in weights.iter().zip(numbers) {
-        for lane in 0..LANES {
-            sums[lane] += weights[lane] * numbers[lane];
+fn total(mut sums: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for at in 0..half {
+            sums[at] += sums[at + half];
+        }
+        half /= 2;
+    }
+    sums[0]
+}
+
+/// Sixteen rows at a time.
+#[inline(always)]
+fn many<const FMA: bool, const TILE: usize>(
+    format: BlockFormat,
+    rows: &[u8],
+    row_bytes: usize,
+    x: &[f32],
+    inputs: usize,
+    out: &mut [&mut [f32]],
+) {
+    let columns = out.len();
+    let mut panel = vec![[0.0_f32; PANEL]; DEPTH];
+    let mut wide = [0.0_f32; DEPTH];
+    let mut sums = vec![[0.0_f32; PANEL]; columns.next_multiple_of(TILE)];
+    for (number, rows) in rows.chunks(PANEL * row_bytes).enumerate() {
+        let count = rows.len() / row_bytes;
+        sums.fill([0.0; PANEL]);
+        for from in (0..inputs).step_by(DEPTH) {
+            let depth = DEPTH.min(inputs - from);
+            for (at, row) in rows.chunks_exact(row_bytes).enumerate() {
+                let bytes = &row[from * format.block_bytes()..][..depth * format.block_bytes()];
+                widen(format, bytes, &mut wide[..depth]);
+                for (panel, number) in panel.iter_mut().zip(&wide[..depth]) {
+                    panel[at] = *number;
+                }
+            }
+            for (tile, sums) in sums.as_chunks_mut::<TILE>().0.iter_mut().enumerate() {
+                // A column that is missing is the last one again: what it gets is not used.
+                let x = std::array::from_fn(|column| {
+                    let column = (tile * TILE + column).min(columns - 1);
+                    &x[column * inputs + from..][..depth]
+                });
+                tile_product::<FMA, TILE>(&panel[..depth], x, sums);
+            }
+        }
+        for (out, numbers) in out.iter_mut().zip(&sums) {
+            out[number * PANEL..][..count].copy_from_slice(&numbers[..count]);
         }
     }
-    sums
+}
+
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "the compiler unrolls loops that count")]
+fn tile_product<const FMA: bool, const TILE: usize>(
+    panel: &[[f32; PANEL]],
+    x: [&[f32]; TILE],
+    sums: &mut [[f32; PANEL]; TILE],
+) {
+    let mut totals = *sums;
+    let x = x.map(|x| &x[..panel.len()]);
+    for (at, weights) in panel.iter().enumerate() {
+        for column in 0..TILE {
+            let number = x[column][at];
+            for lane in 0..PANEL {
+                totals[column][lane] = added::<FMA>(weights[lane], number, totals[column][lane]);
+            }
+        }
+    }
+    *sums = totals;
 }

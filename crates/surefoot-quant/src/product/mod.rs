@@ -7,15 +7,19 @@
 //! With few columns (decoding) each row is unpacked in registers or in the first-level cache and read
 //! once. With more (prompts) sixteen rows are unpacked and interleaved at a time, and that panel is used for
 //! all columns. Which instructions do it is found out once ([`Instructions`]); rows are shared out among
-//! rayon's threads. What a sum is made of depends on the shapes and the instructions alone, not on the
-//! number of threads. With up to [`ALIKE_COLUMNS`] columns it does not depend on their number either: each gives the bits
-//! that it gives alone. Outputs are written once and never read or filled before.
+//! rayon's threads, or, where a product is short and its memory can be shared ([`SharedRows`]), among helpers
+//! that wait awake (`helpers`). What a sum is made of depends on the shapes and the instructions alone, not on the
+//! number of threads. With up to [`ALIKE_COLUMNS`] columns it does not depend on their number either: each gives the
+//! bits that it gives alone. Outputs are written once and never read or filled before, column after column, as
+//! the columns of activations are.
 
 mod activations;
 mod dispatch;
 mod float;
 mod group;
+mod helpers;
 mod portable;
+mod shared_rows;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -23,6 +27,7 @@ use rayon::prelude::*;
 
 pub use activations::Activations;
 pub use dispatch::Instructions;
+pub use shared_rows::SharedRows;
 
 use crate::block::{BlockError, BlockFormat};
 
@@ -110,8 +115,8 @@ impl<'a> PackedRows<'a> {
         self.format
     }
 
-    /// The product with `columns` columns of f32 numbers, one after the other in `x`. `out` gets a row for
-    /// each row of the weights, with a number for each column.
+    /// The product with `columns` columns of f32 numbers, one after the other in `x`. `out` gets a column for
+    /// each of them, with a number for each row of the weights.
     pub fn times(&self, x: &[f32], columns: usize, out: &mut [f32]) -> Result<(), ProductError> {
         let instructions = Instructions::best();
         if self.format.is_quantized() {
@@ -152,12 +157,12 @@ impl<'a> PackedRows<'a> {
         }
     }
 
-    /// Calls `product` with some of the rows and their outputs, until all are done.
+    /// Calls `product` with some of the rows and their part of each column of the output, until all are done.
     fn share_out(
         &self,
         columns: usize,
         out: &mut [f32],
-        product: impl Fn(&[u8], &mut [f32]) + Sync,
+        product: impl Fn(&[u8], &mut [&mut [f32]]) + Sync,
     ) {
         if out.is_empty() {
             return;
@@ -165,16 +170,26 @@ impl<'a> PackedRows<'a> {
         if self.cols == 0 {
             return out.fill(0.0);
         }
-        let threads = rayon::current_num_threads();
-        let part = match self.rows.saturating_mul(self.cols).saturating_mul(columns) {
-            work if work < WORTH_SPLITTING => self.rows,
-            _ => self.rows.div_ceil(PARTS * threads).next_multiple_of(PANEL),
-        };
-        if part >= self.rows {
+        let part = rows_of_part(self.rows, self.cols, columns, rayon::current_num_threads());
+        let mut parts: Vec<Vec<&mut [f32]>> = Vec::new();
+        parts.resize_with(self.rows.div_ceil(part), || Vec::with_capacity(columns));
+        for column in out.chunks_exact_mut(self.rows) {
+            parts.iter_mut().zip(column.chunks_mut(part)).for_each(|(part, out)| part.push(out));
+        }
+        if let [out] = &mut parts[..] {
             return product(self.blocks, out);
         }
-        out.par_chunks_mut(part * columns)
+        parts
+            .par_iter_mut()
             .zip(self.blocks.par_chunks(part * self.row_bytes))
             .for_each(|(out, rows)| product(rows, out));
+    }
+}
+
+/// The rows that a thread takes at once.
+fn rows_of_part(rows: usize, cols: usize, columns: usize, threads: usize) -> usize {
+    match rows.saturating_mul(cols).saturating_mul(columns) {
+        work if work < WORTH_SPLITTING => rows,
+        _ => rows.div_ceil(PARTS * threads).next_multiple_of(PANEL).min(rows),
     }
 }

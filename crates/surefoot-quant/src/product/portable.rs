@@ -10,14 +10,19 @@ use crate::block::Blocks;
 
 /// Every kernel that has nothing better has a copy of it, compiled for its instructions.
 #[inline(always)]
-pub(super) fn multiply<B: Blocks>(rows: &[u8], row_bytes: usize, x: &Activations, out: &mut [f32]) {
+pub(super) fn multiply<B: Blocks>(
+    rows: &[u8],
+    row_bytes: usize,
+    x: &Activations,
+    out: &mut [&mut [f32]],
+) {
     let mut weights = WeightGroup::EMPTY;
-    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(x.columns())) {
+    for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
         for (at, blocks) in row.chunks(WeightGroup::bytes::<B>()).enumerate() {
             weights.unpack::<B>(blocks);
             for (column, out) in out.iter_mut().enumerate() {
                 let sum = dot::<B>(&weights, &x.column(column)[at]);
-                *out = if at == 0 { sum } else { *out + sum };
+                out[number] = if at == 0 { sum } else { out[number] + sum };
             }
         }
     }

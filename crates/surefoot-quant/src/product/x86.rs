@@ -1,7 +1,10 @@
 //! Kernels for x86 processors, written once and compiled twice: for AVX2, and for AVX-512's dot products of
 //! bytes (VNNI) on vectors of 256 bits.
 //!
-//! All functions are safe. They need their instructions, so `dispatch` alone calls them.
+//! All functions are safe. They need their instructions, so `dispatch` alone calls them. Loops over the columns of a tile count them: the
+//! compiler unrolls these, where it leaves iterators over several arrays as loops, with their sums in memory.
+
+#![allow(clippy::needless_range_loop, reason = "see above")]
 
 use std::arch::x86_64::*;
 
@@ -65,13 +68,30 @@ fn interleave<B: Blocks>(panel: &mut Panel, rows: &[u8], row_bytes: usize, at: u
     }
 }
 
-/// Defines the kernels of a module for some instructions. The module has a function
+/// The scale of the activations that belong to a sub-block, and their sum.
+#[inline(always)]
+fn scale_and_sum<B: Blocks>(x: &ActivationGroup, sub: usize) -> (f32, f32) {
+    match B::SUB {
+        16 => (x.scale[sub / 2], x.sum16[sub]),
+        _ => (x.scale[sub], x.sum32[sub]),
+    }
+}
+
+/// Writes what a row gave with each of some columns.
+#[inline(always)]
+fn put<const N: usize>(out: &mut [&mut [f32]], row: usize, numbers: [f32; N]) {
+    for (out, number) in out.iter_mut().zip(numbers) {
+        out[row] = number;
+    }
+}
+
+/// Defines the kernels of a module for some instructions, with so many columns at once in products of f32. The module has a function
 /// `dot::<WIDE>(sum, q, x)`, which adds the products of four neighbouring bytes to each sum; `WIDE`
-/// says that `q` can be above 127.
+/// says that `q` can be above 127, and `tile_product`, which adds the products of a panel with a tile of columns to their sums.
 macro_rules! kernels {
-    ($features:literal) => {
+    ($features:literal, $columns:literal) => {
         #[target_feature(enable = $features)]
-        pub(in crate::product) fn quantize(column: &[f32], groups: &mut Vec<ActivationGroup>) {
+        pub(in crate::product) fn quantize(column: &[f32], groups: &mut [ActivationGroup]) {
             crate::product::activations::quantize(column, groups);
         }
 
@@ -82,23 +102,32 @@ macro_rules! kernels {
             row_bytes: usize,
             x: &[f32],
             inputs: usize,
-            out: &mut [f32],
+            out: &mut [&mut [f32]],
         ) {
-            if !matches!(format, BlockFormat::F16 | BlockFormat::BF16) {
-                return crate::product::float::multiply(format, rows, row_bytes, x, inputs, out);
+            if out.len() > FEW || !matches!(format, BlockFormat::F16 | BlockFormat::BF16) {
+                return crate::product::float::multiply::<true, $columns>(
+                    format, rows, row_bytes, x, inputs, out,
+                );
             }
-            let columns = x.len() / inputs;
-            for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(columns)) {
+            for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
                 for (x, out) in x.chunks(AT_ONCE * inputs).zip(out.chunks_mut(AT_ONCE)) {
                     match (format, out.len()) {
-                        (BlockFormat::F16, 1) => halves::<true, 1>(row, x, inputs, out),
-                        (BlockFormat::F16, 2) => halves::<true, 2>(row, x, inputs, out),
-                        (BlockFormat::F16, 3) => halves::<true, 3>(row, x, inputs, out),
-                        (BlockFormat::F16, _) => halves::<true, 4>(row, x, inputs, out),
-                        (_, 1) => halves::<false, 1>(row, x, inputs, out),
-                        (_, 2) => halves::<false, 2>(row, x, inputs, out),
-                        (_, 3) => halves::<false, 3>(row, x, inputs, out),
-                        (_, _) => halves::<false, 4>(row, x, inputs, out),
+                        (BlockFormat::F16, 1) => {
+                            put(out, number, halves::<true, 1>(row, x, inputs))
+                        }
+                        (BlockFormat::F16, 2) => {
+                            put(out, number, halves::<true, 2>(row, x, inputs))
+                        }
+                        (BlockFormat::F16, 3) => {
+                            put(out, number, halves::<true, 3>(row, x, inputs))
+                        }
+                        (BlockFormat::F16, _) => {
+                            put(out, number, halves::<true, 4>(row, x, inputs))
+                        }
+                        (_, 1) => put(out, number, halves::<false, 1>(row, x, inputs)),
+                        (_, 2) => put(out, number, halves::<false, 2>(row, x, inputs)),
+                        (_, 3) => put(out, number, halves::<false, 3>(row, x, inputs)),
+                        (_, _) => put(out, number, halves::<false, 4>(row, x, inputs)),
                     }
                 }
             }
@@ -112,8 +141,7 @@ macro_rules! kernels {
             row: &[u8],
             x: &[f32],
             inputs: usize,
-            out: &mut [f32],
-        ) {
+        ) -> [f32; N] {
             let (runs, few) = row.as_chunks::<64>();
             let mut columns: [(&[[f32; 32]], &[f32]); N] = [(&[], &[]); N];
             for (column, x) in columns.iter_mut().zip(x.chunks_exact(inputs)) {
@@ -138,18 +166,20 @@ macro_rules! kernels {
                     }
                 }
             }
-            for (out, (sums, (_, x))) in out.iter_mut().zip(sums.iter().zip(&columns)) {
-                let both = [_mm256_add_ps(sums[0], sums[1]), _mm256_add_ps(sums[2], sums[3])];
-                *out = total(both);
-                for (bytes, x) in few.as_chunks::<2>().0.iter().zip(*x) {
+            let mut totals = [0.0; N];
+            for column in 0..N {
+                let [a, b, c, d] = sums[column];
+                totals[column] = total([_mm256_add_ps(a, b), _mm256_add_ps(c, d)]);
+                for (bytes, x) in few.as_chunks::<2>().0.iter().zip(columns[column].1) {
                     let bits = u16::from_le_bytes(*bytes);
                     let weight = match F16 {
                         true => crate::block::f16_to_f32(bits),
                         false => crate::block::bf16_to_f32(bits),
                     };
-                    *out += weight * x;
+                    totals[column] += weight * x;
                 }
             }
+            totals
         }
 
         /// Row by row, for at most [`FEW`] columns.
@@ -158,35 +188,39 @@ macro_rules! kernels {
             rows: &[u8],
             row_bytes: usize,
             x: &Activations,
-            out: &mut [f32],
+            out: &mut [&mut [f32]],
         ) {
             match B::FORMAT {
                 BlockFormat::Q4_0 | BlockFormat::Q8_0 | BlockFormat::Q4_K | BlockFormat::Q6_K => {
-                    for (row, out) in
-                        rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(x.columns()))
-                    {
+                    for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
                         for (at, out) in out.chunks_mut(AT_ONCE).enumerate() {
                             let x = |column: usize| x.column(at * AT_ONCE + column);
                             match out.len() {
-                                1 => in_registers::<B, 1>(row, [x(0)], out),
-                                2 => in_registers::<B, 2>(row, [x(0), x(1)], out),
-                                3 => in_registers::<B, 3>(row, [x(0), x(1), x(2)], out),
-                                _ => in_registers::<B, 4>(row, [x(0), x(1), x(2), x(3)], out),
+                                1 => put(out, number, in_registers::<B, 1>(row, [x(0)])),
+                                2 => put(out, number, in_registers::<B, 2>(row, [x(0), x(1)])),
+                                3 => {
+                                    let x = [x(0), x(1), x(2)];
+                                    put(out, number, in_registers::<B, 3>(row, x));
+                                }
+                                _ => {
+                                    let x = [x(0), x(1), x(2), x(3)];
+                                    put(out, number, in_registers::<B, 4>(row, x));
+                                }
                             }
                         }
                     }
                     return;
                 }
-                _ if x.columns() == 1 => {
-                    for (row, out) in rows.chunks_exact(row_bytes).zip(out) {
-                        *out = any::<B>(row, x.column(0));
-                    }
-                    return;
-                }
                 _ => {}
             }
+            if let [out] = out {
+                for (row, out) in rows.chunks_exact(row_bytes).zip(out.iter_mut()) {
+                    *out = any::<B>(row, x.column(0));
+                }
+                return;
+            }
             let mut group = WeightGroup::EMPTY;
-            for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(x.columns())) {
+            for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
                 let mut sums = [[_mm256_setzero_ps(); 2]; FEW];
                 for (at, blocks) in row.chunks(WeightGroup::bytes::<B>()).enumerate() {
                     group.unpack::<B>(blocks);
@@ -195,7 +229,7 @@ macro_rules! kernels {
                     }
                 }
                 for (out, sums) in out.iter_mut().zip(sums) {
-                    *out = total(sums);
+                    out[number] = total(sums);
                 }
             }
         }
@@ -207,15 +241,13 @@ macro_rules! kernels {
         fn in_registers<B: Blocks, const N: usize>(
             row: &[u8],
             x: [&[ActivationGroup]; N],
-            out: &mut [f32],
-        ) {
-            let sums = match B::FORMAT {
+        ) -> [f32; N] {
+            match B::FORMAT {
                 BlockFormat::Q4_0 => q4_0(row, x),
                 BlockFormat::Q8_0 => q8_0(row, x),
                 BlockFormat::Q4_K => q4_k(row, x),
                 _ => q6_k(row, x),
-            };
-            out.copy_from_slice(&sums);
+            }
         }
 
         /// One column, by way of memory that the first-level cache holds.
@@ -509,19 +541,18 @@ macro_rules! kernels {
             rows: &[u8],
             row_bytes: usize,
             x: &Activations,
-            out: &mut [f32],
+            out: &mut [&mut [f32]],
         ) {
-            let columns = x.columns();
             let mut panel = Panel {
                 q: [[[0; 4]; PANEL]; 64],
                 scale: [[0.0; PANEL]; 16],
                 offset: [[0.0; PANEL]; 16],
             };
-            let zeros = [[_mm256_setzero_ps(); 2]; TILE];
+            let zeros = [[0.0_f32; PANEL]; TILE];
             let mut sums = vec![zeros; x.tiles()];
-            let panels = rows.chunks(PANEL * row_bytes).zip(out.chunks_mut(PANEL * columns));
-            for (rows, out) in panels {
-                if out.len() < PANEL * columns {
+            for (number, rows) in rows.chunks(PANEL * row_bytes).enumerate() {
+                let count = rows.len() / row_bytes;
+                if count < PANEL {
                     // What was left of the panel before belongs to no row.
                     (panel.scale, panel.offset) = ([[0.0; PANEL]; 16], [[0.0; PANEL]; 16]);
                 }
@@ -533,53 +564,8 @@ macro_rules! kernels {
                         tile_product::<B>(&panel, x, sums);
                     }
                 }
-                for (column, sums) in sums.iter().flatten().enumerate().take(columns) {
-                    let numbers: [f32; PANEL] = bytemuck::cast(*sums);
-                    for (row, number) in out.chunks_exact_mut(columns).zip(numbers) {
-                        row[column] = number;
-                    }
-                }
-            }
-        }
-
-        #[target_feature(enable = $features)]
-        #[inline]
-        fn tile_product<B: Blocks>(
-            panel: &Panel,
-            x: [&ActivationGroup; TILE],
-            sums: &mut [[__m256; 2]; TILE],
-        ) {
-            let steps = B::SUB / 4;
-            for sub in 0..256 / B::SUB {
-                let mut integers = [[_mm256_setzero_si256(); 2]; TILE];
-                for step in sub * steps..(sub + 1) * steps {
-                    let q: [__m256i; 2] = bytemuck::cast(panel.q[step]);
-                    for (integers, x) in integers.iter_mut().zip(x) {
-                        let four: i32 = bytemuck::cast(x.q.as_chunks::<4>().0[step]);
-                        let four = _mm256_set1_epi32(four);
-                        if B::FORMAT as u8 == BlockFormat::Q8_0 as u8 {
-                            integers[0] = dot::<true>(integers[0], q[0], four);
-                            integers[1] = dot::<true>(integers[1], q[1], four);
-                        } else {
-                            integers[0] = dot::<false>(integers[0], q[0], four);
-                            integers[1] = dot::<false>(integers[1], q[1], four);
-                        }
-                    }
-                }
-                let scales: [__m256; 2] = bytemuck::cast(panel.scale[sub]);
-                let offsets: [__m256; 2] = bytemuck::cast(panel.offset[sub]);
-                for ((integers, x), sums) in integers.into_iter().zip(x).zip(sums.iter_mut()) {
-                    let (scale, sum) = match B::SUB {
-                        16 => (x.scale[sub / 2], x.sum16[sub]),
-                        _ => (x.scale[sub], x.sum32[sub]),
-                    };
-                    let (scale, sum) = (_mm256_set1_ps(scale), _mm256_set1_ps(sum));
-                    for half in 0..2 {
-                        let scale = _mm256_mul_ps(scales[half], scale);
-                        let products = _mm256_cvtepi32_ps(integers[half]);
-                        sums[half] = _mm256_fmadd_ps(products, scale, sums[half]);
-                        sums[half] = _mm256_fmadd_ps(offsets[half], sum, sums[half]);
-                    }
+                for (out, numbers) in out.iter_mut().zip(sums.as_flattened()) {
+                    out[number * PANEL..][..count].copy_from_slice(&numbers[..count]);
                 }
             }
         }
@@ -588,6 +574,61 @@ macro_rules! kernels {
 
 pub(super) mod avx2 {
     use super::*;
+
+    /// Four columns at a time: there are sixteen registers.
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    fn tile_product<B: Blocks>(
+        panel: &Panel,
+        x: [&ActivationGroup; TILE],
+        sums: &mut [[f32; PANEL]; TILE],
+    ) {
+        for (x, sums) in x.as_chunks::<4>().0.iter().zip(sums.as_chunks_mut::<4>().0) {
+            four_columns::<B>(panel, x, sums);
+        }
+    }
+
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline]
+    fn four_columns<B: Blocks>(
+        panel: &Panel,
+        x: &[&ActivationGroup; 4],
+        sums: &mut [[f32; PANEL]; 4],
+    ) {
+        let steps = B::SUB / 4;
+        for sub in 0..256 / B::SUB {
+            let mut integers = [[_mm256_setzero_si256(); 2]; 4];
+            for step in sub * steps..(sub + 1) * steps {
+                let q: [__m256i; 2] = bytemuck::cast(panel.q[step]);
+                for column in 0..4 {
+                    let four: i32 = bytemuck::cast(x[column].q.as_chunks::<4>().0[step]);
+                    let four = _mm256_set1_epi32(four);
+                    let integers = &mut integers[column];
+                    if B::FORMAT as u8 == BlockFormat::Q8_0 as u8 {
+                        integers[0] = dot::<true>(integers[0], q[0], four);
+                        integers[1] = dot::<true>(integers[1], q[1], four);
+                    } else {
+                        integers[0] = dot::<false>(integers[0], q[0], four);
+                        integers[1] = dot::<false>(integers[1], q[1], four);
+                    }
+                }
+            }
+            let scales: [__m256; 2] = bytemuck::cast(panel.scale[sub]);
+            let offsets: [__m256; 2] = bytemuck::cast(panel.offset[sub]);
+            for column in 0..4 {
+                let (scale, sum) = scale_and_sum::<B>(x[column], sub);
+                let (scale, sum) = (_mm256_set1_ps(scale), _mm256_set1_ps(sum));
+                let mut totals: [__m256; 2] = bytemuck::cast(sums[column]);
+                for half in 0..2 {
+                    let scale = _mm256_mul_ps(scales[half], scale);
+                    let products = _mm256_cvtepi32_ps(integers[column][half]);
+                    totals[half] = _mm256_fmadd_ps(products, scale, totals[half]);
+                    totals[half] = _mm256_fmadd_ps(offsets[half], sum, totals[half]);
+                }
+                sums[column] = bytemuck::cast(totals);
+            }
+        }
+    }
 
     /// Products of two bytes are added in 16 bits, which hold them as long as `q` is at most 128. Of wider
     /// ones the highest bit is multiplied by itself.
@@ -606,11 +647,56 @@ pub(super) mod avx2 {
         _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(q, x), ones))
     }
 
-    kernels!("avx2,fma,f16c");
+    kernels!("avx2,fma,f16c", 4);
 }
 
 pub(super) mod avx512_vnni {
     use super::*;
+
+    /// All rows of a panel in one register, and all columns of the tile at once.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
+    #[inline]
+    fn tile_product<B: Blocks>(
+        panel: &Panel,
+        x: [&ActivationGroup; TILE],
+        sums: &mut [[f32; PANEL]; TILE],
+    ) {
+        let steps = B::SUB / 4;
+        let mut totals = sums.map(|sums| wide(bytemuck::cast(sums)));
+        for sub in 0..256 / B::SUB {
+            let mut integers = [_mm512_setzero_si512(); TILE];
+            for step in sub * steps..(sub + 1) * steps {
+                let [low, high]: [__m256i; 2] = bytemuck::cast(panel.q[step]);
+                let q = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+                for column in 0..TILE {
+                    let four: i32 = bytemuck::cast(x[column].q.as_chunks::<4>().0[step]);
+                    let four = _mm512_set1_epi32(four);
+                    integers[column] = _mm512_dpbusd_epi32(integers[column], q, four);
+                }
+            }
+            let scales = wide(bytemuck::cast(panel.scale[sub]));
+            let offsets = wide(bytemuck::cast(panel.offset[sub]));
+            for column in 0..TILE {
+                let (scale, sum) = scale_and_sum::<B>(x[column], sub);
+                let scale = _mm512_mul_ps(scales, _mm512_set1_ps(scale));
+                let products = _mm512_cvtepi32_ps(integers[column]);
+                let total = _mm512_fmadd_ps(products, scale, totals[column]);
+                totals[column] = _mm512_fmadd_ps(offsets, _mm512_set1_ps(sum), total);
+            }
+        }
+        for (sums, total) in sums.iter_mut().zip(totals) {
+            let high = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(total));
+            *sums = bytemuck::cast([_mm512_castps512_ps256(total), _mm256_castpd_ps(high)]);
+        }
+    }
+
+    /// A vector of both halves: `bytemuck` knows vectors of 512 bits only with a feature that nothing else here needs.
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
+    #[inline]
+    fn wide([low, high]: [__m256; 2]) -> __m512 {
+        let low = _mm512_castps_pd(_mm512_castps256_ps512(low));
+        _mm512_castpd_ps(_mm512_insertf64x4::<1>(low, _mm256_castps_pd(high)))
+    }
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
     #[inline]
@@ -618,5 +704,5 @@ pub(super) mod avx512_vnni {
         _mm256_dpbusd_epi32(sum, q, x)
     }
 
-    kernels!("avx2,fma,f16c,avx512f,avx512vl,avx512vnni");
+    kernels!("avx2,fma,f16c,avx512f,avx512vl,avx512vnni", 8);
 }

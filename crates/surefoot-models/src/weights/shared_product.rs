@@ -1,0 +1,27 @@
+//! Products on the processor with rows that stay as they are stored, also in a mapped file, by the kernels of `surefoot-quant`.
+
+use burn::tensor::{Device, Tensor, TensorData};
+use surefoot_quant::BlockFormat;
+use surefoot_quant::product::SharedRows;
+
+/// The product of `rows` × `cols` numbers in `memory`, whose rows are outputs, with `x`, `[cols, columns]`. What it
+/// gives lies column after column, as the next product wants it. `x` is given back where the kernels don't take it.
+pub(crate) fn shared_product(
+    memory: &bytes::Bytes,
+    format: BlockFormat,
+    [rows, cols]: [usize; 2],
+    x: Tensor<2>,
+) -> Result<Tensor<2>, Tensor<2>> {
+    let columns = x.dims()[1];
+    let Ok(weights) = SharedRows::new(format, rows, cols, memory.clone()) else { return Err(x) };
+    let x = x.transpose().into_data();
+    let product = x.as_slice::<f32>().ok().and_then(|x| weights.times(x, columns).ok());
+    match product {
+        Some(y) => {
+            let y: Tensor<2> =
+                Tensor::from_data(TensorData::new(y, [columns, rows]), &Device::flex());
+            Ok(y.transpose())
+        }
+        None => Err(Tensor::<2>::from_data(x, &Device::flex()).transpose()),
+    }
+}

@@ -35,6 +35,7 @@ pub mod lanes;
 pub mod metrics;
 pub mod model_pool;
 pub mod structured;
+pub mod trace;
 pub mod warm_up;
 
 pub use surefoot_models::chat;

@@ -102,6 +102,7 @@ pub struct Metrics {
     preemptions: Counter,
     accepted_proposals: Counter,
     rejected_proposals: Counter,
+    trace_spans: Family<Label, Counter>,
     levels: Mutex<Levels>,
     started: AtomicU64,
     prefix_hits: AtomicU64,
@@ -147,6 +148,7 @@ impl Default for Metrics {
         let cache_pages = Family::default();
         let prefix_lookups = Family::default();
         let preemptions = Counter::default();
+        let trace_spans = Family::default();
         registry.register("http_requests", "HTTP requests by path and status", requests.clone());
         registry.register(
             "http_request_seconds",
@@ -189,6 +191,11 @@ impl Default for Metrics {
             proposed.clone(),
         );
         let proposals = |result| proposed.get_or_create_owned(&label("result", result));
+        registry.register(
+            "trace_spans",
+            "Spans of traces: accepted by the collector (exported), or lost because it is away or too slow (dropped)",
+            trace_spans.clone(),
+        );
         let outcome = |name| outcomes.get_or_create_owned(&label("outcome", name));
         Self {
             accepted: outcome("accepted"),
@@ -213,6 +220,7 @@ impl Default for Metrics {
             preemptions,
             accepted_proposals: proposals("accepted"),
             rejected_proposals: proposals("rejected"),
+            trace_spans,
             levels: Mutex::default(),
             started: AtomicU64::new(0),
             prefix_hits: AtomicU64::new(0),
@@ -338,6 +346,11 @@ impl Metrics {
         {
             self.cache_pages.get_or_create(&label("state", state)).set(pages as i64);
         }
+    }
+
+    /// Counts spans of traces by what became of them.
+    pub(crate) fn trace_spans(&self, outcome: &'static str, count: usize) {
+        self.trace_spans.get_or_create(&label("outcome", outcome)).inc_by(count as u64);
     }
 
     pub(crate) fn embedded_tokens(&self, tokens: usize) {

@@ -4,6 +4,7 @@ mod adapters;
 mod lifetime;
 mod listener;
 mod several;
+mod traces;
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -105,9 +106,10 @@ pub(crate) struct Serve {
     #[arg(long)]
     allow_anyone: bool,
     /// Refuse to start unless the model's files have this digest, which `surefoot fingerprint`
-    /// prints: behind a load balancer, a replica with other weights is refused before it answers
-    #[arg(long, value_name = "DIGEST")]
-    expect_digest: Option<String>,
+    /// prints: behind a load balancer, a replica with other weights is refused before it answers.
+    /// Of several models MODEL=DIGEST, for each that is to be checked
+    #[arg(long, value_name = "[MODEL=]DIGEST")]
+    expect_digest: Vec<String>,
     /// The template of chats: a file, chatml, or plain (the role before each message)
     #[arg(long, value_name = "WHAT")]
     chat_template: Option<String>,
@@ -121,13 +123,17 @@ pub(crate) struct Serve {
     /// Show what happens live on a page of this machine: on this port, or any that is free
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     watch: Option<u16>,
+    /// Send traces of requests to this OpenTelemetry collector, with OTLP over HTTP: `http://HOST:4318`. Without this
+    /// option OTEL_EXPORTER_OTLP_ENDPOINT counts, if it is set; OTEL_SERVICE_NAME names the service
+    #[arg(long, value_name = "URL")]
+    otlp: Option<String>,
     /// Listen at once: the first requests of each size then wait for a GPU's kernels
     #[arg(long)]
     no_warm_up: bool,
     #[command(flatten)]
     limits: Limits,
     /// Serve the model with this adapter too, a folder in PEFT's format, under a name of its own (the folder's if none is
-    /// given); can be given several times
+    /// given); can be given several times. Of several models MODEL:NAME=DIR, which clients call MODEL:NAME
     #[arg(long, value_name = "[NAME=]DIR")]
     adapter: Vec<NamedAdapter>,
     #[command(flatten)]
@@ -234,6 +240,7 @@ impl Serve {
         let address = self.address(&keys)?;
         let origins = Origins::new(&self.cors)
             .map_err(|error| Failure::usage("--cors can't be used").caused_by(&error))?;
+        let endpoint = traces::endpoint(self.otlp.as_deref(), terminal)?;
         if self.footing.isolate {
             return self.supervise(address, global, terminal);
         }
@@ -260,7 +267,12 @@ impl Serve {
         }
         let journal = journal.build();
         let metrics = Arc::new(Metrics::default());
-        let quiet = engine::without_single_passes(journal.clone(), Arc::clone(&metrics));
+        let exporter = traces::start(endpoint, &metrics)?;
+        let tracer = exporter.as_ref().map(|exporter| Arc::clone(exporter.tracer()));
+        let mut quiet = engine::without_single_passes(journal.clone(), Arc::clone(&metrics));
+        if let Some(tracer) = &tracer {
+            quiet = tracer.listening(quiet);
+        }
         let precision = model_run::precision(self.footing.precision);
         let footing = Arc::new(self.footing.model_footing(quiet)?.precision(precision).build()?);
         let opened = Opened::new(folder.path())?;
@@ -268,18 +280,10 @@ impl Serve {
             true => Some(Texts::open(folder.path(), opened.blueprint.vocab)?),
             false => None,
         };
-        if let Some(expected) = &self.expect_digest {
-            let digest = Identity::read(&opened)?.digest();
-            if !digest.eq_ignore_ascii_case(expected) {
-                return Err(Failure::usage(format!(
-                    "the files of '{}' in {} have the digest {digest}, not {expected}",
-                    self.name()?,
-                    self.model.display()
-                ))
-                .hint(
-                    "put the weights there that the other replicas have, or change --expect-digest",
-                ));
-            }
+        match self.expect_digest.as_slice() {
+            [] => {}
+            [expected] => check_digest(&opened, &self.name()?, expected)?,
+            _ => return Err(Failure::usage("one model has one --expect-digest")),
         }
         drop(opened);
         let template = self.template(folder.path())?;
@@ -323,6 +327,8 @@ impl Serve {
             timeout: Duration::from_secs(u64::from(self.limits.timeout)),
             origins,
             connections: ConnectionLimits::of_this_process(),
+            journal: journal.clone(),
+            tracer,
         };
         let (name, adapters) = (settings.name.clone(), settings.adapters.clone());
         let app = Arc::new(App::new(engine, texts, template, settings, Arc::clone(&metrics)));
@@ -334,6 +340,7 @@ impl Serve {
         let lost = app.engine().check_health().err();
         // The engine finishes what it has; then nothing more is told.
         drop(app);
+        drop(exporter);
         let counts = metrics.counts();
         terminal.note(&format!(
             "stopped: {} answered, {} failed, {} abandoned, {} refused",
@@ -508,6 +515,19 @@ impl Limits {
             batches_in_flight,
         }
     }
+}
+
+/// Refuses a model whose files have another digest than the one that is expected.
+fn check_digest(opened: &Opened, name: &str, expected: &str) -> Result<(), Failure> {
+    let digest = Identity::read(opened)?.digest();
+    if digest.eq_ignore_ascii_case(expected) {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "the files of '{name}' in {} have the digest {digest}, not {expected}",
+        opened.folder.display()
+    ))
+    .hint("put the weights there that the other replicas have, or change --expect-digest"))
 }
 
 /// Whether only this machine reaches an address.

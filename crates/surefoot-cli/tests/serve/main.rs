@@ -21,3 +21,4 @@ mod served;
 #[cfg(target_os = "linux")]
 mod several;
 mod speculation;
+mod traces;

@@ -108,6 +108,80 @@ fn each_model_is_loaded_when_it_is_asked_for_and_answers_as_if_it_were_alone() {
 }
 
 #[test]
+fn the_journal_tells_what_each_model_is_doing() {
+    let folder = tempfile::tempdir().unwrap();
+    let journal = folder.path().join("serve.jsonl");
+    let (llama, bert) = (fixture("llama-tiny"), fixture("bert-tiny"));
+    let file = journal.display().to_string();
+    let options = ["--memory", "4GiB", "--journal", &file, "--watch"];
+    let server = serve(&[("a", &llama), ("b", &bert)], &options);
+    server.complete(json!({"model": "a", "prompt": "x", "max_tokens": 2}));
+    let begun = Instant::now();
+    loop {
+        let text = std::fs::read_to_string(&journal).unwrap();
+        let events = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let mut last = std::collections::BTreeMap::new();
+        for event in events.filter(|event| event["op"] == "model") {
+            let model = event["context"].clone();
+            last.insert(model["name"].as_str().unwrap().to_owned(), model);
+        }
+        let is = |name: &str, state: &str, loads: u64| {
+            last.get(name).is_some_and(|model| {
+                model["state"] == state
+                    && model["loads"] == loads
+                    && model["requests"] == 0
+                    && model["waiting"] == 0
+                    && model["memory_bytes"].as_u64().unwrap() > 0
+            })
+        };
+        if is("a", "loaded", 1) && is("b", "unloaded", 0) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{last:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn adapters_and_digests_are_given_for_each_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let projections = vec![("model.layers.0.self_attn.q_proj".to_owned(), 64, 64)];
+    testkit::model_folders::adapter(folder.path(), &projections, 1);
+    let (llama, bert) = (fixture("llama-tiny"), fixture("bert-tiny"));
+    let body = |model: &str| json!({"model": model, "prompt": "Hello", "max_tokens": 12, "temperature": 0});
+    let own = folder.path().display().to_string();
+    let alone = Server::start(&llama, &["--adapter", &format!("tuned={own}")]);
+    let [plain, tuned] = ["llama-tiny", "tuned"].map(|model| alone.complete(body(model)));
+    assert_ne!(plain, tuned);
+    let adapter = format!("a:tuned={own}");
+    let options = ["--memory", "4GiB", "--adapter", &adapter];
+    let server = serve(&[("a", &llama), ("b", &bert)], &options);
+    assert_eq!(server.complete(body("a:tuned")), tuned);
+    assert_eq!(server.complete(body("a")), plain);
+    let models = server.get("/v1/models").good();
+    let listed = models["data"].as_array().unwrap().iter().find(|model| model["id"] == "a:tuned");
+    assert_eq!(listed.unwrap()["parent"], "a");
+    assert_eq!(server.get("/v1/models/a:tuned").good()["state"], "loaded");
+    server.post("/v1/completions", body("b:tuned")).is_error(404, Some("model_not_found"));
+    let refused = |options: &[&str]| {
+        let mut command = program();
+        command
+            .arg("serve")
+            .arg(format!("a={}", llama.display()))
+            .arg(format!("b={}", bert.display()));
+        let output =
+            command.args(["--port", "0", "--memory", "4GiB"]).args(options).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(refused(&["--adapter", &format!("tuned={own}")]).contains("a:NAME=DIR"));
+    assert!(refused(&["--expect-digest", "0"]).contains("MODEL=DIGEST"));
+    let said = refused(&["--expect-digest", "b=0"]);
+    assert!(said.contains("the files of 'b'") && said.contains("not 0"), "{said}");
+    assert!(refused(&["--name", "x"]).contains("NAME=DIR"));
+}
+
+#[test]
 fn where_one_model_fits_they_take_turns_and_nobody_is_refused() {
     let model = slow_model();
     let small = ["--context", "64", "--max-sequences", "1", "--pass-tokens", "16"];

@@ -60,6 +60,7 @@ impl LiveSequences {
     /// Takes sequences in.
     pub(crate) fn admit(&mut self, sequences: impl IntoIterator<Item = Sequence>) {
         for sequence in sequences {
+            sequence.start();
             match sequence.rates_prompt() {
                 true => self.unrated.push_back(sequence),
                 false => self.sequences.push(sequence),

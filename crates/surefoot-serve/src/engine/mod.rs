@@ -21,6 +21,7 @@ mod pass_times;
 mod preemption_tests;
 mod schedule;
 mod sequence;
+mod sequence_times;
 mod submit;
 
 use std::path::{Path, PathBuf};
@@ -47,6 +48,7 @@ pub use encoder::{Encoder, PendingVector};
 pub use error::EngineError;
 pub use logit_rules::LogitRules;
 pub use sequence::{Generation, GenerationEvent, GenerationStream, Logprobs, TokenLogprob};
+pub use sequence_times::{SequenceObserver, SequenceTimes};
 
 use crate::metrics::Metrics;
 use activity_log::ActivityLog;
@@ -311,6 +313,11 @@ impl Engine {
     /// The device that the model is on.
     pub fn device(&self) -> Option<String> {
         self.runner.device().map(|device| device.to_string())
+    }
+
+    /// What runs the model.
+    pub(crate) fn runner(&self) -> &Arc<Runner> {
+        &self.runner
     }
 
     /// Refuses new requests from now on; what was accepted is finished.

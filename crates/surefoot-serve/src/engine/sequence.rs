@@ -1,7 +1,7 @@
 //! One sequence that is decoded: its tokens so far are all that has to survive a fault.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use surefoot_models::generate::sample::{Sampler, Sampling};
@@ -11,6 +11,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use super::error::EngineError;
 use super::logit_rules::LogitRules;
+use super::sequence_times::{SequenceObserver, SequenceTimes};
 use crate::metrics::Metrics;
 use crate::structured::{Constraint, FormatError, Matcher};
 
@@ -79,12 +80,23 @@ pub struct GenerationStream {
     events: UnboundedReceiver<GenerationEvent>,
     enough: Arc<AtomicBool>,
     proposals: Arc<Proposals>,
+    times: SequenceTimes,
+    observer: Option<Arc<dyn SequenceObserver>>,
 }
 
 impl GenerationStream {
     /// The next event; none if the engine has ended.
     pub async fn recv(&mut self) -> Option<GenerationEvent> {
-        self.events.recv().await
+        let event = self.events.recv().await;
+        if matches!(event, Some(GenerationEvent::Token { .. })) {
+            self.times.token(Instant::now());
+        }
+        event
+    }
+
+    /// Tells `observer` of the sequence's times when this stream is dropped.
+    pub fn observe(&mut self, observer: Arc<dyn SequenceObserver>) {
+        self.observer = Some(observer);
     }
 
     /// What became of the tokens that were proposed for the sequence so far.
@@ -99,6 +111,14 @@ impl GenerationStream {
     pub fn enough(&mut self) {
         self.enough.store(true, Ordering::Release);
         self.events.close();
+    }
+}
+
+impl Drop for GenerationStream {
+    fn drop(&mut self) {
+        if let Some(observer) = self.observer.take() {
+            observer.ended(&self.times);
+        }
     }
 }
 
@@ -121,6 +141,7 @@ pub(crate) struct Sequence {
     sender: UnboundedSender<GenerationEvent>,
     enough: Arc<AtomicBool>,
     pub(crate) accepted: Instant,
+    started: Arc<OnceLock<Instant>>,
     pub(crate) deadline: Option<Instant>,
     metrics: Arc<Metrics>,
     /// Whether its end or failure was sent.
@@ -163,7 +184,14 @@ impl Sequence {
     ) -> (Self, GenerationStream) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (sender, events) = unbounded_channel();
-        let stream = GenerationStream { events, enough: Arc::default(), proposals: Arc::default() };
+        let times = SequenceTimes::new(generation.prompt.len());
+        let stream = GenerationStream {
+            events,
+            enough: Arc::default(),
+            proposals: Arc::default(),
+            times,
+            observer: None,
+        };
         let sequence = Self {
             key: NEXT.fetch_add(1, Ordering::Relaxed),
             prompt: generation.prompt.len(),
@@ -178,13 +206,19 @@ impl Sequence {
             rates_prompt: generation.rates_prompt,
             sender,
             enough: Arc::clone(&stream.enough),
-            accepted: Instant::now(),
+            accepted: stream.times.accepted,
+            started: Arc::clone(&stream.times.started),
             deadline,
             metrics,
             answered: false,
             proposals: Arc::clone(&stream.proposals),
         };
         (sequence, stream)
+    }
+
+    /// Says that it has left the queue; only the first time counts.
+    pub(crate) fn start(&self) {
+        let _ = self.started.set(Instant::now());
     }
 
     /// Whether nobody listens any more.

@@ -20,7 +20,7 @@ use crate::engine::EngineError;
 
 pub(super) async fn embeddings(
     State(app): State<Arc<App>>,
-    RequestBody { body, room, working: _working }: RequestBody,
+    RequestBody { body, room, working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
     let model = app.model(&fields.needed_text("model")?)?;
@@ -55,6 +55,7 @@ pub(super) async fn embeddings(
         tokens += text.len();
     }
     drop(room);
+    working.understood(&model, tokens);
     let heard = app.engine.embed(texts, model.adapter, app.deadline())?;
     let mut data = Vec::with_capacity(heard.len());
     for (index, heard) in heard.into_iter().enumerate() {

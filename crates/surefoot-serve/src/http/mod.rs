@@ -20,6 +20,7 @@ mod format;
 mod inputs;
 mod messages;
 mod request_body;
+mod request_log;
 mod rerank;
 mod responses;
 mod sampling;
@@ -44,6 +45,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde_json::json;
+use surefoot::journal::Journal;
 use surefoot_models::generate::text::Texts;
 use tokio::net::TcpListener;
 
@@ -56,11 +58,13 @@ pub use several::{ModelFront, serve_models};
 use format::Constraints;
 use inputs::InputLimits;
 use request_body::Bodies;
+use request_log::{RequestLog, RequestRecord};
 use tokenize::TokenizerPool;
 
 use crate::chat::{ChatError, Template};
 use crate::engine::Engine;
 use crate::metrics::Metrics;
+use crate::trace::Tracer;
 
 /// What a server lets its clients do.
 #[derive(Debug)]
@@ -81,6 +85,10 @@ pub struct ServerSettings {
     pub origins: Origins,
     /// How many connections may be open, and for how long they may be silent.
     pub connections: ConnectionLimits,
+    /// Where the times of each request are told.
+    pub journal: Journal,
+    /// What is told of the spans of requests, if they are traced.
+    pub tracer: Option<Arc<Tracer>>,
 }
 
 /// What all requests share.
@@ -96,6 +104,7 @@ pub struct App {
     constraints: Constraints,
     /// Requests that were read and are not answered to the end.
     working: Arc<AtomicUsize>,
+    requests: Arc<RequestLog>,
     created: u64,
     next_id: AtomicU64,
 }
@@ -109,11 +118,25 @@ struct ServedModel {
 }
 
 /// A request that was read and is not answered to the end.
-struct Working(Arc<AtomicUsize>);
+struct Working {
+    count: Arc<AtomicUsize>,
+    record: Option<Arc<RequestRecord>>,
+}
+
+impl Working {
+    /// The request is understood: this model, and so many tokens that it is given.
+    fn understood(&self, model: &ServedModel, input_tokens: usize) {
+        if let Some(record) = &self.record {
+            record.understood(&model.name, input_tokens);
+        }
+    }
+}
 
 impl Drop for Working {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
+        // Told before whoever waits for the last request goes on.
+        self.record = None;
+        self.count.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -127,8 +150,14 @@ impl App {
         settings: ServerSettings,
         metrics: Arc<Metrics>,
     ) -> Self {
+        let requests = Arc::new(RequestLog {
+            journal: settings.journal.clone(),
+            tracer: settings.tracer.clone(),
+            runner: Arc::clone(engine.runner()),
+        });
         Self {
             engine,
+            requests,
             bodies: Bodies::new(settings.max_body),
             tokenizing: TokenizerPool::new(),
             constraints: Constraints::default(),
@@ -156,9 +185,9 @@ impl App {
         self.draining.load(Ordering::Acquire)
     }
 
-    fn working(&self) -> Working {
+    fn working(&self, record: Option<Arc<RequestRecord>>) -> Working {
         self.working.fetch_add(1, Ordering::AcqRel);
-        Working(Arc::clone(&self.working))
+        Working { count: Arc::clone(&self.working), record }
     }
 
     /// Done once nothing is worked on for a while: what was said by then has arrived, unless a
@@ -322,10 +351,14 @@ fn request_id(app: &App, request: &Request) -> HeaderValue {
 }
 
 /// What happens to every request: its name, keys, draining, the limit of time, and counting.
-async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let id = request_id(&app, &request);
     let path = known(request.uri().path());
+    let record = app.requests.begin(path, id.to_str().unwrap_or_default(), request.headers());
+    if let Some(record) = &record {
+        request.extensions_mut().insert(Arc::clone(record));
+    }
     let limit = app.settings.timeout.saturating_add(Duration::from_secs(1));
     let is_probe = matches!(path, "/health" | "/live" | "/ready");
     let mut response = if !is_probe && !app.settings.keys.allow(request.headers()) {
@@ -339,6 +372,9 @@ async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Res
         }
     };
     response.headers_mut().insert(REQUEST_ID, id);
+    if let Some(record) = record {
+        record.answered(response.status().as_u16());
+    }
     app.metrics.answered(path, response.status().as_u16());
     if !is_stream(&response) {
         app.metrics.took(path, begun.elapsed());

@@ -14,6 +14,7 @@ use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::ApiError;
+use super::request_log::RequestRecord;
 use super::{App, Working};
 
 /// The bytes of large bodies that are in memory at once, or as many as the limit for one allows.
@@ -63,7 +64,8 @@ impl FromRequest<Arc<App>> for RequestBody {
         let (parts, body) = request.into_parts();
         let (body, room) =
             read_json(&app.bodies, &parts.headers, body, app.settings.max_body).await?;
-        Ok(Self { body, room, working: app.working() })
+        let record = parts.extensions.get::<Arc<RequestRecord>>().cloned();
+        Ok(Self { body, room, working: app.working(record) })
     }
 }
 

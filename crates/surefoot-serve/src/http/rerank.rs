@@ -80,7 +80,7 @@ struct Scores {
 
 pub(super) async fn rerank(
     State(app): State<Arc<App>>,
-    RequestBody { body, room, working: _working }: RequestBody,
+    RequestBody { body, room, working }: RequestBody,
 ) -> Result<Response, ApiError> {
     let mut fields = Fields::read(&body)?;
     let model = app.model(&fields.needed_text("model")?)?;
@@ -110,6 +110,7 @@ pub(super) async fn rerank(
         }
     };
     drop(room);
+    working.understood(&model, scores.tokens);
     let documents = &asked.documents;
     let results = order(&scores.scores)
         .into_iter()

@@ -26,6 +26,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use surefoot::journal::{Event, EventKind};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::error::ApiError;
@@ -37,6 +38,9 @@ use crate::model_pool::{Lease, ModelPool, ModelState, ModelStatus, PoolError};
 const TRIES: usize = 5;
 /// How long after a process has died others may still believe that it lives.
 const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+
+/// How often it is looked whether the models do something else.
+const TELL_EVERY: Duration = Duration::from_millis(250);
 
 /// What all requests share.
 #[derive(Debug)]
@@ -60,22 +64,35 @@ impl ModelFront {
         &self.pool
     }
 
+    /// The model whose process answers for a name: that of a model, or of one of its adapters (`MODEL:NAME`).
+    fn process_of<'n>(&self, name: &'n str) -> &'n str {
+        let adapter = self.settings.adapters.iter().any(|adapter| adapter == name);
+        name.split_once(':').filter(|_| adapter).map_or(name, |(model, _)| model)
+    }
+
     fn unknown(&self, name: &str) -> ApiError {
-        let names: Vec<String> = self.pool.status().into_iter().map(|model| model.name).collect();
+        let models = self.pool.status().into_iter().map(|model| model.name);
+        let names: Vec<String> = models.chain(self.settings.adapters.iter().cloned()).collect();
         let message = format!("the model '{name}' does not exist here; {} do", names.join(", "));
         ApiError::not_found(message).code("model_not_found").param("model")
     }
 
-    fn about(&self, model: &ModelStatus) -> Value {
-        json!({
-            "id": model.name,
+    /// What is said of a name, which is the model's own or that of one of its adapters.
+    fn about(&self, name: &str, model: &ModelStatus) -> Value {
+        let mut about = json!({
+            "id": name,
             "object": "model",
             "created": self.created,
             "owned_by": "surefoot",
             "state": model.state.to_string(),
             "memory_bytes": model.share,
             "requests": model.in_use,
-        })
+            "waiting": model.waiting,
+        });
+        if name != model.name {
+            about["parent"] = json!(model.name);
+        }
+        about
     }
 }
 
@@ -90,7 +107,35 @@ pub async fn serve_models(
         stop.await;
         draining.draining.store(true, Ordering::Release);
     };
-    connections::serve(listener, router(&front), front.settings.connections, stop).await
+    let telling = tokio::spawn(tell_models(Arc::clone(&front)));
+    let served =
+        connections::serve(listener, router(&front), front.settings.connections, stop).await;
+    telling.abort();
+    served
+}
+
+/// Tells the journal what each model is doing, at the start and whenever that has changed.
+async fn tell_models(front: Arc<ModelFront>) {
+    let mut told: Vec<ModelStatus> = Vec::new();
+    loop {
+        let status = front.pool.status();
+        for (number, model) in status.iter().enumerate() {
+            if told.get(number) != Some(model) {
+                front.settings.journal.with(|| {
+                    Event::new(EventKind::Note, "model")
+                        .context("name", model.name.clone())
+                        .context("state", model.state.to_string())
+                        .context("requests", model.in_use)
+                        .context("waiting", model.waiting)
+                        .context("memory_bytes", model.share)
+                        .context("loads", model.loads)
+                        .context("evictions", model.evictions)
+                });
+            }
+        }
+        told = status;
+        tokio::time::sleep(TELL_EVERY).await;
+    }
 }
 
 fn router(front: &Arc<ModelFront>) -> Router {
@@ -163,7 +208,7 @@ async fn pass_on(
             tokio::time::sleep(BETWEEN_TRIES).await;
         }
         let left = until.saturating_duration_since(Instant::now());
-        let lease = tokio::time::timeout(left, front.pool.lease(&name))
+        let lease = tokio::time::timeout(left, front.pool.lease(front.process_of(&name)))
             .await
             .map_err(|_| ApiError::expired(front.settings.timeout))?
             .map_err(|error| refused(&front, error))?;
@@ -226,7 +271,14 @@ fn without_hop(headers: &mut HeaderMap) {
 }
 
 async fn models(State(front): State<Arc<ModelFront>>) -> Response {
-    let data: Vec<Value> = front.pool.status().iter().map(|model| front.about(model)).collect();
+    let mut data = Vec::new();
+    for model in front.pool.status() {
+        data.push(front.about(&model.name, &model));
+        let adapters = front.settings.adapters.iter();
+        for adapter in adapters.filter(|adapter| front.process_of(adapter) == model.name) {
+            data.push(front.about(adapter, &model));
+        }
+    }
     Json(json!({"object": "list", "data": data})).into_response()
 }
 
@@ -236,9 +288,9 @@ async fn model(
 ) -> Result<Response, ApiError> {
     let Path(name) = name.map_err(|_| ApiError::not_found("a model's name is UTF-8"))?;
     let status = front.pool.status();
-    let found = status.iter().find(|model| model.name == name);
+    let found = status.iter().find(|model| model.name == front.process_of(&name));
     let found = found.ok_or_else(|| front.unknown(&name))?;
-    Ok(Json(front.about(found)).into_response())
+    Ok(Json(front.about(&name, found)).into_response())
 }
 
 /// Whether new requests should be sent here: any model can be loaded.

@@ -140,8 +140,19 @@ pub(super) fn check_tokens(tokens: &[u32], vocab: usize, param: &str) -> Result<
 }
 
 /// Hands the sequences of `ask` to the engine.
-pub(super) fn begin(app: &App, ask: &Ask) -> Result<Vec<GenerationStream>, ApiError> {
-    Ok(app.engine.generate(ask.generations(app)?, app.deadline())?)
+pub(super) fn begin(
+    app: &App,
+    ask: &Ask,
+    working: &Working,
+) -> Result<Vec<GenerationStream>, ApiError> {
+    working.understood(&ask.model, ask.prompts.iter().map(Vec::len).sum());
+    let mut streams = app.engine.generate(ask.generations(app)?, app.deadline())?;
+    if let Some(record) = &working.record {
+        for stream in &mut streams {
+            stream.observe(Arc::clone(record) as _);
+        }
+    }
+    Ok(streams)
 }
 
 /// Answers `ask`. `working` says that it is not done.
@@ -151,7 +162,7 @@ pub(super) async fn answer(
     working: Working,
 ) -> Result<Response, ApiError> {
     let texts = Arc::clone(app.texts()?);
-    let heard = begin(&app, &ask)?;
+    let heard = begin(&app, &ask, &working)?;
     let answer = Answer {
         form: ask.form,
         id: app.id(if ask.form == Form::Chat { "chatcmpl" } else { "cmpl" }),

@@ -89,7 +89,7 @@ impl fmt::Display for ModelState {
 }
 
 /// What is known of a model.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelStatus {
     /// What clients call it.
     pub name: String,
@@ -99,6 +99,8 @@ pub struct ModelStatus {
     pub share: u64,
     /// Requests that it works on.
     pub in_use: usize,
+    /// Requests that wait until it is loaded.
+    pub waiting: usize,
     /// How often it was loaded.
     pub loads: u64,
     /// How often loading it failed.
@@ -157,6 +159,18 @@ impl Drop for Lease {
     }
 }
 
+/// A request that waits for a model. Dropped when it got it, or when nobody waits any more.
+struct WaitingRequest<'p> {
+    pool: &'p ModelPool,
+    index: usize,
+}
+
+impl Drop for WaitingRequest<'_> {
+    fn drop(&mut self) {
+        self.pool.lock().all[self.index].status.waiting -= 1;
+    }
+}
+
 impl ModelPool {
     /// A pool of models, each with its name and the bytes that it needs at least, within a budget. None of
     /// them needs more than the budget.
@@ -167,6 +181,7 @@ impl ModelPool {
                 state: ModelState::Unloaded,
                 share: share.min(budget),
                 in_use: 0,
+                waiting: 0,
                 loads: 0,
                 failures: 0,
                 evictions: 0,
@@ -193,6 +208,7 @@ impl ModelPool {
     /// Waits until a model is loaded, and keeps it loaded until the lease is dropped.
     pub async fn lease(self: &Arc<Self>, name: &str) -> Result<Lease, PoolError> {
         let mut failures_before = None;
+        let mut waiting = None;
         loop {
             // Registered before looking, so that no change is missed.
             let changed = self.changed.notified();
@@ -215,6 +231,10 @@ impl ModelPool {
                 failures_before.get_or_insert(failures);
                 if let Some(address) = self.advance(&mut models, index) {
                     return Ok(Lease { pool: Arc::clone(self), index, address });
+                }
+                if waiting.is_none() {
+                    models.all[index].status.waiting += 1;
+                    waiting = Some(WaitingRequest { pool: self, index });
                 }
             }
             changed.await;

@@ -17,14 +17,7 @@ pub(super) fn serve(
     app: Arc<App>,
     announce: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::usage("the server failed").caused_by(&error);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name("http")
-        .build()
-        .map_err(failed)?;
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+    run(listener, async |listener| {
         tokio::spawn(show_life(Arc::clone(&app)));
         let stop = tokio::spawn(asked_to_stop(Signals::new().map_err(failed)?, Arc::clone(&app)));
         announce()?;
@@ -39,14 +32,7 @@ pub(super) fn serve_models(
     front: Arc<ModelFront>,
     announce: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::usage("the server failed").caused_by(&error);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_name("http")
-        .build()
-        .map_err(failed)?;
-    runtime.block_on(async {
-        let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+    run(listener, async |listener| {
         let mut signals = Signals::new().map_err(failed)?;
         let stop = tokio::spawn(async move {
             tokio::select! {
@@ -62,6 +48,25 @@ pub(super) fn serve_models(
         announce()?;
         http::serve_models(listener, front, async { drop(stop.await) }).await.map_err(failed)
     })
+}
+
+/// Runs `serving` on threads of its own.
+fn run(
+    listener: TcpListener,
+    serving: impl AsyncFnOnce(tokio::net::TcpListener) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name("http")
+        .build()
+        .map_err(failed)?;
+    runtime.block_on(async {
+        serving(tokio::net::TcpListener::from_std(listener).map_err(failed)?).await
+    })
+}
+
+fn failed(error: std::io::Error) -> Failure {
+    Failure::usage("the server failed").caused_by(&error)
 }
 
 /// Done when this process is asked to stop, or should end to be started again. A second Ctrl-C ends

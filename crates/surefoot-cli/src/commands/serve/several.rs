@@ -12,6 +12,7 @@ use serde::Serialize;
 use surefoot::device::memory::Bytes;
 use surefoot::device::supervisor;
 use surefoot::journal::Journal;
+use surefoot_models::Opened;
 use surefoot_models::embed::Recipe;
 use surefoot_models::runner::Runner;
 use surefoot_models::stream::plan::Placement;
@@ -19,12 +20,14 @@ use surefoot_serve::engine::{EngineCapacity, EngineError, HTTP_BYTES};
 use surefoot_serve::http::{ConnectionLimits, Keys, ModelFront, Origins, ServerSettings};
 use surefoot_serve::model_pool::{ModelPool, ProcessLauncher};
 
-use super::{LONGEST_END, Serve, lifetime, listener};
+use super::adapters::NamedAdapter;
+use super::{LONGEST_END, Serve, check_digest, lifetime, listener};
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::model_folder::ModelFolder;
 use crate::model_run;
 use crate::terminal::Terminal;
+use crate::watch;
 
 /// A model and what clients call it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,31 +88,38 @@ impl Serve {
             )
             .hint("--memory 8GiB, or as much as all models together may take"));
         };
-        for (option, is_given) in [
-            ("--name", self.name.is_some()),
-            ("--watch", self.watch.is_some()),
-            ("--adapter", !self.adapter.is_empty()),
-            ("--expect-digest", self.expect_digest.is_some()),
-        ] {
-            if is_given {
-                let what = format!("{option} is for one model, and there are {}", models.len());
-                return Err(Failure::usage(what));
-            }
+        if self.name.is_some() {
+            let what = format!("--name is for one model, and there are {}", models.len());
+            return Err(
+                Failure::usage(what).hint("models are named before their folders: NAME=DIR")
+            );
         }
+        let adapters = adapters_of(&self.adapter, models)?;
+        self.check_digests(models)?;
         let listener = listener::listen(address)?;
+        let live = watch::start(self.watch, format!("Serving {} models", models.len()), terminal)?;
+        let mut journal = global.journal_builder()?;
+        if let Some(live) = &live {
+            journal = journal.listener(live.listener());
+        }
+        let own_journal = journal.build();
         let mut shares = Vec::with_capacity(models.len());
         for model in models {
-            shares.push((model.name.clone(), self.share(model, models.len() as u64, budget)?));
+            let share = self.share(model, &adapters, models.len() as u64, budget)?;
+            shares.push((model.name.clone(), share));
         }
         let settings = ServerSettings {
             name: String::new(),
-            adapters: Vec::new(),
+            adapters: adapters.iter().map(|(_, adapter)| adapter.name.clone()).collect(),
             keys,
             max_body: usize::try_from(self.limits.max_body.0).unwrap_or(usize::MAX),
             max_tokens: self.limits.max_tokens as usize,
             timeout: Duration::from_secs(u64::from(self.limits.timeout)),
             origins,
             connections: ConnectionLimits::of_this_process(),
+            // What the models are doing; each model's process tells of its own requests.
+            journal: own_journal.clone(),
+            tracer: None,
         };
         let grace = settings.timeout + LONGEST_END;
         let folders: Vec<NamedModel> = models.to_vec();
@@ -118,7 +128,13 @@ impl Serve {
             move |name: &str, bytes| {
                 let model = folders.iter().find(|model| model.name == name);
                 let folder = model.map_or(Path::new(name), |model| &model.folder);
-                child(name, folder, bytes, journal.as_deref(), &folders)
+                let mut command = child(name, folder, bytes, journal.as_deref(), &folders)?;
+                for (_, adapter) in adapters.iter().filter(|(model, _)| model == name) {
+                    let mut named = OsString::from(format!("{}=", adapter.name));
+                    named.push(&adapter.folder);
+                    command.arg("--adapter").arg(named);
+                }
+                Ok(command)
             },
             grace,
         );
@@ -131,13 +147,42 @@ impl Serve {
             announce(address, &shares, budget, global, terminal)
         });
         pool.close();
+        crate::args::flush(&own_journal, terminal);
+        if let Some(live) = live {
+            live.end();
+        }
         served?;
         Ok(Exit::Done)
     }
 
+    /// Checks the models whose digests are given.
+    fn check_digests(&self, models: &[NamedModel]) -> Result<(), Failure> {
+        for text in &self.expect_digest {
+            let named = text.split_once('=');
+            let known = named.and_then(|(name, digest)| {
+                Some((models.iter().find(|model| model.name == name)?, digest))
+            });
+            let Some((model, digest)) = known else {
+                let what = format!("--expect-digest '{text}' does not say which model it is of");
+                return Err(Failure::usage(what).hint("--expect-digest MODEL=DIGEST for each"));
+            };
+            let folder = ModelFolder::of(&model.folder)?;
+            check_digest(&Opened::new(folder.path())?, &model.name, digest)?;
+        }
+        Ok(())
+    }
+
     /// The bytes that a model gets: an equal part of the budget if it fits there, as much more as it needs
     /// if not.
-    fn share(&self, model: &NamedModel, count: u64, budget: u64) -> Result<u64, Failure> {
+    fn share(
+        &self,
+        model: &NamedModel,
+        adapters: &[(String, NamedAdapter)],
+        count: u64,
+        budget: u64,
+    ) -> Result<u64, Failure> {
+        let own = adapters.iter().filter(|(name, _)| *name == model.name);
+        let own: Vec<&Path> = own.map(|(_, adapter)| adapter.folder.as_path()).collect();
         let folder = ModelFolder::of(&model.folder)?;
         let recipe = Recipe::read(folder.path())?;
         let precision = model_run::precision(self.footing.precision);
@@ -153,7 +198,9 @@ impl Serve {
             let runner = Runner::open(footing, folder.path())
                 .map_err(|error| named_failure(&model.name, error.into()))?
                 .weights(self.weights.weights)
-                .beside(HTTP_BYTES);
+                .beside(HTTP_BYTES)
+                .with_adapters(&own)
+                .map_err(|error| named_failure(&model.name, error.into()))?;
             match EngineCapacity::fit(&runner, &limits) {
                 Ok((_, plan)) if plan.mode == Placement::Resident => return Ok(share),
                 found => last = Some(found.map(|_| ())),
@@ -165,6 +212,33 @@ impl Serve {
             _ => Ok(share),
         }
     }
+}
+
+/// The adapters with the models that they are for: `MODEL:NAME=DIR`.
+fn adapters_of(
+    adapters: &[NamedAdapter],
+    models: &[NamedModel],
+) -> Result<Vec<(String, NamedAdapter)>, Failure> {
+    let mut found: Vec<(String, NamedAdapter)> = Vec::new();
+    for adapter in adapters {
+        let model = adapter.name.split_once(':').map(|(model, _)| model);
+        let model = model.and_then(|name| models.iter().find(|model| model.name == name));
+        let Some(model) = model else {
+            let names: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+            let what = format!(
+                "--adapter '{}' does not say which of the models {} it is for",
+                adapter.name,
+                names.join(", ")
+            );
+            return Err(Failure::usage(what)
+                .hint(format!("--adapter {}:NAME=DIR, which clients call {0}:NAME", names[0])));
+        };
+        if found.iter().any(|(_, other)| other.name == adapter.name) {
+            return Err(Failure::usage(format!("two adapters are called '{}'", adapter.name)));
+        }
+        found.push((model.name.clone(), adapter.clone()));
+    }
+    Ok(found)
 }
 
 fn named_failure(name: &str, error: EngineError) -> Failure {
@@ -201,9 +275,20 @@ fn announce(
 
 /// Options with a value that a child does not get, or gets with another value. API keys are passed on: a child
 /// can be reached by everybody on this machine.
-const OWN: [&str; 6] = ["--host", "--port", "--memory", "--journal", "--cors", "--name"];
+const OWN: [&str; 8] = [
+    "--host",
+    "--port",
+    "--memory",
+    "--journal",
+    "--cors",
+    "--name",
+    "--adapter",
+    "--expect-digest",
+];
 /// Options without a value that a child does not get.
-const OWN_FLAGS: [&str; 3] = ["--json", "--isolate", "--allow-anyone"];
+const OWN_FLAGS: [&str; 4] = ["--json", "--isolate", "--allow-anyone", "--watch"];
+/// An option whose value, if it has one, stands behind `=`.
+const WATCH_AT: &str = "--watch=";
 
 /// This command line for one model, on a port of its own that only this machine reaches.
 fn child(
@@ -245,6 +330,7 @@ fn passed_on(arguments: impl Iterator<Item = OsString>, all: &[NamedModel]) -> V
         let is_command = !is_command_seen && text == "serve";
         is_command_seen |= is_command;
         let is_own = OWN_FLAGS.contains(&text.as_ref())
+            || text.starts_with(WATCH_AT)
             || OWN.iter().any(|own| text.starts_with(&format!("{own}=")))
             || all.iter().any(|model| is_name_of(model, &argument));
         if !is_command && !is_own {
@@ -281,8 +367,23 @@ mod tests {
     }
 
     #[test]
+    fn adapters_say_which_model_they_are_for() {
+        let adapter = |text: &str| text.parse::<NamedAdapter>().unwrap();
+        let of = |texts: &[&str]| {
+            let adapters: Vec<NamedAdapter> = texts.iter().map(|text| adapter(text)).collect();
+            adapters_of(&adapters, &models())
+        };
+        let found = of(&["a:x=/x", "b:x=/y"]).unwrap();
+        assert_eq!((found[0].0.as_str(), found[0].1.name.as_str()), ("a", "a:x"));
+        assert_eq!((found[1].0.as_str(), found[1].1.folder.as_path()), ("b", Path::new("/y")));
+        for wrong in [&["x=/x"][..], &["c:x=/x"], &["a:x=/x", "a:x=/y"]] {
+            assert!(of(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
     fn a_child_gets_the_options_that_are_about_models() {
-        let given = "-q serve a=/models/a b=/models/b=2 --memory 8GiB --port=0 --context 512 --json --drill x --journal j";
+        let given = "-q serve a=/models/a b=/models/b=2 --memory 8GiB --port=0 --context 512 --json --drill x --journal j --adapter b:x=y --expect-digest=a=0 --watch --watch=7";
         let passed = passed_on(given.split(' ').map(OsString::from), &models());
         assert_eq!(passed, ["-q", "--context", "512", "--drill", "x"].map(OsString::from));
     }

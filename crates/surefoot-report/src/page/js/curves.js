@@ -31,6 +31,15 @@ function confusionTable(classes) {
     el("tbody", null, classes.map((row) => el("tr", null, el("td", null, row.name), [count(row.samples), share(row.precision), share(row.recall), ...row.predicted.map((number) => (number ? count(number) : "·"))].map((text) => el("td.num", null, text)))))));
 }
 
+/** The models of a server of several, as each was last told. */
+function modelTable(models) {
+  const columns = ["working on", "waiting", "memory, at most", "loaded", "made room"];
+  const cells = (model) => [count(model.requests), count(model.waiting), bytes(model.memory_bytes), count(model.loads), count(model.evictions)];
+  return el("div.card.wide", null, el("table", null,
+    el("thead", null, el("tr", null, el("th", null, "model"), el("th", null, "state"), columns.map((name) => el("th.num", null, name)))),
+    el("tbody", null, [...models.values()].map((model) => el("tr", null, el("td", null, model.name), el("td", null, model.state), cells(model).map((text) => el("td.num", null, text)))))));
+}
+
 /** What a server did, from its notes: each tells the counts since the last one. */
 function servingCharts(served, first) {
   const line = (name, colour, of) => ({ name, colour, points: served.map((done) => [(done.t - first) / 1e6, of(done)]).filter((point) => Number.isFinite(point[1])) });

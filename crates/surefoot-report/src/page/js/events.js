@@ -25,6 +25,7 @@ class Events {
     this.points = [];
     this.epochs = [];
     this.served = [];
+    this.models = new Map();
     this.stories = new Stories(this);
     this.stride = 1;
     this.lost = 0;
@@ -190,12 +191,17 @@ class Events {
     line.most = Math.max(line.most, inUse);
   }
 
-  /** Points of training curves, and what a server did in a stretch of time. */
+  /** Points of training curves, what a server did in a stretch of time, and what the models of a server are doing. */
   learn(at) {
     const op = this.text(this.op[at]);
     if (op === "serve" && this.ns[at] > 0) {
       const done = Object.fromEntries(this.context[at] || []);
       if (typeof done.finished === "number") this.served.push({ ...done, t: this.t[at], seconds: this.ns[at] / 1e9 });
+      return;
+    }
+    if (op === "model") {
+      const model = Object.fromEntries(this.context[at] || []);
+      if (typeof model.name === "string") this.models.set(model.name, model);
       return;
     }
     if (op !== "progress" && op !== "epoch") return;

@@ -14,6 +14,8 @@ const curves = el("div.charts");
 const curveSection = section("Training", "", curves);
 const serving = el("div.charts");
 const servingSection = section("Serving", "", serving);
+const models = el("div");
+const modelSection = section("Models", "", models);
 const timeline = new Timeline(events, (at) => select(at));
 const stories = new StoryList(events, (story, where) => {
   const end = story.end === null ? story.parts.at(-1) : story.end;
@@ -28,7 +30,7 @@ const spent = new Spent(events, timeline, (sum) => {
 const list = new EventList(events, timeline, (at) => select(at));
 let viewTimer = 0;
 timeline.onview = () => { if (list.inView) { clearTimeout(viewTimer); viewTimer = setTimeout(() => list.filter(), 80); } };
-main.append(title, sub, verdict, tiles, notices, timeline.node, servingSection, curveSection, stories.node, spent.node, list.node);
+main.append(title, sub, verdict, tiles, notices, modelSection, timeline.node, servingSection, curveSection, stories.node, spent.node, list.node);
 
 function select(at) {
   list.choose(at);
@@ -106,6 +108,8 @@ function update() {
   if (!curveSection.hidden) curves.replaceChildren(...curveCharts(events.points, events.epochs));
   servingSection.hidden = !events.served.length;
   if (!servingSection.hidden) serving.replaceChildren(...servingCharts(events.served, events.first));
+  modelSection.hidden = !events.models.size;
+  if (!modelSection.hidden) models.replaceChildren(modelTable(events.models));
   stories.update();
   spent.update();
   list.update();

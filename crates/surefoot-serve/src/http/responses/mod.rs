@@ -93,7 +93,7 @@ pub(super) async fn responses(
         usual_tokens: most,
     };
     drop(room);
-    let mut heard = stream::begin(&app, &ask)?;
+    let mut heard = stream::begin(&app, &ask, &working)?;
     let Some(heard) = heard.pop() else {
         return Err(ApiError::internal("the answer could not be begun"));
     };

@@ -6,6 +6,7 @@ use surefoot_quant::product::SharedRows;
 
 /// The product of `rows` × `cols` numbers in `memory`, whose rows are outputs, with `x`, `[cols, columns]`. What it
 /// gives lies column after column, as the next product wants it. `x` is given back where the kernels don't take it.
+#[allow(clippy::result_large_err, reason = "what could not be used is given back")]
 pub(crate) fn shared_product(
     memory: &bytes::Bytes,
     format: BlockFormat,

@@ -452,17 +452,18 @@ mod tests {
             logprobs: None,
             rates_prompt: false,
         };
-        let (mut sequence, GenerationStream { events: mut streams, .. }) =
-            Sequence::new(generation.clone(), None, Arc::default());
+        let (mut sequence, mut stream) = Sequence::new(generation.clone(), None, Arc::default());
         assert_eq!(sequence.accept(&[0.0, 1.0], &[]), TokenOutcome::Continues);
         assert_eq!(sequence.accept(&[1.0, 0.0], &[]), TokenOutcome::Ended(FinishReason::MaxTokens));
         assert_eq!(sequence.tokens, [5, 1, 0]);
         sequence.end(FinishReason::MaxTokens);
-        assert!(matches!(streams.try_recv(), Ok(GenerationEvent::Token { id: 1, .. })));
-        assert!(matches!(streams.try_recv(), Ok(GenerationEvent::Token { id: 0, .. })));
-        assert!(matches!(streams.try_recv(), Ok(GenerationEvent::Ended(FinishReason::MaxTokens))));
-        let (mut sequence, GenerationStream { events: mut streams, .. }) =
-            Sequence::new(generation, None, Arc::default());
+        assert!(matches!(stream.events.try_recv(), Ok(GenerationEvent::Token { id: 1, .. })));
+        assert!(matches!(stream.events.try_recv(), Ok(GenerationEvent::Token { id: 0, .. })));
+        assert!(matches!(
+            stream.events.try_recv(),
+            Ok(GenerationEvent::Ended(FinishReason::MaxTokens))
+        ));
+        let (mut sequence, mut stream) = Sequence::new(generation, None, Arc::default());
         assert_eq!(sequence.accept(&[0.0, f32::NAN], &[]), TokenOutcome::NotFinite);
         assert_eq!(
             sequence.accept(&[0.0, 1.0], &[1]),
@@ -470,7 +471,10 @@ mod tests {
         );
         assert_eq!(sequence.generated(), 0);
         sequence.fail(EngineError::NotFinite);
-        assert!(matches!(streams.try_recv(), Ok(GenerationEvent::Failed(EngineError::NotFinite))));
+        assert!(matches!(
+            stream.events.try_recv(),
+            Ok(GenerationEvent::Failed(EngineError::NotFinite))
+        ));
     }
 
     #[test]

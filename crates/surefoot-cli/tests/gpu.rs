@@ -223,7 +223,7 @@ fn a_model_that_is_laid_over_the_gpu_and_the_cpu_is_planned_run_and_survives_los
     };
     for drill in [None, Some(lost("gpu", "block 0")), Some(lost("cpu", "block 1"))] {
         let mut arguments = vec!["--device", "gpu=1+cpu=2"];
-        arguments.extend(drill.iter().flat_map(|drill| ["--drill", drill]));
+        arguments.extend(drill.iter().flat_map(|drill| ["--drill", drill.as_str()]));
         let got = served::generated(&model, "The tensor", &arguments);
         assert_eq!(got["text"], expected["text"], "{drill:?}");
     }

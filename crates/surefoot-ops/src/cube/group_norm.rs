@@ -12,6 +12,16 @@ use cubecl::prelude::*;
 use super::launch::{elements, empty, row_cubes};
 use super::reduce::{sum_of_units, total};
 
+/// ReLU, which lets through what is not a number.
+#[cube]
+fn cut(y: f32) -> f32 {
+    let mut found = y;
+    if y < 0.0f32 {
+        found = 0.0f32;
+    }
+    found
+}
+
 /// `channel` is how many numbers a channel has, `each` how many channels a group has, `channels` how many there are. Without a residual, `around` is not read.
 #[cube(launch)]
 fn normalise_groups(
@@ -61,9 +71,7 @@ fn normalise_groups(
             y += around[first + at];
         }
         if comptime!(relu) {
-            if y < 0.0f32 {
-                y = 0.0f32;
-            }
+            y = cut(y);
         }
         out[first + at] = y;
         at += units;

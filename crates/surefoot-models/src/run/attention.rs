@@ -191,9 +191,10 @@ fn attend_in_pages(
 ) -> Option<Tensor<4>> {
     let [batch, heads, width, dim] = q.dims();
     let [_, kv_heads, keys, _] = k.dims();
-    let is_plain = [q, k, v]
-        .iter()
-        .all(|tensor| tensor.device() == Device::flex() && tensor.dtype() == DType::F32);
+    // Devices with and without autodiff are equal, and gradients can't flow through pages.
+    let is_plain = [q, k, v].iter().all(|tensor| {
+        tensor.device() == Device::flex() && tensor.dtype() == DType::F32 && !tensor.is_autodiff()
+    });
     let follows = mask.causal && mask.segments.is_none() && mask.past + width == keys;
     if !is_plain || !follows || width < WORTH_PAGES || mask.pads.iter().any(|pad| *pad > 0) {
         return None;

@@ -13,6 +13,9 @@ pub(crate) fn shared_product(
     [rows, cols]: [usize; 2],
     x: Tensor<2>,
 ) -> Result<Tensor<2>, Tensor<2>> {
+    if x.is_autodiff() {
+        return Err(x);
+    }
     let columns = x.dims()[1];
     let Ok(weights) = SharedRows::new(format, rows, cols, memory.clone()) else { return Err(x) };
     let x = x.transpose().into_data();

@@ -35,6 +35,7 @@ pub(crate) trait ProcessorKernels: Backend {
 /// Whether the kernels here take it: numbers in f32 on the processor, without autodiff, and vector instructions to compute with.
 fn is_ours<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.dtype() == DType::F32
+        && !tensor.is_autodiff()
         && tensor.device() == Device::flex()
         && !matches!(Arch::new(), Arch::Scalar)
 }

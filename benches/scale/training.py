@@ -3,8 +3,8 @@
 
     benches/scale/training.py target/release/surefoot [ranks] [merge]
 
-`ranks`: 2 ranks with 1 thread each against 1 process with 2 threads, in turns, in samples a second (the aim is 0.9 ×), and what averaging
-gradients costs in each step. Needs a build with the feature `mpi`, Open MPI and an otherwise idle machine with two processors.
+`ranks`: 2 ranks with 1 thread each against 1 process with 2 threads and 1 process with 1 thread, in turns, in samples a second (the aim is 0.9 × of
+the one with 2 threads), and what averaging gradients costs in each step. Needs a build with the feature `mpi`, Open MPI and an otherwise idle machine with two processors.
 `merge`: the time to join 1,000 shards (the aim is below 1 s).
 
 Run it in the repository. Prints tables and one line of JSON. ROUNDS (5), STEPS (150) and SHARDS (1000) can be set in the environment.
@@ -32,12 +32,10 @@ MPI = {
 
 # What is trained, with the same batch for all: a wide network, whose gradients are many for its arithmetic, and a GPT.
 WORKLOADS = {
-    "mlp 64-1024-1024-10": "data: {kind: digits}\nmodel: {kind: mlp, hidden: [1024, 1024]}\nbatch_size: 256\n",
-    "gpt 4 × 128": (
-        "data: {kind: text, path: book.txt, length: 128}\n"
-        "model: {kind: gpt, layers: 4, heads: 4, width: 128}\nbatch_size: 32\n"
-    ),
+    "mlp 64-1024-1024-10": "data: {kind: digits}\nmodel: {kind: mlp, hidden: [1024, 1024]}\n",
+    "gpt 4 × 128": "data: {kind: text, path: book.txt, length: 128}\nmodel: {kind: gpt, layers: 4, heads: 4, width: 128}\n",
 }
+BATCHES = {"mlp 64-1024-1024-10": 256, "gpt 4 × 128": 32}
 
 
 def book(folder: Path) -> None:
@@ -67,16 +65,17 @@ def rate(report: dict) -> float:
 
 def measure_ranks(surefoot: str) -> dict:
     measured = {}
-    print("| model | parameters | bytes of gradients a step | 1 process × 2 threads | 2 ranks × 1 thread | ratio | averaging a step | waiting a step |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| model | parameters | bytes of gradients a step | 1 process × 1 thread | 1 process × 2 threads | 2 ranks × 1 thread | ratio | averaging a step | waiting a step |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for workload, config in WORKLOADS.items():
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             book(folder)
-            (folder / "job.yaml").write_text(config + "steps: 1\n")
-            alone, together, ratios, summing, agreeing, report = [], [], [], [], [], {}
+            (folder / "job.yaml").write_text(config + f"batch_size: {BATCHES[workload]}\nsteps: 1\n")
+            single, alone, together, ratios, summing, agreeing, report = [], [], [], [], [], [], {}
             # In turns, so that what else the machine does meets both alike.
             for number in range(ROUNDS):
+                single.append(rate(train(surefoot, folder, 1, 1, f"single-{number}")))
                 one = rate(train(surefoot, folder, 1, 2, f"one-{number}"))
                 report = train(surefoot, folder, 2, 1, f"two-{number}")
                 two = rate(report)
@@ -90,6 +89,8 @@ def measure_ranks(surefoot: str) -> dict:
         figures = {
             "parameters": parameters,
             "gradient_bytes": 4 * parameters,
+            "batch": BATCHES[workload],
+            "one_thread": statistics.median(single),
             "one_process": statistics.median(alone),
             "two_ranks": statistics.median(together),
             "ratio": statistics.median(ratios),
@@ -98,7 +99,7 @@ def measure_ranks(surefoot: str) -> dict:
         }
         measured[workload] = figures
         print(
-            f"| {workload} | {parameters:,} | {4 * parameters:,} | {figures['one_process']:,.0f} samples/s | {figures['two_ranks']:,.0f} samples/s "
+            f"| {workload} | {parameters:,} | {4 * parameters:,} | {figures['one_thread']:,.0f} samples/s | {figures['one_process']:,.0f} samples/s | {figures['two_ranks']:,.0f} samples/s "
             f"| {figures['ratio']:.2f} | {1e3 * figures['summing_seconds_per_step']:.2f} ms | {1e3 * figures['agreeing_seconds_per_step']:.2f} ms |",
             flush=True,
         )

@@ -77,3 +77,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn tensors_with_autodiff_are_left_to_the_caller() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let [x, y] = [0, 1].map(|_| tensor(&mut random, [3, 8]));
+    let gamma: Tensor<1> = tensor(&mut random, [8]);
+    assert!(rms_norm(&x, &gamma, 1e-5).is_some() && gated_silu(&x, &y).is_some());
+    let learned = x.clone().autodiff();
+    assert!(rms_norm(&learned, &gamma.clone().autodiff(), 1e-5).is_none());
+    assert!(gated_silu(&learned, &y.autodiff()).is_none());
+}

@@ -10,6 +10,7 @@ use surefoot_core::device::{DeviceName, Selector};
 use surefoot_core::engine::Engine;
 use surefoot_core::fault::{BoxError, Fault, FaultKind};
 use surefoot_core::journal::{EventKind, Journal};
+use surefoot_core::precision::Precision;
 use surefoot_core::recover::drill::point;
 use surefoot_core::recover::{Confirm, Drill, Join, Point, Policy, Rung, Splittable, Step};
 use surefoot_core::{Footing, FootingBuilder};
@@ -53,7 +54,9 @@ pub(crate) fn builder<E: Lab>(devices: Devices) -> FootingBuilder<E> {
 }
 
 pub(crate) fn footing<E: Lab>(devices: Devices, drill: Drill, journal: Journal) -> Footing<E> {
-    builder(devices).drill(drill).journal(journal).build().expect("the chain opens")
+    // In half precision, which some devices choose, a rung more is open.
+    let builder = builder(devices).precision(Precision::Fp32);
+    builder.drill(drill).journal(journal).build().expect("the chain opens")
 }
 
 /// Doubles the batch, with every rung open to it that a batch can take. The work marks one

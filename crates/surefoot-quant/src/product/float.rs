@@ -4,7 +4,7 @@
 //! panel is used for all columns, `TILE` at once: as many as there are registers for sums of sixteen rows.
 
 use super::{FEW, PANEL};
-use crate::block::{BlockFormat, widen};
+use crate::block::{BlockFormat, bf16_to_f32, widen};
 
 /// Sums kept apart so that they can be added up side by side.
 const LANES: usize = 32;
@@ -31,7 +31,7 @@ pub(super) fn multiply<const FMA: bool, const TILE: usize>(
 
 #[inline(always)]
 fn bf16(bytes: &[u8; 2]) -> f32 {
-    f32::from_bits(u32::from(u16::from_le_bytes(*bytes)) << 16)
+    bf16_to_f32(u16::from_le_bytes(*bytes))
 }
 
 #[inline(always)]

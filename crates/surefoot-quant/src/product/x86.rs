@@ -104,80 +104,108 @@ macro_rules! kernels {
             inputs: usize,
             out: &mut [&mut [f32]],
         ) {
-            if out.len() > FEW || !matches!(format, BlockFormat::F16 | BlockFormat::BF16) {
-                return crate::product::float::multiply::<true, $columns>(
-                    format, rows, row_bytes, x, inputs, out,
-                );
+            if out.len() > FEW {
+                return many_floats(format, rows, row_bytes, x, inputs, out);
             }
             for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
                 for (x, out) in x.chunks(AT_ONCE * inputs).zip(out.chunks_mut(AT_ONCE)) {
-                    match (format, out.len()) {
-                        (BlockFormat::F16, 1) => {
-                            put(out, number, halves::<true, 1>(row, x, inputs))
-                        }
-                        (BlockFormat::F16, 2) => {
-                            put(out, number, halves::<true, 2>(row, x, inputs))
-                        }
-                        (BlockFormat::F16, 3) => {
-                            put(out, number, halves::<true, 3>(row, x, inputs))
-                        }
-                        (BlockFormat::F16, _) => {
-                            put(out, number, halves::<true, 4>(row, x, inputs))
-                        }
-                        (_, 1) => put(out, number, halves::<false, 1>(row, x, inputs)),
-                        (_, 2) => put(out, number, halves::<false, 2>(row, x, inputs)),
-                        (_, 3) => put(out, number, halves::<false, 3>(row, x, inputs)),
-                        (_, _) => put(out, number, halves::<false, 4>(row, x, inputs)),
+                    match out.len() {
+                        1 => put(out, number, few_floats::<1>(format, row, x, inputs)),
+                        2 => put(out, number, few_floats::<2>(format, row, x, inputs)),
+                        3 => put(out, number, few_floats::<3>(format, row, x, inputs)),
+                        _ => put(out, number, few_floats::<4>(format, row, x, inputs)),
                     }
                 }
             }
         }
 
-        /// The products of a row in half precision with `N` columns of f32 numbers. Each column's sum has the same
-        /// terms in the same order whatever their number is.
+        /// A function of its own: as a part of a larger one, the compiler leaves its loops without vectors.
+        #[target_feature(enable = $features)]
+        #[inline(never)]
+        fn many_floats(
+            format: BlockFormat,
+            rows: &[u8],
+            row_bytes: usize,
+            x: &[f32],
+            inputs: usize,
+            out: &mut [&mut [f32]],
+        ) {
+            crate::product::float::multiply::<true, $columns>(
+                format, rows, row_bytes, x, inputs, out,
+            );
+        }
+
+        /// The products of a row of F32, F16 or BF16 numbers with `N` columns.
         #[target_feature(enable = $features)]
         #[inline]
-        fn halves<const F16: bool, const N: usize>(
+        fn few_floats<const N: usize>(
+            format: BlockFormat,
             row: &[u8],
             x: &[f32],
             inputs: usize,
         ) -> [f32; N] {
-            let (runs, few) = row.as_chunks::<64>();
-            let mut columns: [(&[[f32; 32]], &[f32]); N] = [(&[], &[]); N];
-            for (column, x) in columns.iter_mut().zip(x.chunks_exact(inputs)) {
-                *column = x.as_chunks::<32>();
-                // All have as many runs as the row: no index is checked again below.
-                column.0 = &column.0[..runs.len()];
+            match format {
+                BlockFormat::F32 => {
+                    eights::<32, N>(row, x, inputs, |eight| _mm256_castsi256_ps(load256(eight)))
+                }
+                BlockFormat::F16 => {
+                    eights::<16, N>(row, x, inputs, |eight| _mm256_cvtph_ps(load128(eight)))
+                }
+                _ => eights::<16, N>(row, x, inputs, |eight| {
+                    let wide = _mm256_cvtepu16_epi32(load128(eight));
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+                }),
             }
+        }
+
+        /// The products of a row with `N` columns; `wide` makes a vector of the `BYTES` of eight weights. Each column's sum has the
+        /// same terms in the same order whatever their number is.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn eights<const BYTES: usize, const N: usize>(
+            row: &[u8],
+            x: &[f32],
+            inputs: usize,
+            wide: impl Fn(&[u8; BYTES]) -> __m256,
+        ) -> [f32; N] {
+            let (all, few) = row.as_chunks::<BYTES>();
+            let (runs, rest) = all.as_chunks::<4>();
+            let mut columns: [&[f32]; N] = [&[]; N];
+            for (column, x) in columns.iter_mut().zip(x.chunks_exact(inputs)) {
+                *column = x;
+            }
+            // All have as many runs as the row: no index is checked again below.
+            let in_runs = columns.map(|x| &x.as_chunks::<32>().0[..runs.len()]);
             let mut sums = [[_mm256_setzero_ps(); 4]; N];
             for (at, run) in runs.iter().enumerate() {
-                for (part, packed) in run.as_chunks::<16>().0.iter().enumerate() {
-                    let packed = load128(packed);
-                    let weights = match F16 {
-                        true => _mm256_cvtph_ps(packed),
-                        false => _mm256_castsi256_ps(_mm256_slli_epi32::<16>(
-                            _mm256_cvtepu16_epi32(packed),
-                        )),
-                    };
+                for part in 0..4 {
+                    let weights = wide(&run[part]);
                     for column in 0..N {
-                        let numbers = floats(&columns[column].0[at].as_chunks::<8>().0[part]);
+                        let numbers = floats(&in_runs[column][at].as_chunks::<8>().0[part]);
                         let sum = &mut sums[column][part];
                         *sum = _mm256_fmadd_ps(weights, numbers, *sum);
                     }
+                }
+            }
+            // Up to three more vectors, and less than a vector, which zeros fill up.
+            let mut last = [0; BYTES];
+            last[..few.len()].copy_from_slice(few);
+            let last = (!few.is_empty()).then_some(&last);
+            for (part, weights) in rest.iter().chain(last).enumerate() {
+                let weights = wide(weights);
+                for column in 0..N {
+                    let from = &columns[column][32 * runs.len() + 8 * part..];
+                    let mut numbers = [0.0; 8];
+                    let count = from.len().min(8);
+                    numbers[..count].copy_from_slice(&from[..count]);
+                    let sum = &mut sums[column][part];
+                    *sum = _mm256_fmadd_ps(weights, floats(&numbers), *sum);
                 }
             }
             let mut totals = [0.0; N];
             for column in 0..N {
                 let [a, b, c, d] = sums[column];
                 totals[column] = total([_mm256_add_ps(a, b), _mm256_add_ps(c, d)]);
-                for (bytes, x) in few.as_chunks::<2>().0.iter().zip(columns[column].1) {
-                    let bits = u16::from_le_bytes(*bytes);
-                    let weight = match F16 {
-                        true => crate::block::f16_to_f32(bits),
-                        false => crate::block::bf16_to_f32(bits),
-                    };
-                    totals[column] += weight * x;
-                }
             }
             totals
         }

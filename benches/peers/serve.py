@@ -165,7 +165,7 @@ class Client:
     """Asks for completions, and notes when tokens come."""
 
     def __init__(self, server):
-        self.openai = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", timeout=600, max_retries=0)
+        self.openai = openai.AsyncOpenAI(base_url=server.url + "/v1", api_key="none", timeout=600, max_retries=3)
         # Random weights may choose any token: none of them ends an answer.
         self.extra = {"ignore_eos": True} if server.side == "llama.cpp" and not server.in_python else {}
         self.random = random.Random(7)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What limits training, verification and serving on many machines: a simulation from measured figures.
+"""What limits verification and serving on many machines: a simulation from measured figures.
 
     benches/scale/simulate.py            the table of docs/scale.md
     python3 -m unittest discover benches/scale
 
-figures.json has what was measured: parts and merges by measure.py, replicas by deploy/test_replicas.py, ranks by training.py. test_simulate.py holds the simulation to the small
+figures.json has what was measured: parts and merges by measure.py, replicas by deploy/test_replicas.py. test_simulate.py holds the simulation to the small
 cases that were measured: it has to be within 20 % of them. Larger cases are extrapolated with the assumptions below.
 """
 import heapq
@@ -37,17 +37,6 @@ def fingerprint_time(figures: dict, challenges: int, shards: int) -> float:
 def merge_time(figures: dict, parts: int, challenges: int) -> float:
     """The time to join the parts: each is opened, and each challenge is read, checked and written."""
     return figures["fixed"] + parts * figures["part"] + challenges * figures["challenge"]
-
-
-def averaging_time(gradient_bytes: float, ranks: int, bandwidth: float, latency: float) -> float:
-    """The time in which the ranks average their gradients: each sends a share to every other and gets the sums of the other shares
-    (an all-to-all and an all-gather), so nearly all bytes leave and enter each rank twice."""
-    return 2 * (gradient_bytes * (ranks - 1) / ranks / bandwidth + (ranks - 1) * latency)
-
-
-def training_time(figures: dict, batch: int, ranks: int, bandwidth: float, latency: float) -> float:
-    """The time of a step: a rank's share of the batch, as fast as one thread computes it, and averaging, which begins when all have ended."""
-    return batch / ranks / figures["one_thread"] + averaging_time(figures["gradient_bytes"], ranks, bandwidth, latency)
 
 
 def serve(replicas: int, rate: float, clients: int, proxy: float, seed: int = 0) -> dict:
@@ -107,8 +96,6 @@ def serve(replicas: int, rate: float, clients: int, proxy: float, seed: int = 0)
 
 # What is assumed of machines that were not at hand.
 PROXY = 40_000.0  # requests a second that one HAProxy passes on
-NETWORK = 1.25e9  # bytes a second in each direction: 10 Gbit/s
-LATENCY = 30e-6  # seconds for one message
 
 
 def tables() -> str:
@@ -130,16 +117,6 @@ def tables() -> str:
         lines.append(
             f"| {replicas:,} | {21 * replicas:,} | {seen['rate']:,.0f} | {1000 * seen['p50']:.0f} ms | {1000 * seen['p99']:.0f} ms |"
         )
-    lines.append("")
-    lines.append("| model | ranks | batch, 32 samples a rank | a step | of it averaging | speedup |")
-    lines.append("| --- | --- | --- | --- | --- | --- |")
-    for name, ranks_of in figures["ranks"]["cases"].items():
-        for ranks in (1, 8, 64, 1000):
-            batch = 32 * ranks
-            step = training_time(ranks_of, batch, ranks, NETWORK, LATENCY)
-            averaging = averaging_time(ranks_of["gradient_bytes"], ranks, NETWORK, LATENCY) if ranks > 1 else 0.0
-            speedup = batch / step / ranks_of["one_thread"]
-            lines.append(f"| {name} | {ranks:,} | {batch:,} | {1000 * step:.1f} ms | {1000 * averaging:.1f} ms | {speedup:.0f} × |")
     return "\n".join(lines)
 
 

@@ -7,8 +7,8 @@
 //! With few columns (decoding) each row is unpacked in registers or in the first-level cache and read
 //! once. With more (prompts) sixteen rows are unpacked and interleaved at a time, and that panel is used for
 //! all columns. Which instructions do it is found out once ([`Instructions`]); rows are shared out among
-//! rayon's threads, or, where a product is short and its memory can be shared ([`SharedRows`]), among helpers
-//! that wait awake (`helpers`). What a sum is made of depends on the shapes and the instructions alone, not on the
+//! rayon's threads, or, where a product is short and its memory can be shared ([`SharedRows`]), among threads
+//! that spin while they wait (`spinning_threads`). What a sum is made of depends on the shapes and the instructions alone, not on the
 //! number of threads. With up to [`ALIKE_COLUMNS`] columns it does not depend on their number either: each gives the
 //! bits that it gives alone. Outputs are written once and never read or filled before, column after column, as
 //! the columns of activations are.
@@ -17,9 +17,9 @@ mod activations;
 mod dispatch;
 mod float;
 mod group;
-mod helpers;
 mod portable;
 mod shared_rows;
+mod spinning_threads;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 

@@ -3,8 +3,8 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{
-    Activations, FEW, Instructions, PackedRows, ProductError, WORTH_SPLITTING, dispatch, helpers,
-    rows_of_part,
+    Activations, FEW, Instructions, PackedRows, ProductError, WORTH_SPLITTING, dispatch,
+    rows_of_part, spinning_threads,
 };
 use crate::block::BlockFormat;
 
@@ -66,7 +66,7 @@ impl<M: AsRef<[u8]> + Clone + Send + Sync + 'static> SharedRows<M> {
             Arc::new((0..parts).map(|_| OnceLock::new()).collect());
         let (memory, format, written) = (self.memory.clone(), self.format, Arc::clone(&results));
         let row_bytes = format.bytes_of(cols).ok()?;
-        let done = helpers::share_out(parts, move |number| {
+        let done = spinning_threads::share_out(parts, move |number| {
             let of = number * part..rows.min((number + 1) * part);
             let blocks = &memory.as_ref()[of.start * row_bytes..of.end * row_bytes];
             let mut numbers = vec![0.0; of.len() * columns];

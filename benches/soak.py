@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A server under load for a long time, while devices fail, clients leave and memory is short.
 
-    python benches/soak.py SUREFOOT [--minutes 60] [--clients 24] [--seed 1] [--out FILE.json]
+    python benches/soak.py SUREFOOT [--minutes 60] [--clients 24] [--memory MIB] [--seed 1] [--out FILE.json]
 
 A small Llama with random weights is served twice: by a server without faults, which gives the expected answers, and by one with
 faults at random moments (`--drill`) and a memory budget that holds few of the sequences that are asked for. Clients ask for
@@ -51,6 +51,7 @@ def main():
     parser.add_argument("surefoot")
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--clients", type=int, default=24)
+    parser.add_argument("--memory", type=int, help="the budget in MiB (default: a little more than the least that serves)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out")
     arguments = parser.parse_args()
@@ -62,7 +63,7 @@ def main():
         requests = make_requests(chance)
         with Server(arguments.surefoot, model, []) as calm:
             asyncio.run(expect(calm, requests))
-        budget = least_memory(arguments.surefoot, model)
+        budget = arguments.memory or least_memory(arguments.surefoot, model)
         drill = ";".join(faults(chance, arguments.minutes))
         with Server(arguments.surefoot, model, ["--memory", f"{budget}MiB", "--drill", drill]) as server:
             soak = Soak(server, requests, chance, arguments)
@@ -82,7 +83,7 @@ def make_requests(chance):
         prompt = [chance.randrange(4000) for _ in range(chance.choice(LENGTHS))]
         if number % 3 == 0:
             prompt = common + prompt[:20]
-        requests.append({"prompt": prompt, "max_tokens": chance.choice([4, 24, 80])})
+        requests.append({"prompt": prompt, "max_tokens": chance.choice([4, 24, 80, 280])})
     return requests
 
 

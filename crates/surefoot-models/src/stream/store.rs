@@ -116,23 +116,26 @@ impl Store {
 
     /// Opens the matrices for `passes` passes; what streams starts coming in.
     pub(crate) fn open(&self, passes: usize) -> Session<'_> {
-        let prefetcher = (!self.passing.is_empty()).then(|| {
-            Prefetcher::start(
-                Arc::clone(&self.passing),
-                passes,
-                self.window,
-                Arc::clone(&self.devices),
-                self.compute,
-                Arc::clone(&self.meter),
-            )
-        });
-        Session { store: self, prefetcher, turn: 0, adapters: Vec::new() }
+        let ahead = (!self.passing.is_empty())
+            .then(|| ReadAhead { prefetcher: Some(self.prefetch(passes)), passes_left: passes });
+        Session { store: self, ahead, turn: 0, adapters: Vec::new() }
+    }
+
+    fn prefetch(&self, passes: usize) -> Prefetcher {
+        Prefetcher::start(
+            Arc::clone(&self.passing),
+            passes,
+            self.window,
+            Arc::clone(&self.devices),
+            self.compute,
+            Arc::clone(&self.meter),
+        )
     }
 
     /// Opens the matrices for passes that use them in any order, forwards and backwards: what streams is
     /// brought in when it is needed, and let go after each product.
     pub(crate) fn open_on_demand(&self) -> Session<'_> {
-        Session { store: self, prefetcher: None, turn: 0, adapters: Vec::new() }
+        Session { store: self, ahead: None, turn: 0, adapters: Vec::new() }
     }
 
     /// Brings in all that passes through, `passes` times, and lets it go.
@@ -198,11 +201,20 @@ fn held(device: &Device) -> u64 {
     device.memory_pool_usage().map_or(0, |usage| usage.bytes_reserved)
 }
 
+/// What a session knows of the thread that reads ahead for it.
+struct ReadAhead {
+    /// None after a piece could not be read: the rest of that pass is read as it is needed.
+    prefetcher: Option<Prefetcher>,
+    /// The passes that were announced and have not taken all of their pieces.
+    passes_left: usize,
+}
+
 /// The matrices during some passes. They must be applied in order; those of a block may be
 /// applied again if the block has to be run again.
 pub(crate) struct Session<'a> {
     store: &'a Store,
-    prefetcher: Option<Prefetcher>,
+    /// None where nothing streams, or where pieces are read as they are needed.
+    ahead: Option<ReadAhead>,
     /// How many of the pieces that pass through were taken in this pass.
     turn: usize,
     /// The adapters of the first rows of each pass.
@@ -219,9 +231,27 @@ impl Session<'_> {
         self.adapters = rows;
     }
 
-    /// The next matrix is the first one again.
+    /// The next matrix is the first one again. A pass that a fault ended half-way has left the
+    /// prefetcher in the middle of the order of pieces, so that is started anew; so is one that has
+    /// failed, or that has delivered all the passes it was started for.
     pub(crate) fn begin_pass(&mut self) {
+        let Some(ahead) = &mut self.ahead else { return };
+        let is_whole = self.turn == self.store.passing.len();
+        if is_whole {
+            ahead.passes_left = ahead.passes_left.saturating_sub(1);
+        }
+        let in_step = self.turn == 0 || (is_whole && ahead.passes_left > 0);
+        if !in_step || ahead.prefetcher.is_none() {
+            // The old one's places in memory are given back first.
+            ahead.prefetcher = None;
+            ahead.passes_left = ahead.passes_left.max(1);
+            ahead.prefetcher = Some(self.store.prefetch(ahead.passes_left));
+        }
         self.turn = 0;
+    }
+
+    fn prefetcher(&mut self) -> Option<&mut Prefetcher> {
+        self.ahead.as_mut()?.prefetcher.as_mut()
     }
 
     /// [`Self::apply`] with what `tuning` adds or puts in the matrix's place.
@@ -316,7 +346,7 @@ impl Session<'_> {
                     weight.times(kept.layout, x)
                 }
                 // It has passed already, or the thread that reads ahead has failed.
-                Slot::Streamed(turn) if *turn < self.turn || self.prefetcher.is_none() => {
+                Slot::Streamed(turn) if *turn < self.turn || self.prefetcher().is_none() => {
                     self.store.fetch(piece, &device)?.times(kept.layout, x)
                 }
                 Slot::Streamed(turn) => {
@@ -342,18 +372,16 @@ impl Session<'_> {
         rows: &Range<usize>,
         turn: usize,
     ) -> Result<StreamedWeight, ModelError> {
-        let prefetcher = self.prefetcher.as_mut().ok_or_else(|| {
+        let Some(prefetcher) = self.prefetcher() else {
             let name = &self.store.matrices[matrix].name;
-            ModelError::request(format!("'{name}' is not being fed"))
-        })?;
-        let passing = match prefetcher.next(matrix, rows) {
-            Ok(passing) => passing,
-            Err(error) => {
-                // If this is tried again, pieces are read as they are needed.
-                self.prefetcher = None;
-                return Err(error);
-            }
+            return Err(ModelError::request(format!("'{name}' is not being fed")));
         };
+        let delivered = prefetcher.next(matrix, rows);
+        if delivered.is_err() {
+            // If this is tried again, pieces are read as they are needed.
+            self.ahead = self.ahead.take().map(|ahead| ReadAhead { prefetcher: None, ..ahead });
+        }
+        let passing = delivered?;
         self.turn = turn + 1;
         Ok(passing)
     }
@@ -370,9 +398,11 @@ mod tests {
     use crate::generate::tokens;
     use crate::stream::needs::Work;
 
-    /// A block that fails half-way is run again from its start, but the prefetcher has gone on.
-    #[test]
-    fn matrices_that_already_passed_can_be_applied_again() {
+    /// Runs `passes` with a session for two passes in which everything streams; the check that it is given
+    /// applies a matrix and compares the result with what a model gives that is all in memory.
+    fn with_streamed(
+        passes: impl FnOnce(&mut Session<'_>, usize, &mut dyn FnMut(&mut Session<'_>, usize)),
+    ) {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama-tiny");
         let opened = Opened::new(&folder).unwrap();
         let work = Work { batch: 1, prompt: 4, new_tokens: 0, want: tokens::WANT };
@@ -392,16 +422,36 @@ mod tests {
             let expected = plain.apply(matrix, x.clone()).unwrap().into_data();
             assert_eq!(session.apply(matrix, x).unwrap().into_data(), expected, "{matrix}");
         };
-        for _ in 0..2 {
-            session.begin_pass();
-            for matrix in 0..3 {
-                same(&mut session, matrix);
+        passes(&mut session, opened.binding.matrices.len(), &mut same);
+    }
+
+    /// A block that fails half-way is run again from its start, but the prefetcher has gone on.
+    #[test]
+    fn matrices_that_already_passed_can_be_applied_again() {
+        with_streamed(|session, matrices, same| {
+            for _ in 0..2 {
+                session.begin_pass();
+                for matrix in (0..3).chain(0..matrices) {
+                    same(session, matrix);
+                }
+                // Even the last one.
+                same(session, matrices - 1);
             }
-            for matrix in 0..opened.binding.matrices.len() {
-                same(&mut session, matrix);
+        });
+    }
+
+    /// A pass that a fault ends is run again from its start, as often as it takes: neither a prefetcher in
+    /// the middle of the order nor one that has delivered all its passes fails the next attempt.
+    #[test]
+    fn a_pass_that_was_not_ended_can_be_begun_again() {
+        with_streamed(|session, matrices, same| {
+            for taken in [3, matrices - 1, 0, matrices, 1, matrices, matrices, matrices] {
+                session.begin_pass();
+                for matrix in 0..taken {
+                    same(session, matrix);
+                }
             }
-            // Even the last one.
-            same(&mut session, opened.binding.matrices.len() - 1);
-        }
+            assert!(session.prefetcher().is_some(), "the passes were not read ahead");
+        });
     }
 }

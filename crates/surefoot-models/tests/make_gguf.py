@@ -1,8 +1,8 @@
 """Writes tests/gguf/*.gguf: fixtures of this folder as GGUF files, with the `gguf` Python package.
 
-    pip install gguf numpy llama-cpp-python && python make_gguf.py
+    pip install gguf numpy && python make_gguf.py LLAMA_QUANTIZE
 
-Q4_K is llama.cpp's own quantisation (through llama-cpp-python), since the package has none.
+LLAMA_QUANTIZE is llama.cpp's program llama-quantize: Q2_K to Q6_K are its own quantisation, since the package has none.
 
 Queries and keys of Llama are stored in GGUF's order, in which the two dimensions that are rotated
 together are neighbours, GPT-2's matrices are turned, norms of Gemma get the 1 that folders leave out, and
@@ -10,12 +10,12 @@ experts are put into one tensor: as llama.cpp's converter does it. GGUF has no q
 width of a head), so queries of Gemma get the factor instead.
 """
 
-import ctypes
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import gguf
-import llama_cpp
 import numpy as np
 from gguf import GGMLQuantizationType as Type
 
@@ -187,23 +187,28 @@ def write(fixture: str, form: Type, target: str) -> None:
     writer.close()
 
 
-(HERE / "gguf").mkdir(exist_ok=True)
-write("llama-tiny", Type.F32, "llama-tiny.F32.gguf")
-write("llama-tiny", Type.Q8_0, "llama-tiny.Q8_0.gguf")
-write("llama-tiny", Type.Q4_0, "llama-tiny.Q4_0.gguf")
-write("qwen2-tiny", Type.Q8_0, "qwen2-tiny.Q8_0.gguf")
-write("gpt2-tiny", Type.Q8_0, "gpt2-tiny.Q8_0.gguf")
-write("qwen3", Type.Q8_0, "qwen3.Q8_0.gguf")
-write("mistral-nowindow", Type.Q8_0, "mistral-nowindow.Q8_0.gguf")
-for fixture in ["gemma2-tiny", "gemma3-tiny", "cohere-tiny", "cohere2-tiny", "mixtral-tiny", "qwen2-moe-tiny", "qwen3-moe-tiny"]:
-    write(fixture, Type.F32, f"{fixture}.F32.gguf")
-write("gemma3-tiny", Type.Q8_0, "gemma3-tiny.Q8_0.gguf")
-write("qwen3-moe-tiny", Type.Q4_0, "qwen3-moe-tiny.Q4_0.gguf")
+def main(llama_quantize: str) -> None:
+    (HERE / "gguf").mkdir(exist_ok=True)
+    write("llama-tiny", Type.F32, "llama-tiny.F32.gguf")
+    write("llama-tiny", Type.Q8_0, "llama-tiny.Q8_0.gguf")
+    write("llama-tiny", Type.Q4_0, "llama-tiny.Q4_0.gguf")
+    write("qwen2-tiny", Type.Q8_0, "qwen2-tiny.Q8_0.gguf")
+    write("gpt2-tiny", Type.Q8_0, "gpt2-tiny.Q8_0.gguf")
+    write("qwen3", Type.Q8_0, "qwen3.Q8_0.gguf")
+    write("mistral-nowindow", Type.Q8_0, "mistral-nowindow.Q8_0.gguf")
+    for fixture in ["gemma2-tiny", "gemma3-tiny", "cohere-tiny", "cohere2-tiny", "mixtral-tiny", "qwen2-moe-tiny", "qwen3-moe-tiny"]:
+        write(fixture, Type.F32, f"{fixture}.F32.gguf")
+    write("gemma3-tiny", Type.Q8_0, "gemma3-tiny.Q8_0.gguf")
+    write("qwen3-moe-tiny", Type.Q4_0, "qwen3-moe-tiny.Q4_0.gguf")
 
-write("llama-wide", Type.F32, "llama-wide.F32.gguf")
-parameters = llama_cpp.llama_model_quantize_default_params()
-parameters.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_K_S
-paths = [str(HERE / "gguf" / f"llama-wide.{form}.gguf").encode() for form in ["F32", "Q4_K"]]
-if llama_cpp.llama_model_quantize(*paths, ctypes.byref(parameters)) != 0:
-    raise SystemExit("llama.cpp could not quantise")
-(HERE / "gguf" / "llama-wide.F32.gguf").unlink()
+    plain = HERE / "gguf" / "llama-wide.F32.gguf"
+    write("llama-wide", Type.F32, plain.name)
+    for form, name in [("Q4_K_S", "Q4_K"), ("Q2_K", "Q2_K"), ("Q3_K_S", "Q3_K"), ("Q5_K_S", "Q5_K"), ("Q6_K", "Q6_K")]:
+        # All tensors in one format, but for Q4_K, which is as published files are.
+        pure = [] if name == "Q4_K" else ["--pure"]
+        subprocess.run([llama_quantize, *pure, plain, HERE / "gguf" / f"llama-wide.{name}.gguf", form], check=True)
+    plain.unlink()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -54,21 +54,28 @@ fn measure(format: BlockFormat) {
         let rate = |seconds: f64| blocks.len() as f64 / seconds / 1e9;
         let rows = PackedRows::new(format, ROWS, COLS, matrices[0]).expect("it fits");
         let mut out = vec![0.0; ROWS * PROMPT];
-        let best = (0..3).map(|_| {
-            seconds(|| {
-                match format.is_quantized() {
-                    true => {
-                        let x = Activations::with(instructions, &numbers, COLS, PROMPT);
-                        rows.times_quantized(&x.expect("it fits"), &mut out)
+        let mut multiplications = |numbers: &[f32]| {
+            let best = (0..3).map(|_| {
+                seconds(|| {
+                    match format.is_quantized() {
+                        true => {
+                            let x = Activations::with(instructions, numbers, COLS, PROMPT);
+                            rows.times_quantized(&x.expect("it fits"), &mut out)
+                        }
+                        false => rows.times(numbers, PROMPT, &mut out),
                     }
-                    false => rows.times(&numbers, PROMPT, &mut out),
-                }
-                .expect("it fits");
-            })
-        });
-        let work = (ROWS * COLS * PROMPT) as f64;
-        let prompt = work / best.fold(f64::MAX, f64::min) / 1e9;
-        let prompt = format!(", {PROMPT} columns: {prompt:.0} G multiplications/s");
+                    .expect("it fits");
+                })
+            });
+            (ROWS * COLS * PROMPT) as f64 / best.fold(f64::MAX, f64::min) / 1e9
+        };
+        let mut prompt =
+            format!(", {PROMPT} columns: {:.0} G multiplications/s", multiplications(&numbers));
+        if format == BF16 {
+            let short = |number: &f32| f32::from_bits(number.to_bits() & 0xffff_0000);
+            let short: Vec<f32> = numbers.iter().map(short).collect();
+            prompt += &format!(", of bf16 numbers {:.0}", multiplications(&short));
+        }
         println!(
             "{:5} {:13} {:.1} GB/s, reading alone {:.1} GB/s: {:.0} %{prompt}",
             format.name(),

@@ -107,6 +107,45 @@ proptest! {
     }
 }
 
+/// Activations that are bf16 numbers, with which BF16 weights have products of their own where the processor has instructions for them:
+/// as near to the exact sum as products in f32, for each column alike whatever their number is. One number that is none changes that.
+#[test]
+fn bf16_activations_give_what_they_give_in_f32() {
+    let mut random = fastrand::Rng::with_seed(7);
+    for (rows, cols, columns) in [(1, 1, 9), (16, 256, 12), (37, 515, 13), (40, 1025, 30)] {
+        let case = case(BF16, rows, cols, &mut random);
+        let x: Vec<f32> = (0..cols * columns)
+            .map(|_| f32::from_bits((random.f32() * 6.0 - 3.0).to_bits() & 0xffff_0000))
+            .collect();
+        let near = |x: &[f32], out: &[f32], what: &str| {
+            for row in 0..rows {
+                for column in 0..columns {
+                    let x = &x[column * cols..(column + 1) * cols];
+                    let (sum, limit) = case.exact(row, x, |at| f64::from(x[at].abs()) * 4e-6);
+                    let got = f64::from(out[column * rows + row]);
+                    assert!(
+                        (got - sum).abs() <= limit + 1e-30,
+                        "{what}, {rows}×{cols}×{columns}: {got}, not {sum} ± {limit}"
+                    );
+                }
+            }
+        };
+        for instructions in Instructions::all() {
+            let times = |x: &[f32], columns: usize| {
+                let mut out = vec![f32::NAN; rows * columns];
+                case.packed().times_with(instructions, x, columns, &mut out).unwrap();
+                out
+            };
+            let out = times(&x, columns);
+            near(&x, &out, instructions.name());
+            assert_eq!(times(&x[..9 * cols], 9), out[..9 * rows], "{instructions:?}");
+            let mut others = x.clone();
+            others[cols * columns - 1] = 0.1;
+            near(&others, &times(&others, columns), instructions.name());
+        }
+    }
+}
+
 /// Large enough to be shared out among threads.
 #[test]
 fn the_number_of_threads_changes_no_bit() {

@@ -106,7 +106,7 @@ impl Activations {
     }
 }
 
-/// Quantises a column into as many groups as it takes. Every kernel has a copy of it, compiled for its instructions.
+/// Quantises a column into as many groups as it takes, where a processor has no kernel for it.
 #[inline(always)]
 pub(super) fn quantize(column: &[f32], groups: &mut [ActivationGroup]) {
     for (numbers, group) in column.chunks(256).zip(groups) {
@@ -141,6 +141,59 @@ pub(super) fn quantize(column: &[f32], groups: &mut [ActivationGroup]) {
             group.sum16[2 * at] = scale * sums[0] as f32;
             group.sum16[2 * at + 1] = scale * sums[1] as f32;
             group.sum32[at] = scale * (sums[0] + sums[1]) as f32;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Columns of several lengths with large, small and equal numbers, ties, and blocks of zeros.
+    #[test]
+    fn every_kernel_rounds_to_the_same_bits() {
+        let numbers: Vec<f32> = (0..1101_i32)
+            .map(|at| match at % 97 {
+                0..32 => 0.0,
+                32 => -0.0,
+                33 => 1e-42,
+                34 => 3e38,
+                _ => ((at * 7919) % 1013 - 500) as f32 / 254.0,
+            })
+            .collect();
+        for inputs in [1, 31, 32, 256, 300, 1101] {
+            let column = &numbers[numbers.len() - inputs..];
+            let mut expected = vec![EMPTY; inputs.div_ceil(256)];
+            quantize(column, &mut expected);
+            for instructions in Instructions::all() {
+                let got = Activations::with(instructions, column, inputs, 1).unwrap();
+                for (got, expected) in got.groups.iter().zip(&expected) {
+                    let bits = |numbers: &[f32]| -> Vec<u32> {
+                        numbers.iter().map(|number| number.to_bits()).collect()
+                    };
+                    assert_eq!(got.q, expected.q, "{instructions:?}, {inputs}");
+                    for (got, expected) in [
+                        (&got.scale[..], &expected.scale[..]),
+                        (&got.sum32[..], &expected.sum32[..]),
+                        (&got.sum16[..], &expected.sum16[..]),
+                    ] {
+                        assert_eq!(bits(got), bits(expected), "{instructions:?}, {inputs}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_number_that_is_none_makes_the_scale_of_its_block_none() {
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut column = vec![1.0; 96];
+            column[40] = bad;
+            for instructions in Instructions::all() {
+                let got = Activations::with(instructions, &column, 96, 1).unwrap();
+                let none: Vec<bool> = got.groups[0].scale.iter().map(|it| it.is_nan()).collect();
+                assert_eq!(none[..3], [false, true, false], "{bad} with {instructions:?}");
+            }
         }
     }
 }

@@ -2,13 +2,16 @@
 //!
 //! This is the only file of the crate with `unsafe`. A kernel is a safe function that was compiled for
 //! instructions beyond those of every processor; calling it is unsafe for no other reason than that they
-//! must be there. [`Instructions`] can only be made by asking the processor, so to have one is the proof.
+//! must be there. [`Instructions`] can only be made by asking the processor, so to have one is the proof. Beside it there is one change of a vector's
+//! type, which the standard library has no safe function for (`as_bf16`).
 
 #![allow(unsafe_code)]
 
 use std::sync::OnceLock;
 
 use super::activations::{ActivationGroup, Activations};
+#[cfg(target_arch = "x86_64")]
+use super::bf16_columns::Bf16Columns;
 #[cfg(target_arch = "x86_64")]
 use super::x86;
 use super::{FEW, float, portable};
@@ -25,6 +28,9 @@ enum Kind {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512Vnni,
+    /// Dot products of bf16 numbers beside those of bytes.
+    #[cfg(target_arch = "x86_64")]
+    Avx512VnniBf16,
     #[cfg(target_arch = "aarch64")]
     NeonDotProduct,
 }
@@ -47,8 +53,12 @@ impl Instructions {
             if avx2 {
                 all.push(Self(Kind::Avx2));
             }
-            if avx2 && has!("avx512f") && has!("avx512vl") && has!("avx512vnni") {
+            let vnni = avx2 && has!("avx512f") && has!("avx512vl") && has!("avx512vnni");
+            if vnni {
                 all.push(Self(Kind::Avx512Vnni));
+            }
+            if vnni && has!("avx512bf16") {
+                all.push(Self(Kind::Avx512VnniBf16));
             }
         }
         #[cfg(target_arch = "aarch64")]
@@ -66,6 +76,8 @@ impl Instructions {
             Kind::Avx2 => "AVX2",
             #[cfg(target_arch = "x86_64")]
             Kind::Avx512Vnni => "AVX-512 VNNI",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512VnniBf16 => "AVX-512 VNNI and BF16",
             #[cfg(target_arch = "aarch64")]
             Kind::NeonDotProduct => "NEON with dot products",
         }
@@ -86,7 +98,9 @@ pub(super) fn quantize(with: Instructions, column: &[f32], groups: &mut [Activat
         Kind::Avx2 => unsafe { x86::avx2::quantize(column, groups) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512Vnni => unsafe { x86::avx512_vnni::quantize(column, groups) },
+        Kind::Avx512Vnni | Kind::Avx512VnniBf16 => unsafe {
+            x86::avx512_vnni::quantize(column, groups);
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Kind::NeonDotProduct => unsafe { neon_dot_product::quantize(column, groups) },
@@ -109,12 +123,39 @@ pub(super) fn float(
         Kind::Avx2 => unsafe { x86::avx2::float(format, rows, row_bytes, x, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512Vnni => unsafe {
+        Kind::Avx512Vnni | Kind::Avx512VnniBf16 => unsafe {
             x86::avx512_vnni::float(format, rows, row_bytes, x, inputs, out);
         },
         #[cfg(target_arch = "aarch64")]
         Kind::NeonDotProduct => float::multiply::<true, 4>(format, rows, row_bytes, x, inputs, out),
     }
+}
+
+/// Products of more than [`FEW`] columns of bf16 numbers with BF16 weights. None where the processor has no
+/// instructions for them, or the activations have more bits than bf16 has.
+#[cfg(target_arch = "x86_64")]
+pub(super) fn many_bf16(
+    with: Instructions,
+    format: BlockFormat,
+    x: &[f32],
+    inputs: usize,
+    columns: usize,
+) -> Option<impl Fn(&[u8], usize, &mut [&mut [f32]]) + Sync> {
+    let fits = with.0 == Kind::Avx512VnniBf16 && format == BlockFormat::BF16 && columns > FEW;
+    let x = if fits { Bf16Columns::exact(x, inputs)? } else { return None };
+    Some(move |rows: &[u8], row_bytes: usize, out: &mut [&mut [f32]]| {
+        // SAFETY: `with` was the proof that the processor has the instructions.
+        unsafe { x86::many_bf16_columns(rows, row_bytes, &x, out) }
+    })
+}
+
+/// The same bits as numbers in bf16.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+#[inline]
+pub(super) fn as_bf16(bits: std::arch::x86_64::__m512i) -> std::arch::x86_64::__m512bh {
+    // SAFETY: both are 512 bits, any of which make numbers.
+    unsafe { std::mem::transmute(bits) }
 }
 
 pub(super) fn quantized(
@@ -152,12 +193,14 @@ fn of<B: Blocks>(rows: &[u8], row_bytes: usize, x: &Activations, out: &mut [&mut
         Kind::Avx2 => unsafe { x86::avx2::few::<B>(rows, row_bytes, x, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512Vnni if many => unsafe {
+        Kind::Avx512Vnni | Kind::Avx512VnniBf16 if many => unsafe {
             x86::avx512_vnni::many::<B>(rows, row_bytes, x, out);
         },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512Vnni => unsafe { x86::avx512_vnni::few::<B>(rows, row_bytes, x, out) },
+        Kind::Avx512Vnni | Kind::Avx512VnniBf16 => unsafe {
+            x86::avx512_vnni::few::<B>(rows, row_bytes, x, out);
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Kind::NeonDotProduct => unsafe {

@@ -2,7 +2,9 @@
 //!
 //! Weights stay in their blocks ([`PackedRows`] borrows them, also from a mapped file). Activations are
 //! quantised to 8 bits in blocks of 32 ([`Activations`]), so that the inner loops are integer dot
-//! products; scales are applied once for each sub-block. F32, F16 and BF16 weights are multiplied in f32.
+//! products; scales are applied once for each sub-block. F32, F16 and BF16 weights are multiplied in f32, but for BF16 weights with many
+//! columns of activations that are bf16 numbers already, as with `--precision bf16`: those go through the processor's dot products of bf16 numbers, where it has
+//! them. Activations are never rounded to bf16 here.
 //!
 //! With few columns (decoding) each row is unpacked in registers or in the first-level cache and read
 //! once. With more (prompts) sixteen rows are unpacked and interleaved at a time, and that panel is used for
@@ -14,6 +16,8 @@
 //! the columns of activations are.
 
 mod activations;
+#[cfg(target_arch = "x86_64")]
+mod bf16_columns;
 mod dispatch;
 mod float;
 mod group;
@@ -28,6 +32,7 @@ use rayon::prelude::*;
 pub use activations::Activations;
 pub use dispatch::Instructions;
 pub use shared_rows::SharedRows;
+pub use spinning_threads::share_out;
 
 use crate::block::{BlockError, BlockFormat};
 
@@ -118,13 +123,29 @@ impl<'a> PackedRows<'a> {
     /// The product with `columns` columns of f32 numbers, one after the other in `x`. `out` gets a column for
     /// each of them, with a number for each row of the weights.
     pub fn times(&self, x: &[f32], columns: usize, out: &mut [f32]) -> Result<(), ProductError> {
-        let instructions = Instructions::best();
+        self.times_with(Instructions::best(), x, columns, out)
+    }
+
+    /// [`Self::times`] with these instructions.
+    pub fn times_with(
+        &self,
+        instructions: Instructions,
+        x: &[f32],
+        columns: usize,
+        out: &mut [f32],
+    ) -> Result<(), ProductError> {
         if self.format.is_quantized() {
             let x = Activations::with(instructions, x, self.cols, columns)?;
             return self.times_quantized(&x, out);
         }
         activations::check(x, self.cols, columns)?;
         self.check(columns, out)?;
+        #[cfg(target_arch = "x86_64")]
+        if let Some(product) = dispatch::many_bf16(instructions, self.format, x, self.cols, columns)
+        {
+            self.share_out(columns, out, |rows, out| product(rows, self.row_bytes, out));
+            return Ok(());
+        }
         self.share_out(columns, out, |rows, out| {
             dispatch::float(instructions, self.format, rows, self.row_bytes, x, self.cols, out);
         });

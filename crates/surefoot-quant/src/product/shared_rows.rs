@@ -1,5 +1,6 @@
 //! Rows whose memory several threads can hold on to, so that short products go to helpers that wait awake.
 
+use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use super::{
@@ -18,9 +19,46 @@ pub struct SharedRows<M> {
 }
 
 /// The columns of a short product, as the kernels take them.
+#[derive(Clone)]
 enum Columns {
-    Quantized(Activations),
-    Plain(Vec<f32>),
+    Quantized(Arc<Activations>),
+    Plain(Arc<Vec<f32>>),
+}
+
+/// The columns of a thread's last short product: queries, keys and values are products with the same ones, so are the two halves of a gated
+/// feed-forward.
+struct LastColumns {
+    x: Arc<Vec<f32>>,
+    count: usize,
+    quantized: Option<Arc<Activations>>,
+}
+
+thread_local! {
+    static LAST: RefCell<Option<LastColumns>> = const { RefCell::new(None) };
+}
+
+/// `x` as the kernels take it, from the last product if it was the same.
+fn columns_of(x: &[f32], cols: usize, count: usize, quantized: bool) -> Option<Columns> {
+    LAST.with_borrow_mut(|last| {
+        let known = last.take().filter(|last| last.count == count && **last.x == *x);
+        let mut columns = known.unwrap_or_else(|| LastColumns {
+            x: Arc::new(x.to_vec()),
+            count,
+            quantized: None,
+        });
+        let found = if quantized {
+            let rounded = match columns.quantized.take() {
+                Some(rounded) => rounded,
+                None => Arc::new(Activations::with(Instructions::best(), x, cols, count).ok()?),
+            };
+            columns.quantized = Some(Arc::clone(&rounded));
+            Columns::Quantized(rounded)
+        } else {
+            Columns::Plain(Arc::clone(&columns.x))
+        };
+        *last = Some(columns);
+        Some(found)
+    })
 }
 
 impl<M: AsRef<[u8]> + Clone + Send + Sync + 'static> SharedRows<M> {
@@ -56,10 +94,7 @@ impl<M: AsRef<[u8]> + Clone + Send + Sync + 'static> SharedRows<M> {
             return None;
         }
         let instructions = Instructions::best();
-        let x = match self.format.is_quantized() {
-            true => Columns::Quantized(Activations::with(instructions, x, cols, columns).ok()?),
-            false => Columns::Plain(x.to_vec()),
-        };
+        let x = columns_of(x, cols, columns, self.format.is_quantized())?;
         let part = rows_of_part(rows, cols, columns, threads);
         let parts = rows.div_ceil(part);
         let results: Arc<Vec<OnceLock<Vec<f32>>>> =

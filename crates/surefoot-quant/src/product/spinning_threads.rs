@@ -3,10 +3,12 @@
 //! Decoding a token is some dozens of products of 20 to 100 µs. To wake a sleeping thread takes as long, so helpers wait for the
 //! next product awake, for [`AWAKE`], and sleep only then. There is one set of helpers in the process, as many as rayon has
 //! threads, less the one that calls. Whoever finds it in use, or calls from one of rayon's threads, shares its work out by rayon.
+//! What is computed between two products, such as attention, is best shared out here as well ([`share_out`]): rayon's threads would
+//! have to be woken for it, and would find the helpers awake on their cores.
 //!
 //! The protocol: the caller puts a [`Job`] into `job` and raises `generation`; everybody, the caller included, takes numbers of parts
 //! from `next` until there are none; the caller waits until `done` says that all parts are done. A helper that is
-//! late finds no part left, and the job is kept alive by whoever still looks at it.
+//! late finds no part left; the caller waits until it has let go of the job, so that nothing of the work is left when the call ends.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -138,9 +140,11 @@ fn helpers() -> Option<&'static Shared> {
     made.as_deref()
 }
 
-/// Does `work` for each of `parts` numbers, here and on the helpers. `false`, with nothing done, where there are no helpers to be had:
-/// there is but one thread, another product has them, or this is one of rayon's threads, which are as many.
-pub(super) fn share_out(parts: usize, work: impl Fn(usize) + Send + Sync + 'static) -> bool {
+/// Does `work` for each of `parts` numbers, from 0 on, on this thread and on those that wait awake for short products. `work` has been
+/// dropped when this returns. `false`, with nothing done, where there are no such threads to be had: there is but one
+/// thread to compute with, another caller has them, or this is one of rayon's threads, which are as many. A panic in `work` reaches the caller
+/// once all parts are done.
+pub fn share_out(parts: usize, work: impl Fn(usize) + Send + Sync + 'static) -> bool {
     static IN_USE: Mutex<()> = Mutex::new(());
     if rayon::current_thread_index().is_some() {
         return false;
@@ -162,6 +166,21 @@ pub(super) fn share_out(parts: usize, work: impl Fn(usize) + Send + Sync + 'stat
     job.help();
     job.wait();
     *locked(&shared.job) = None;
+    // Nobody takes hold of it any more; who has it yet lets go as soon as it runs.
+    let mut looks = 0_usize;
+    let mut job = job;
+    let job = loop {
+        match Arc::try_unwrap(job) {
+            Ok(job) => break job,
+            Err(held) => job = held,
+        }
+        looks += 1;
+        if looks < 4096 {
+            std::hint::spin_loop();
+        } else {
+            std::thread::yield_now();
+        }
+    };
     if job.panicked.load(Ordering::Relaxed) {
         panic!("a part of a product panicked");
     }
@@ -188,6 +207,19 @@ mod tests {
             if round % 50 == 0 {
                 std::thread::sleep(2 * AWAKE);
             }
+        }
+    }
+
+    /// What the work holds can be taken back at once, whatever a late helper does.
+    #[test]
+    fn nothing_of_the_work_is_left_when_the_call_ends() {
+        let held = Arc::new(AtomicUsize::new(0));
+        for round in 0..2000 {
+            let shared = Arc::clone(&held);
+            share_out(1 + round % 3, move |_| {
+                shared.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(Arc::strong_count(&held), 1, "round {round}");
         }
     }
 

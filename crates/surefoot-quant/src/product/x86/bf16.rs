@@ -6,13 +6,11 @@
 use std::arch::x86_64::*;
 
 use crate::product::PANEL;
-use crate::product::bf16_columns::Bf16Columns;
+use crate::product::bf16_columns::{Bf16Columns, TILE};
 use crate::product::dispatch::as_bf16;
 
 /// Pairs of inputs of a panel: with the columns of a tile they fit into the first-level cache.
-const DEPTH: usize = 256;
-/// Columns whose sums the registers hold at once; an instruction takes six cycles, and there is one each cycle.
-const COLUMNS: usize = 12;
+const DEPTH: usize = 128;
 
 /// Sixteen rows at a time. `rows` has rows of BF16 numbers, `out` a part of each column.
 #[target_feature(enable = "avx512f,avx512bf16")]
@@ -22,10 +20,9 @@ pub(in crate::product) fn many_columns(
     x: &Bf16Columns,
     out: &mut [&mut [f32]],
 ) {
-    let mut panel = vec![[0_u32; PANEL]; DEPTH];
-    let zeros = [[0.0_f32; PANEL]; COLUMNS];
-    let columns = out.len();
-    let mut sums = vec![zeros; columns.div_ceil(COLUMNS)];
+    let mut panel = [[0_u32; PANEL]; DEPTH];
+    let zeros = [[0.0_f32; PANEL]; TILE];
+    let mut sums = vec![zeros; x.tiles().len()];
     for (number, rows) in rows.chunks(PANEL * row_bytes).enumerate() {
         let count = rows.len() / row_bytes;
         if count < PANEL {
@@ -44,12 +41,8 @@ pub(in crate::product) fn many_columns(
                     panel[pairs.len()][at] = u32::from_le_bytes([*low, *high, 0, 0]);
                 }
             }
-            for (tile, sums) in sums.iter_mut().enumerate() {
-                // A column that is missing is the last one again: what it gets is not used.
-                let x = std::array::from_fn(|column| {
-                    &x.column((tile * COLUMNS + column).min(columns - 1))[from..][..depth]
-                });
-                tile_product(&panel[..depth], x, sums);
+            for (x, sums) in x.tiles().zip(&mut sums) {
+                tile_product(&panel[..depth], &x[from..from + depth], sums);
             }
         }
         for (out, numbers) in out.iter_mut().zip(sums.as_flattened()) {
@@ -60,14 +53,13 @@ pub(in crate::product) fn many_columns(
 
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[inline]
-fn tile_product(panel: &[[u32; PANEL]], x: [&[u32]; COLUMNS], sums: &mut [[f32; PANEL]; COLUMNS]) {
-    let x = x.map(|x| &x[..panel.len()]);
-    let mut totals = [_mm512_setzero_ps(); COLUMNS];
-    for (at, weights) in panel.iter().enumerate() {
+fn tile_product(panel: &[[u32; PANEL]], x: &[[u32; TILE]], sums: &mut [[f32; PANEL]; TILE]) {
+    let mut totals = [_mm512_setzero_ps(); TILE];
+    for (weights, x) in panel.iter().zip(x) {
         let [low, high]: [__m256i; 2] = bytemuck::cast(*weights);
         let weights = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
-        for column in 0..COLUMNS {
-            let pair = _mm512_set1_epi32(x[column][at].cast_signed());
+        for column in 0..TILE {
+            let pair = _mm512_set1_epi32(x[column].cast_signed());
             totals[column] = _mm512_dpbf16_ps(totals[column], as_bf16(weights), as_bf16(pair));
         }
     }

@@ -1,6 +1,7 @@
 """The same GGUF file under Surefoot and under llama.cpp.
 
     python benches/peers/bytes.py SUREFOOT [--llama-cpp DIR] [--mib 600] [--formats F32,BF16,Q8_0,Q4_0] [--rounds 5]
+                                  [--surefoot-options='--precision bf16']
 
 SUREFOOT is the program. A Llama with random weights, of so many MiB in F32, is written in each format;
 a file can be given instead (`--model FILE.gguf`). Every run is a process of its own on the same threads,
@@ -10,16 +11,23 @@ shown beside it (llama.cpp's threads also spend it while they wait for each othe
 (Q4_K_S, Q4_K_M, Q6_K) are made by llama.cpp. Needs gguf and numpy, and llama.cpp built on the machine that is measured: its programs
 llama-bench and llama-quantize in the folder DIR, or else the package llama-cpp-python. With llama-bench, tokens are decoded
 behind a prompt of the same length, and the processor time for them is what such a run takes more than one with the prompt alone.
+In each round as many threads read memory and do nothing else, so that it can be said which share of a token's time reading the weights once takes. llama.cpp
+rounds activations to bf16 where weights are in BF16; Surefoot does so with `--precision bf16`.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import platform
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
+import time
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # of each thread of `read_rate`
 
 import gguf
 import numpy as np
@@ -135,7 +143,8 @@ def surefoot(arguments, path):
 
     def run(prompt, count):
         """With `seconds` less those of loading what stays."""
-        command = [arguments.surefoot, "generate", path, "!" * prompt, "--max-tokens", str(count), "--json"]
+        command = [arguments.surefoot, "generate", path, "!" * prompt, "--max-tokens", str(count), "--json",
+                   *shlex.split(arguments.surefoot_options)]
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -149,6 +158,18 @@ def surefoot(arguments, path):
     forward, all_of_them = run(arguments.prompt, 1), run(arguments.prompt, 1 + arguments.new)
     return dict(forward=forward["seconds"], forward_spent=forward["spent"], all=all_of_them["seconds"],
                 all_spent=all_of_them["spent"], peak=all_of_them["peak_bytes"])
+
+
+def read_rate(arguments):
+    """Bytes a second that the threads read together: dot products of long vectors with themselves."""
+    vectors = [np.ones(48 << 20, dtype=np.float32) for _ in range(arguments.threads)]
+    with concurrent.futures.ThreadPoolExecutor(arguments.threads) as pool:
+        best = 0.0
+        for _ in range(5):
+            start = time.perf_counter()
+            list(pool.map(lambda vector: np.dot(vector, vector), vectors))
+            best = max(best, sum(vector.nbytes for vector in vectors) / (time.perf_counter() - start))
+    return best
 
 
 def best_of(arguments, rounds):
@@ -165,6 +186,7 @@ def main():
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("surefoot")
     parser.add_argument("--llama-cpp", help="the folder of llama-bench and llama-quantize; llama-cpp-python is used otherwise")
+    parser.add_argument("--surefoot-options", default="", help="options for `surefoot generate`, as one text")
     parser.add_argument("--model", help="a GGUF file")
     parser.add_argument("--mib", type=int, default=600)
     parser.add_argument("--formats", default="F32,BF16,Q8_0,Q4_0")
@@ -197,15 +219,20 @@ def main():
 def compare(arguments, name, path):
     sides = {"llama.cpp": peer, "surefoot": surefoot}
     results = {side: [] for side in sides}
+    rate = 0.0
     for _ in range(arguments.rounds):
         for side, run in sides.items():
             results[side].append(run(arguments, path))
+        rate = max(rate, read_rate(arguments))
     best = {side: best_of(arguments, rounds) for side, rounds in results.items()}
     for side, numbers in best.items():
         print(f"{name:5} {os.path.getsize(path) >> 20} MiB {side:10} prompt {numbers['forward']:.2f} s  "
               f"({numbers.get('forward_spent', 0):.2f} s of processors)  "
               f"decode {numbers['decode'] * 1e3:.1f} ms/token ({numbers['spent'] * 1e3:.1f} ms of processors)  "
               f"peak {numbers['peak'] / 2**20:.0f} MiB", flush=True)
+    reading = os.path.getsize(path) / rate
+    print(f"{name:5} reading {rate / 1e9:.1f} GB/s: {reading * 1e3:.1f} ms for the file, "
+          + ", ".join(f"{100 * reading / numbers['decode']:.0f} % of {side}'s token" for side, numbers in best.items()))
     ratio = lambda key: best["llama.cpp"][key] / best["surefoot"][key]
     print(f"{name:5} surefoot is {ratio('forward'):.2f} x as fast for the prompt, "
           f"{ratio('decode'):.2f} x in decode ({ratio('spent'):.2f} x by processor time), peak {1 / ratio('peak'):.2f} x")

@@ -1,10 +1,10 @@
 //! Streaming against what it can't do without, peak memory against the budget, and decoding
 //! against a bare loop.
 //!
-//!     cargo bench --workspace --bench stream -- [--mib 2048] [--dtype bf16] [--tokens 64]
+//!     cargo bench --workspace --bench stream -- [--mib 2048] [--dtype f32|bf16|q8|q4] [--tokens 64]
 //!
-//! Makes a Llama whose file has that size in the temporary folder, one in f32 and one in bf16
-//! unless `--dtype` says which. Every case runs in a process of its own, so that its peak memory is
+//! Makes a Llama whose file has that size in the temporary folder, one in f32 and one in bf16, and one in 8 and one in 4 bits
+//! as `surefoot quantize` makes them of the one in bf16, unless `--dtype` says which. Every case runs in a process of its own, so that its peak memory is
 //! its own; those that are compared take turns, so that a noisy machine slows all of them.
 //! Ends with 1 if a peak is over its budget or a ratio over its limit.
 
@@ -18,8 +18,10 @@ use std::time::Instant;
 use burn::tensor::{Device, Distribution, Tensor, activation};
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::tokens::{self, Request};
+use surefoot_models::quantize::{QuantizeOptions, quantize};
 use surefoot_models::stream::needs::Work;
 use surefoot_models::stream::process;
+use surefoot_models::weights::choice::WeightChoice;
 use surefoot_models::{Logits, Model, Opened, TokenBatch, Want};
 use testkit::model_folders;
 
@@ -43,24 +45,49 @@ fn main() {
     if !std::env::args().any(|argument| argument == "--bench") {
         return println!("`cargo bench` runs this; under `cargo test` it only has to build");
     }
-    let dtypes = match argument("--dtype").as_deref() {
-        Some("bf16") => vec![("bf16", model_folders::FolderDtype::Bf16)],
-        Some("f32") => vec![("f32", model_folders::FolderDtype::F32)],
-        None => vec![
-            ("f32", model_folders::FolderDtype::F32),
-            ("bf16", model_folders::FolderDtype::Bf16),
-        ],
-        Some(other) => panic!("--dtype takes f32 or bf16, not {other}"),
-    };
+    let all = ["f32", "bf16", "q8", "q4"];
+    let wanted = argument("--dtype");
+    if let Some(other) = wanted.as_deref().filter(|wanted| !all.contains(wanted)) {
+        panic!("--dtype takes f32, bf16, q8 or q4, not {other}");
+    }
     let mut held = true;
-    for (label, dtype) in dtypes {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let size = model_folders::llama(folder.path(), number("--mib", 2048) << 20, dtype);
+    for label in all.into_iter().filter(|label| wanted.as_deref().is_none_or(|it| it == *label)) {
+        let (folder, quantized) = (temporary(), temporary());
+        let bytes = number("--mib", 2048) << 20;
+        let choice = match label {
+            "q8" => Some(WeightChoice::Q8),
+            "q4" => Some(WeightChoice::Q4),
+            _ => None,
+        };
+        let dtype = match label {
+            "f32" => model_folders::FolderDtype::F32,
+            _ => model_folders::FolderDtype::Bf16,
+        };
+        let stored = model_folders::llama(folder.path(), bytes, dtype);
+        let Some(choice) = choice else {
+            println!("{label}: {} MiB of matrices, {tokens} tokens", stored >> 20);
+            held &= forward(folder.path(), stored, tokens);
+            held &= decode(folder.path());
+            continue;
+        };
+        let made = quantized.path().join(label);
+        let options = QuantizeOptions::new(choice);
+        quantize(folder.path(), &made, &options, |_, _| ()).expect("the model is quantised");
+        drop(folder);
+        let opened = Opened::new(&made).expect("the model opens");
+        let size: u64 = opened.binding.matrices.iter().map(|matrix| matrix.file_bytes()).sum();
         println!("{label}: {} MiB of matrices, {tokens} tokens", size >> 20);
-        held &= forward(folder.path(), size);
-        held &= decode(folder.path());
+        held &= forward(&made, size, tokens);
     }
     std::process::exit(i32::from(!held));
+}
+
+fn temporary() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary folder")
+}
+
+fn work(tokens: usize) -> Work {
+    Work { batch: 1, prompt: tokens, new_tokens: 0, want: WANT }
 }
 
 /// A process with the model, which does what it is told, line by line.
@@ -104,9 +131,8 @@ impl Case {
 
 /// The other side of a [`Case`].
 fn serve(folder: &Path, tokens: usize, budget: u64) {
-    let work = Work { batch: 1, prompt: tokens, new_tokens: 0, want: WANT };
     let opened = Opened::new(folder).expect("the model opens");
-    let plan = opened.plan(&work, Some(budget)).checked().expect("the budget is enough");
+    let plan = opened.plan(&work(tokens), Some(budget)).checked().expect("the budget is enough");
     let model = opened.load(&plan, &Device::flex(), Arc::default()).expect("the model loads");
     let ids: Vec<u32> = (0..tokens as u32).collect();
     let batch = TokenBatch::new(&[ids], 4096).expect("ids of the vocabulary");
@@ -135,7 +161,7 @@ fn processor_seconds() -> f64 {
     ticks.sum::<f64>() / 100.0
 }
 
-fn forward(folder: &Path, size: u64) -> bool {
+fn forward(folder: &Path, size: u64, tokens: usize) -> bool {
     let mut resident = Case::start(folder, None);
     let mut streamed = Case::start(folder, Some(size / 4));
     for case in [&mut resident, &mut streamed] {
@@ -170,8 +196,15 @@ fn forward(folder: &Path, size: u64) -> bool {
     let mut held = ratio <= 1.15;
     println!("         resident: peak {} MiB", resident.peak() >> 20);
     streamed.peak();
+    let opened = Opened::new(folder).expect("the model opens");
     for percent in BUDGETS {
         let budget = size * percent / 100;
+        let plan = opened.plan(&work(tokens), Some(budget));
+        if !plan.fits {
+            // The process itself takes some of it.
+            println!("         {percent:3} %: {} MiB are too few", budget >> 20);
+            continue;
+        }
         let mut case = Case::start(folder, Some(budget));
         let seconds = (0..2).map(|_| case.order("forward")).fold(f64::INFINITY, f64::min);
         let peak = case.peak();

@@ -122,40 +122,84 @@ impl PagedAttention {
     /// What each query gets: `[rows, heads · head_dim]` for `queries` of `[heads, rows, head_dim]`. Each query
     /// sees the tokens of its sequence up to its own position.
     pub fn attend(&self, queries: &[f32], runs: &[QueryRun<'_>]) -> Vec<f32> {
-        let dim = self.layout.head_dim;
-        let rows = queries.len() / (self.heads * dim).max(1);
-        let group = self.heads / self.layout.kv_heads;
-        let at_once = (TOGETHER / group).max(1);
+        let all = 0..self.layout.kv_heads;
+        if !self.is_worth_splitting(runs.iter().map(|run| (run.rows.len(), run.start))) {
+            return self.attend_heads(queries, runs, all);
+        }
+        let rows = self.rows(queries);
+        let tasks = self.tasks(runs, all.clone());
+        let parts: Vec<Vec<f32>> =
+            tasks.par_iter().map(|task| self.task(task, queries, rows)).collect();
+        self.placed(&tasks, &parts, rows, all)
+    }
+
+    /// [`Self::attend`] for some of the heads of keys and values, on this thread: `[rows, heads of queries that share them · head_dim]`. Who puts
+    /// the results for all of them side by side has the bits of [`Self::attend`].
+    pub fn attend_heads(
+        &self,
+        queries: &[f32],
+        runs: &[QueryRun<'_>],
+        kv_heads: Range<usize>,
+    ) -> Vec<f32> {
+        let rows = self.rows(queries);
+        let tasks = self.tasks(runs, kv_heads.clone());
+        let parts: Vec<Vec<f32>> =
+            tasks.iter().map(|task| self.task(task, queries, rows)).collect();
+        self.placed(&tasks, &parts, rows, kv_heads)
+    }
+
+    /// Whether several threads are faster than one for runs of so many queries that begin at such positions.
+    pub fn is_worth_splitting(&self, runs: impl Iterator<Item = (usize, usize)>) -> bool {
+        let of_token = self.heads * self.layout.head_dim;
+        runs.map(|(rows, start)| rows * of_token * (start + rows)).sum::<usize>() >= WORTH_SPLITTING
+    }
+
+    fn rows(&self, queries: &[f32]) -> usize {
+        queries.len() / (self.heads * self.layout.head_dim).max(1)
+    }
+
+    /// Heads of queries for each head of keys.
+    fn group(&self) -> usize {
+        self.heads / self.layout.kv_heads
+    }
+
+    fn tasks<'t>(&self, runs: &'t [QueryRun<'t>], kv_heads: Range<usize>) -> Vec<Task<'t>> {
+        let at_once = (TOGETHER / self.group()).max(1);
         let mut tasks = Vec::new();
-        let mut work = 0;
         for run in runs {
-            work += run.rows.len() * self.heads * dim * (run.start + run.rows.len());
             for first in run.rows.clone().step_by(at_once) {
                 let rows = first..(first + at_once).min(run.rows.end);
-                tasks.extend((0..self.layout.kv_heads).map(|head| Task {
-                    run,
-                    head,
-                    rows: rows.clone(),
-                }));
+                tasks.extend(kv_heads.clone().map(|head| Task { run, head, rows: rows.clone() }));
             }
         }
-        let attended = |task: &Task<'_>| match matches!(Arch::new(), Arch::Scalar) {
+        tasks
+    }
+
+    fn task(&self, task: &Task<'_>, queries: &[f32], rows: usize) -> Vec<f32> {
+        match matches!(Arch::new(), Arch::Scalar) {
             true => self.one::<false>(task, queries, rows),
             false => fast(
                 #[inline(always)]
                 || self.one::<true>(task, queries, rows),
             ),
-        };
-        let parts: Vec<Vec<f32>> = match work < WORTH_SPLITTING {
-            true => tasks.iter().map(attended).collect(),
-            false => tasks.par_iter().map(attended).collect(),
-        };
-        let mut out = vec![0.0; rows * self.heads * dim];
-        let width = self.layout.value_width();
-        for (task, part) in tasks.iter().zip(&parts) {
+        }
+    }
+
+    /// Puts what tasks gave for `kv_heads` in its place.
+    fn placed(
+        &self,
+        tasks: &[Task<'_>],
+        parts: &[Vec<f32>],
+        rows: usize,
+        kv_heads: Range<usize>,
+    ) -> Vec<f32> {
+        let (dim, group, width) = (self.layout.head_dim, self.group(), self.layout.value_width());
+        let heads = kv_heads.len() * group;
+        let mut out = vec![0.0; rows * heads * dim];
+        for (task, part) in tasks.iter().zip(parts) {
             let mut numbers = part.chunks_exact(width);
             for row in task.rows.clone() {
-                let from = (row * self.heads + task.head * group) * dim;
+                let from = (row * heads + (task.head - kv_heads.start) * group) * dim;
                 for (to, numbers) in
                     out[from..from + group * dim].chunks_exact_mut(dim).zip(&mut numbers)
                 {
@@ -403,6 +447,13 @@ mod tests {
                 })
                 .collect();
             let all = attention.attend(&queries, &runs);
+            for head in 0..kv_heads {
+                let of_head = group * head_dim;
+                let some = attention.attend_heads(&queries, &runs, head..head + 1);
+                for (some, all) in some.chunks(of_head).zip(all.chunks(kv_heads * of_head)) {
+                    prop_assert_eq!(some, &all[head * of_head..(head + 1) * of_head]);
+                }
+            }
             for (run, sequence) in runs.iter().zip(&sequences) {
                 for row in run.rows.clone() {
                     let position = run.start + row - run.rows.start;

@@ -11,12 +11,13 @@
 //! With `fp16` or `bf16`, weights are rounded to it and kept in it, both sides of every product
 //! with them are rounded to it, and sums, norms, attention and softmax stay in fp32. A device that
 //! computes in that dtype does so; the processor multiplies the rounded numbers in fp32, which
-//! is what matrix units do. With `bf16` the hidden state is rounded between blocks as well, as
+//! is what matrix units do; long prompts in bf16 go through its dot products of bf16 numbers where it has them. With `bf16` the hidden state is rounded between blocks as well, as
 //! it is where a whole model runs in bf16; with `fp16`, whose range is too small for the
 //! hidden state of some models, it is not.
 
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
+use super::bf16_rounded;
 use super::binding::Matrix;
 use super::device_blocks;
 use crate::folder::header::WeightDtype;
@@ -103,7 +104,7 @@ impl Format {
             _ if !self.on_host => return x,
             WeightDtype::F32 => return x,
             WeightDtype::F16 => x.cast(FloatDType::F16),
-            WeightDtype::Bf16 => x.cast(FloatDType::BF16),
+            WeightDtype::Bf16 => return bf16_rounded::bf16_rounded(x),
         };
         half.cast(FloatDType::F32)
     }
@@ -116,7 +117,7 @@ impl Format {
     /// The hidden state as the next block sees it.
     pub(crate) fn between_blocks(&self, x: Tensor<2>) -> Tensor<2> {
         match self.compute {
-            WeightDtype::Bf16 => x.cast(FloatDType::BF16).cast(FloatDType::F32),
+            WeightDtype::Bf16 => bf16_rounded::bf16_rounded(x),
             WeightDtype::F32 | WeightDtype::F16 => x,
         }
     }

@@ -1,5 +1,6 @@
 //! Weights: from tensors in files to tensors on a device, in the format that products take.
 
+mod bf16_rounded;
 pub mod binding;
 pub mod choice;
 pub(crate) mod constant_piece;

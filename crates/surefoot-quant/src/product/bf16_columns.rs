@@ -32,7 +32,7 @@ impl Bf16Columns {
                 let (two, single) = numbers.as_chunks::<2>();
                 for (words, [first, second]) in words.iter_mut().zip(two) {
                     other |= other_bits(first) | other_bits(second);
-                    words[column] = first.to_bits() >> 16 | second.to_bits() & 0xffff_0000;
+                    words[column] = (first.to_bits() >> 16) | (second.to_bits() & 0xffff_0000);
                 }
                 if let ([single], Some(words)) = (single, words.last_mut()) {
                     other |= other_bits(single);

@@ -7,6 +7,8 @@
 
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{__m512bh, __m512i};
 use std::sync::OnceLock;
 
 use super::activations::{ActivationGroup, Activations};
@@ -153,9 +155,9 @@ pub(super) fn many_bf16(
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub(super) fn as_bf16(bits: std::arch::x86_64::__m512i) -> std::arch::x86_64::__m512bh {
+pub(super) fn as_bf16(bits: __m512i) -> __m512bh {
     // SAFETY: both are 512 bits, any of which make numbers.
-    unsafe { std::mem::transmute(bits) }
+    unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
 }
 
 pub(super) fn quantized(

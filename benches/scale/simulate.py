@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""What limits verification and serving on many machines: a simulation from measured figures.
+"""What limits training, verification and serving on many machines: a simulation from measured figures.
 
-    benches/scale/simulate.py            the table of docs/scale.md
+    benches/scale/simulate.py            the tables of docs/scale.md
     python3 -m unittest discover benches/scale
 
-figures.json has what was measured: parts and merges by measure.py, replicas by deploy/test_replicas.py. test_simulate.py holds the simulation to the small
-cases that were measured: it has to be within 20 % of them. Larger cases are extrapolated with the assumptions below.
+figures.json has what was measured: ranks by training.py, parts and merges by measure.py, replicas by deploy/test_replicas.py. test_simulate.py holds the
+simulation to the small cases that were measured: it has to be within 20 % of them. Larger cases are extrapolated with the assumptions below.
 """
 import heapq
 import json
 import math
 import random
 from collections import deque
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 FIGURES = json.loads((Path(__file__).parent / "figures.json").read_text())
@@ -37,6 +38,72 @@ def fingerprint_time(figures: dict, challenges: int, shards: int) -> float:
 def merge_time(figures: dict, parts: int, challenges: int) -> float:
     """The time to join the parts: each is opened, and each challenge is read, checked and written."""
     return figures["fixed"] + parts * figures["part"] + challenges * figures["challenge"]
+
+
+# Numbers that ranks exchange at once (`BUCKET` of crates/surefoot-train/src/ranks/mpi.rs), and the bytes of a message without news.
+BUCKET = 4 << 20
+MESSAGE = 64
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a rank has between itself and the others."""
+
+    bandwidth: float  # bytes a second, in each direction at once
+    latency: float  # seconds of a message
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one rank computes in a step."""
+
+    gradients: int  # bytes
+    batch: int  # samples of all ranks together
+    sample: float  # seconds of a forward and backward pass for each sample, on one processor
+    fixed: float  # seconds of it for each step
+    update: float  # seconds to change the weights
+
+
+def averaging(gradients: int, ranks: int, network: Network) -> float:
+    """The time to sum gradients: every rank sends each other rank its part of them, adds up its own, and sends the sum to all."""
+    if ranks == 1:
+        return 0.0
+    buckets = math.ceil(gradients / 4 / BUCKET)
+    return 2 * (gradients * (ranks - 1) / ranks / network.bandwidth + buckets * (ranks - 1) * network.latency)
+
+
+def agreement(ranks: int, network: Network) -> float:
+    """The time of one agreement: a short message of each rank to all, in rounds that double who knows it."""
+    return math.ceil(math.log2(ranks)) * network.latency + MESSAGE * (ranks - 1) / network.bandwidth
+
+
+def training_step(job: Job, ranks: int, network: Network, ranks_on_a_processor: float = 1.0) -> float:
+    """The time of a step: ranks that share a processor compute one after another. Each step has two agreements."""
+    computing = job.sample * job.batch / ranks + job.fixed + job.update
+    return computing * ranks_on_a_processor + averaging(job.gradients, ranks, network) + 2 * agreement(ranks, network)
+
+
+def measured_job(figures: dict) -> Job:
+    """A workload from its steps of one process with one thread and of two ranks: what a pass takes for each sample and at all."""
+    batch, parts = figures["batch"], figures["parts"]
+    whole = batch / figures["one_thread"] - parts["updating"]
+    half = parts["computing"]
+    sample = (whole - half) / (batch / 2)
+    return Job(4 * figures["parameters"], batch, sample, max(0.0, half - sample * batch / 2), parts["updating"])
+
+
+def two_ranks(ranks: dict) -> list[dict]:
+    """The cases of two ranks on one machine."""
+    shown = {"ranks": 2, "network": "shared memory"}
+    return [{"workload": name, **shown, "step": seen["batch"] / seen["two_ranks"], "parts": seen["parts"]} for name, seen in ranks.items()]
+
+
+def measured_network(cases: list[dict], ranks: dict) -> Network:
+    """Fitted to the averages of two ranks: the largest gradients give the bandwidth. Latency is what the smallest need beyond it."""
+    two = sorted((4 * ranks[case["workload"]]["parameters"], case["parts"]["summing"]) for case in cases if case["ranks"] == 2)
+    (small, quick), (large, slow) = two[0], two[-1]
+    bandwidth = (large - small) / (slow - quick)
+    return Network(bandwidth, max(0.0, quick / 2 - small / 2 / bandwidth))
 
 
 def serve(replicas: int, rate: float, clients: int, proxy: float, seed: int = 0) -> dict:
@@ -96,10 +163,33 @@ def serve(replicas: int, rate: float, clients: int, proxy: float, seed: int = 0)
 
 # What is assumed of machines that were not at hand.
 PROXY = 40_000.0  # requests a second that one HAProxy passes on
+FAST = Network(bandwidth=0.9 * 25e9 / 8, latency=30e-6)  # 25 Gbit/s Ethernet
+
+
+def efficiency(job: Job, machines: int, network: Network) -> tuple[float, float]:
+    """The time of a step, and the share of it that machines compute, if each is given as many samples as were measured on one."""
+    grown = replace(job, batch=machines * job.batch)
+    step = training_step(grown, machines, network)
+    return step, training_step(job, 1, network) / step
+
+
+def training_tables(figures: dict) -> list[str]:
+    jobs = {name: measured_job(seen) for name, seen in figures["ranks"].items()}
+    slow = measured_network(figures["hosts"], figures["ranks"])
+    lines = ["| model | gradients | computing | machines | step, 1 Gbit/s | computing | step, 25 Gbit/s | computing |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for name, job in jobs.items():
+        for machines in (8, 64, 1000):
+            shown = [f"{job.gradients / 1e6:.1f} MB", f"{1e3 * training_step(job, 1, slow):.1f} ms", f"{machines:,}"]
+            for network in (slow, FAST):
+                step, share = efficiency(job, machines, network)
+                shown += [f"{1e3 * step:,.0f} ms", f"{100 * share:.0f} %"]
+            lines.append(f"| {name} | {' | '.join(shown)} |")
+    return [*lines, ""]
 
 
 def tables() -> str:
-    figures, lines = FIGURES, []
+    figures, lines = FIGURES, training_tables(FIGURES["training"])
     lines.append("| shards | challenges | slowest shard | merge | speedup |")
     lines.append("| --- | --- | --- | --- | --- |")
     verify, merge = figures["fingerprint"]["model"], figures["merge"]["model"]

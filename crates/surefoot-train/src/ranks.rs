@@ -10,6 +10,8 @@
 
 #[cfg(feature = "mpi")]
 pub mod mpi;
+#[cfg(any(feature = "mpi", test))]
+mod pairwise;
 mod threads;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -50,7 +52,7 @@ pub trait Ranks {
 }
 
 /// A rank as the report of a run shows it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct RankReport {
     /// Its number.
@@ -63,17 +65,23 @@ pub struct RankReport {
     pub peak_memory: u64,
     /// How many faults it met.
     pub faults: usize,
+    /// Seconds it spent in forward and backward passes.
+    pub computing_seconds: f64,
     /// Seconds it spent in agreements, most of them waiting for slower ranks.
     pub agreeing_seconds: f64,
     /// Seconds it spent in sums of gradients.
     pub summing_seconds: f64,
+    /// Seconds it spent in changing weights by the summed gradients.
+    pub updating_seconds: f64,
 }
 
-/// The time that a rank has spent with the others, in seconds.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct ExchangeTime {
+/// What the steps of a rank have spent their time on, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StepTime {
+    pub(crate) computing: f64,
     pub(crate) agreeing: f64,
     pub(crate) summing: f64,
+    pub(crate) updating: f64,
 }
 
 /// The part of `length` things that belongs to one rank.

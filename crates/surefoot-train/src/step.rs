@@ -189,7 +189,8 @@ fn attempt<M: Trainable>(
         let seen = read(first_numbers(&seen).unwrap_or_else(|| Tensor::cat(firsts(&seen), 0)))?;
         let finite = seen[0].is_finite() && seen[2].is_finite();
         let mut done = done(step, order, state, [seen[0], seen[1]], finite, |state, loss| {
-            first_bad(state, shapes, &packed.unpacked(shapes.len()), loss)
+            let gradients = packed.unpacked(shapes.len());
+            first_bad(state, shapes, loss, |at| is_bad(gradients.get(at)))
         })?;
         if finite {
             done.state.moments = updated.moments;
@@ -203,7 +204,7 @@ fn attempt<M: Trainable>(
     let check = seen[2];
     let finite = seen[0].is_finite() && check.is_finite();
     let mut done = done(step, order, state, [seen[0], seen[1]], finite, |state, loss| {
-        first_bad(state, shapes, &gradients, loss)
+        first_bad(state, shapes, loss, |at| is_bad(gradients.get(at)))
     })?;
     if finite {
         // With the running statistics of layers such as batch normalisation, which a forward pass
@@ -294,11 +295,12 @@ fn read(tensor: Tensor<1>) -> Result<Vec<f64>, BoxError> {
     Ok(tensor.try_into_data()?.try_cast(DType::F64)?.try_to_vec::<f64>()?)
 }
 
+/// The first tensor with a number that is not finite; `is_bad` says it of a parameter's gradient.
 fn first_bad<M: Trainable>(
     state: &State<M>,
     shapes: &[Shape],
-    gradients: &[Option<Tensor<1>>],
     loss: f64,
+    is_bad: impl Fn(usize) -> Result<bool, BoxError>,
 ) -> Result<String, BoxError> {
     for (shape, value) in shapes.iter().zip(parameters::values(&state.model)) {
         if !read(value.sum())?[0].is_finite() {
@@ -308,14 +310,20 @@ fn first_bad<M: Trainable>(
     if !loss.is_finite() {
         return Ok(format!("the loss, which is {loss}"));
     }
-    for (shape, gradient) in shapes.iter().zip(gradients) {
-        if let Some(gradient) = gradient
-            && !read(gradient.clone().sum())?[0].is_finite()
-        {
+    for (at, shape) in shapes.iter().enumerate() {
+        if is_bad(at)? {
             return Ok(format!("the gradient of {} {:?}", shape.name, shape.dims));
         }
     }
     Ok("the sum of all gradients".to_owned())
+}
+
+/// Whether a gradient has a number that is not finite.
+fn is_bad(gradient: Option<&Option<Tensor<1>>>) -> Result<bool, BoxError> {
+    match gradient {
+        Some(Some(gradient)) => Ok(!read(gradient.clone().sum())?[0].is_finite()),
+        _ => Ok(false),
+    }
 }
 
 /// Whether weight decay applies to a parameter of this shape.

@@ -13,7 +13,7 @@ use crate::evaluate::Confusion;
 use crate::loader::Loading;
 use crate::model::Trainable;
 use crate::parameters::Shape;
-use crate::ranks::{ExchangeTime, RankReport};
+use crate::ranks::{RankReport, StepTime};
 use crate::report::{EpochReport, FaultReport, TrainEvent};
 use crate::state::{Held, State};
 
@@ -45,8 +45,8 @@ pub(super) struct RunState<M> {
     pub(super) paces: Vec<Duration>,
     /// What is known of each rank; empty for a process that trains alone.
     pub(super) ranks: Vec<RankReport>,
-    /// The time that this rank has spent with the others.
-    pub(super) exchange_time: ExchangeTime,
+    /// What this rank has spent its time on.
+    pub(super) step_time: StepTime,
 }
 
 /// A run at one step in the host's memory: all that is needed to go on without its device.
@@ -156,7 +156,7 @@ impl Run<'_> {
             loading,
             paces: Vec::new(),
             ranks: Vec::new(),
-            exchange_time: ExchangeTime::default(),
+            step_time: StepTime::default(),
         };
         let Some(path) = resume else { return Ok(run) };
         let (held, manifest) = checkpoint::read(path, shapes)?;

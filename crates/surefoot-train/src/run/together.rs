@@ -7,9 +7,9 @@
 use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
+use surefoot::Fault;
 use surefoot::fault::{catch, from_panic};
 use surefoot::journal::{Event, EventKind};
-use surefoot::{Fault, FaultKind};
 
 use super::run_state::{RunState, StepsEnd};
 use super::save::MOST_REWINDS;
@@ -24,15 +24,20 @@ use crate::scale::LossScale;
 use crate::stage::{Feed, Stage};
 use crate::state::{Held, State};
 use crate::step::OPERATION;
-use crate::step::shared::{self, Share, SharedDone, SharedFailure, Status, agreed, failure};
+use crate::step::shared::{
+    self, Failure, News, Share, SharedDone, SharedFailure, Status, agreed, failure,
+};
+
+/// How often, in steps, ranks say how they are; they also do at the end of an epoch and when one is stopped.
+const STATUS_EVERY: u64 = 64;
 
 /// What a rank found in its share of a test.
 #[derive(Serialize, Deserialize)]
 struct Tested {
-    failure: Option<(FaultKind, String)>,
+    failure: Failure,
     step: u64,
     tally: Tally,
-    faults: Vec<FaultReport>,
+    news: News,
 }
 
 /// A state without its numbers, which are sent as bytes.
@@ -71,54 +76,54 @@ impl Run<'_> {
     ) -> Result<StepsEnd, TrainError> {
         let order = self.step_order(run, total);
         let settings = self.settings(run.micro_batch);
+        let stop = self.stop.load(Ordering::Relaxed);
         let own = Share {
             feed: match &loaded {
                 Ok(batch) => Ok(Feed { batch, stage: Some(stage) }),
                 Err(fault) => Err(fault.clone()),
             },
-            stop: self.stop.load(Ordering::Relaxed),
-            time: run.exchange_time,
+            stop,
+            tells_status: stop
+                || run.ranks.is_empty()
+                || run.state.step.is_multiple_of(STATUS_EVERY),
+            time: run.step_time,
         };
         let did = shared::step(ranks, self.footing, &settings, order, &run.state, shapes, own);
-        let SharedDone { done, faults, items, stop, statuses, time } = match did {
+        let SharedDone { done, faults, items, stop, news, time } = match did {
             Ok(did) => did,
             Err(failed) => return self.restore_or_end(ranks, run, shapes, failed, tell),
         };
-        run.exchange_time = time;
+        run.step_time = time;
         run.note_faults(&faults, tell);
-        self.note_ranks(ranks, run, statuses, tell);
+        self.note_ranks(ranks, run, news, tell);
         self.commit(run, done, items, total, tell)?;
         Ok(if stop { StepsEnd::Stopped } else { StepsEnd::Whole })
     }
 
-    /// Takes over what the other ranks said of themselves.
+    /// Takes over what happened to the ranks.
     fn note_ranks<M>(
         &self,
         ranks: &dyn Ranks,
         run: &mut RunState<M>,
-        statuses: Vec<Status>,
+        news: Vec<News>,
         tell: &mut dyn FnMut(&TrainEvent),
     ) {
-        for (rank, status) in statuses.into_iter().enumerate() {
-            run.note_unreadable(&status.unreadable, tell);
-            let met = status.faults.len();
-            if rank != ranks.rank() {
-                self.note_faults_of(rank, run, status.faults, tell);
+        run.ranks.resize_with(ranks.count(), RankReport::default);
+        for (rank, News { faults, unreadable, status }) in news.into_iter().enumerate() {
+            run.note_unreadable(&unreadable, tell);
+            let known = &mut run.ranks[rank];
+            known.rank = rank;
+            known.faults += faults.len();
+            if let Some(Status { host, device, peak_memory, time }) = status {
+                (known.host, known.device) = (host, device);
+                known.peak_memory = known.peak_memory.max(peak_memory);
+                known.computing_seconds = time.computing;
+                known.agreeing_seconds = time.agreeing;
+                known.summing_seconds = time.summing;
+                known.updating_seconds = time.updating;
             }
-            let known =
-                run.ranks.get(rank).map_or((0, 0), |known| (known.peak_memory, known.faults));
-            let report = RankReport {
-                rank,
-                host: status.host,
-                device: status.device,
-                peak_memory: known.0.max(status.peak_memory),
-                faults: known.1 + met,
-                agreeing_seconds: status.time.agreeing,
-                summing_seconds: status.time.summing,
-            };
-            match run.ranks.get_mut(rank) {
-                Some(known) => *known = report,
-                None => run.ranks.push(report),
+            if rank != ranks.rank() {
+                self.note_faults_of(rank, run, faults, tell);
             }
         }
     }
@@ -252,20 +257,23 @@ impl Run<'_> {
             failure: failure(&own),
             step,
             tally: own.as_ref().map_or_else(|_| Tally::default(), |(tally, _)| tally.clone()),
-            faults: own.as_ref().map_or_else(|_| Vec::new(), |(_, faults)| told(faults)),
+            news: News {
+                faults: own.as_ref().map_or_else(|_| Vec::new(), |(_, faults)| told(faults)),
+                unreadable: Vec::new(),
+                status: Some(shared::status(ranks, self.footing, &run.state, run.step_time)),
+            },
         };
         let all = exchange(ranks, &message).map_err(stopped)?;
         let agree = agreed(ranks, all.iter().map(|tested| (&tested.failure, tested.step)), &own);
         if let Err(failed) = agree {
             return self.restore_or_end(ranks, run, shapes, failed, tell).map(|_| None);
         }
-        let mut whole = Tally::default();
-        for (rank, tested) in all.into_iter().enumerate() {
+        let (mut whole, mut news) = (Tally::default(), Vec::new());
+        for tested in all {
             whole.add(tested.tally);
-            if rank != ranks.rank() {
-                self.note_faults_of(rank, run, tested.faults, tell);
-            }
+            news.push(tested.news);
         }
+        self.note_ranks(ranks, run, news, tell);
         let (_, faults) = own.map_err(stopped)?;
         run.note_faults(&faults, tell);
         whole.evaluation(Vec::new()).map(Some).map_err(stopped)

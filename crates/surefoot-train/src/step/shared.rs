@@ -7,19 +7,23 @@
 //! and never leaves ranks with different weights or waiting for one that gave up.
 
 mod local;
+mod message;
+mod numbers;
 
 use std::time::Instant;
 
-use burn::tensor::{Device, Tensor, TensorData};
-use serde::{Deserialize, Serialize};
+use burn::tensor::{Tensor, TensorData};
+use surefoot::device::{DeviceName, open};
 use surefoot::place::Dtype;
 use surefoot::{Fault, FaultKind, Footing};
 
 use self::local::Local;
+pub(crate) use self::message::{Failure, News, Status, failure};
+use self::message::{Message, present_anywhere};
 use super::{Done, OPERATION, StepOrder, StepSettings, bring, update};
 use crate::model::Trainable;
 use crate::parameters::{self, Shape};
-use crate::ranks::{ExchangeTime, Ranks, bits, exchange};
+use crate::ranks::{Ranks, StepTime, exchange};
 use crate::report::FaultReport;
 use crate::stage::Feed;
 use crate::state::State;
@@ -36,24 +40,10 @@ pub(crate) struct SharedDone<M> {
     pub(crate) items: u64,
     /// Whether any rank was asked to stop.
     pub(crate) stop: bool,
-    /// What each rank said of itself, in the order of the ranks.
-    pub(crate) statuses: Vec<Status>,
-    /// The time spent with the other ranks, in this step and before it.
-    pub(crate) time: ExchangeTime,
-}
-
-/// What a rank says of itself, for the report of the run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Status {
-    pub(crate) host: String,
-    pub(crate) device: String,
-    /// The most memory that was in use on its device, in bytes.
-    pub(crate) peak_memory: u64,
-    /// Faults that it recovered from in this step.
-    pub(crate) faults: Vec<FaultReport>,
-    /// Samples that it could not read.
-    pub(crate) unreadable: Vec<String>,
-    pub(crate) time: ExchangeTime,
+    /// What happened to each rank, in the order of the ranks.
+    pub(crate) news: Vec<News>,
+    /// The time that this rank has spent, in this step and before it.
+    pub(crate) time: StepTime,
 }
 
 /// Why a step, or a test, of several ranks was not done.
@@ -73,32 +63,25 @@ pub(crate) struct Share<'a> {
     pub(crate) feed: Result<Feed<'a>, Fault>,
     /// Whether it was asked to stop.
     pub(crate) stop: bool,
-    /// The time that it has spent with the other ranks before this step.
-    pub(crate) time: ExchangeTime,
+    /// Whether it should say how it is: its device, memory and times.
+    pub(crate) tells_status: bool,
+    /// The time that it has spent before this step.
+    pub(crate) time: StepTime,
 }
 
-/// A fault as it is told to other ranks.
-type Failure = Option<(FaultKind, String)>;
-
-/// What a rank says before gradients are summed.
-#[derive(Serialize, Deserialize)]
-struct Message {
-    failure: Failure,
-    step: u64,
-    stop: bool,
-    #[serde(with = "bits")]
-    loss: f64,
-    #[serde(with = "bits")]
-    correct: f64,
-    #[serde(with = "bits")]
-    weight: f64,
-    items: u64,
-    finite: bool,
-    half: bool,
-    bad: Option<String>,
-    /// Which parameters have a gradient.
-    present: Vec<bool>,
-    status: Status,
+/// What this rank says of itself.
+pub(crate) fn status<M>(
+    ranks: &dyn Ranks,
+    footing: &Footing,
+    state: &State<M>,
+    time: StepTime,
+) -> Status {
+    Status {
+        host: ranks.host(),
+        device: state.device.to_string(),
+        peak_memory: footing.device().map_or(0, |device| device.memory_peak()),
+        time,
+    }
 }
 
 /// Does one step with the other ranks.
@@ -113,41 +96,39 @@ pub(crate) fn step<M: Trainable>(
 ) -> Result<SharedDone<M>, SharedFailure> {
     let here = |fault| SharedFailure { rank: ranks.rank(), fault: Box::new(fault), donor: None };
     let mut faults = Vec::new();
+    let mut time = own.time;
     let unreadable =
         own.feed.as_ref().map_or_else(|_| Vec::new(), |feed| feed.batch.skipped.clone());
-    let local = own.feed.and_then(|feed| {
-        if feed.batch.samples() == 0 {
-            return Ok(Local::empty(footing, state, shapes));
-        }
-        let outcome = local::guarded(footing, settings, order, state, shapes, feed)?;
-        faults = outcome.faults;
-        Ok(outcome.value)
+    let local = timed(&mut time.computing, || {
+        own.feed.and_then(|feed| {
+            if feed.batch.samples() == 0 {
+                return Ok(Local::empty(footing, state, shapes));
+            }
+            let outcome = local::guarded(footing, settings, order, state, shapes, feed)?;
+            faults = outcome.faults;
+            Ok(outcome.value)
+        })
     });
     let local_faults = faults.len();
-    let status = Status {
-        host: ranks.host(),
-        device: state.device.to_string(),
-        peak_memory: footing.device().map_or(0, |device| device.memory_peak()),
+    let news = News {
         faults: faults.iter().map(|fault| FaultReport::of(fault, state.step + 1)).collect(),
         unreadable,
-        time: own.time,
+        status: own.tells_status.then(|| status(ranks, footing, state, own.time)),
     };
-    let mut time = own.time;
-    let message = Message::new(&local, own.stop, state.step, status);
-    let messages = timed(&mut time.agreeing, || exchange(ranks, &message)).map_err(here)?;
+    let message = Message::new(&local, own.stop, state.step, news);
+    let messages = timed(&mut time.agreeing, || message.exchange(ranks)).map_err(here)?;
     agreed(ranks, messages.iter().map(|message| (&message.failure, message.step)), &local)?;
     let mut local = local.map_err(here)?;
 
     let weight: f64 = messages.iter().map(|message| message.weight).sum();
-    let has_gradient: Vec<bool> = (0..shapes.len())
-        .map(|at| messages.iter().any(|message| message.present.get(at) == Some(&true)))
-        .collect();
+    let has_gradient = present_anywhere(ranks, &messages, &local.present).map_err(here)?;
     let mut finite = messages.iter().all(|message| message.finite) && weight > 0.0;
     let mut norm = 0.0;
     if finite {
-        local.weigh((local.weight / weight) as f32, &has_gradient, shapes);
+        local.clear_absent(&has_gradient, shapes);
         timed(&mut time.summing, || ranks.sum(&mut local.numbers)).map_err(here)?;
-        norm = norm_of(&local.numbers, &has_gradient, shapes);
+        norm = timed(&mut time.updating, || norm_of(&local.numbers, &has_gradient, shapes));
+        norm /= weight;
         finite = norm.is_finite();
     }
     let compute = match messages.iter().any(|message| message.half) {
@@ -171,22 +152,25 @@ pub(crate) fn step<M: Trainable>(
     done.state.scale = done.state.scale.after(compute, done.finite);
     let updated = match finite {
         false => Ok(done),
-        true => {
+        true => timed(&mut time.updating, || {
             let clip = settings.clip_norm.map_or(1.0, |longest| (longest / norm).min(1.0));
+            // On the CPU these are the numbers themselves: nothing is copied.
+            let host = open(DeviceName::CPU)?.burn().clone().without_autodiff();
+            let length = [local.numbers.len()];
+            let sums = Tensor::<1>::from_data(TensorData::new(local.numbers, length), &host);
             let outcome = footing.task(UPDATE).starting_on(done.state.device).run(|step| {
                 let mut done = done.clone();
                 done.state = bring(&done.state, step)?;
-                let numbers = tensors(&local.numbers, shapes, step.device());
-                let (gradients, values) = take_over(&done.state, &has_gradient, numbers);
+                let sums = sums.clone().to_device(&step.device().clone().without_autodiff());
+                let sums = parts(&sums, shapes);
+                let (gradients, values) = take_over(&done.state, &has_gradient, sums, weight);
                 done.state.model = parameters::with_values(done.state.model.valid(), values);
-                update(&mut done, settings, order.lr, clip, shapes, gradients);
+                update(&mut done, settings, order.lr, clip / weight, shapes, gradients);
                 Ok(done)
-            });
-            outcome.map(|outcome| {
-                faults.extend(outcome.faults);
-                outcome.value
-            })
-        }
+            })?;
+            faults.extend(outcome.faults);
+            Ok(outcome.value)
+        }),
     };
     let of_update = faults[local_faults..].iter();
     let of_update: Vec<_> = of_update.map(|fault| FaultReport::of(fault, state.step + 1)).collect();
@@ -195,13 +179,13 @@ pub(crate) fn step<M: Trainable>(
     agreed(ranks, committed.iter().map(|(failure, step, _)| (failure, *step)), &updated)?;
     let items = messages.iter().map(|message| message.items).sum();
     let stop = messages.iter().any(|message| message.stop);
-    let statuses = messages.into_iter().zip(committed).map(|(message, (_, _, of_update))| {
-        let mut status = message.status;
-        status.faults.extend(of_update);
-        status
+    let news = messages.into_iter().zip(committed).map(|(message, (_, _, of_update))| {
+        let mut news = message.news;
+        news.faults.extend(of_update);
+        news
     });
-    let statuses = statuses.collect();
-    Ok(SharedDone { done: updated.map_err(here)?, faults, items, stop, statuses, time })
+    let news = news.collect();
+    Ok(SharedDone { done: updated.map_err(here)?, faults, items, stop, news, time })
 }
 
 /// Adds the time that `work` takes.
@@ -210,31 +194,6 @@ fn timed<T>(seconds: &mut f64, work: impl FnOnce() -> T) -> T {
     let made = work();
     *seconds += started.elapsed().as_secs_f64();
     made
-}
-
-pub(crate) fn failure<T>(result: &Result<T, Fault>) -> Failure {
-    result.as_ref().err().map(|fault| (fault.kind, fault.root_cause().to_owned()))
-}
-
-impl Message {
-    fn new<M>(local: &Result<Local<M>, Fault>, stop: bool, step: u64, status: Status) -> Self {
-        let found = local.as_ref().ok();
-        let number = |number: fn(&Local<M>) -> f64| found.map_or(0.0, number);
-        Self {
-            failure: failure(local),
-            step,
-            stop,
-            loss: number(|local| local.loss),
-            correct: number(|local| local.correct),
-            weight: number(|local| local.weight),
-            items: found.map_or(0, |local| local.items as u64),
-            finite: found.is_none_or(|local| local.finite),
-            half: found.is_some_and(|local| local.compute == Dtype::F16),
-            bad: found.and_then(|local| local.bad.clone()),
-            present: found.map_or_else(Vec::new, |local| local.present.clone()),
-            status,
-        }
-    }
 }
 
 /// Checks that all ranks succeeded, at the same step; if not, says which did not, and why.
@@ -275,43 +234,43 @@ fn size(shape: &Shape) -> usize {
     shape.dims.iter().product()
 }
 
-/// The length of all gradients together.
+/// The length of all summed gradients together.
 fn norm_of(numbers: &[f32], has_gradient: &[bool], shapes: &[Shape]) -> f64 {
     let (mut rest, mut squares) = (numbers, 0.0);
     for (shape, has_gradient) in shapes.iter().zip(has_gradient) {
         let (own, after) = rest.split_at(size(shape));
         rest = after;
         if *has_gradient {
-            squares += own.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>();
+            squares += numbers::squares(own);
         }
     }
     squares.sqrt()
 }
 
-/// The summed numbers of each parameter on a device.
-fn tensors(numbers: &[f32], shapes: &[Shape], device: &Device) -> Vec<Tensor<1>> {
-    let device = device.clone().without_autodiff();
-    let mut rest = numbers;
-    let tensor = |shape: &Shape| {
-        let (own, after) = rest.split_at(size(shape));
-        rest = after;
-        Tensor::from_data(TensorData::new(own.to_vec(), [own.len()]), &device)
+/// The part of `sums` that belongs to each parameter.
+fn parts(sums: &Tensor<1>, shapes: &[Shape]) -> Vec<Tensor<1>> {
+    let mut next = 0;
+    let part = |shape: &Shape| {
+        let start = next;
+        next += size(shape);
+        sums.clone().slice([start..next])
     };
-    shapes.iter().map(tensor).collect()
+    shapes.iter().map(part).collect()
 }
 
-/// The gradients, and the values that the update starts from: parameters without a gradient, such as
-/// running statistics, take over the mean change of all ranks.
+/// The gradients, times `weight`, and the values that the update starts from: parameters without a gradient,
+/// such as running statistics, take over the mean change of all ranks.
 fn take_over<M: Trainable>(
     state: &State<M>,
     has_gradient: &[bool],
-    numbers: Vec<Tensor<1>>,
+    sums: Vec<Tensor<1>>,
+    weight: f64,
 ) -> (Vec<Option<Tensor<1>>>, Vec<Tensor<1>>) {
     let values = parameters::values(&state.model);
-    let both = values.into_iter().zip(has_gradient).zip(numbers);
-    both.map(|((value, has_gradient), numbers)| match has_gradient {
-        true => (Some(numbers), value),
-        false => (None, value + numbers),
+    let both = values.into_iter().zip(has_gradient).zip(sums);
+    both.map(|((value, has_gradient), sum)| match has_gradient {
+        true => (Some(sum), value),
+        false => (None, value + sum.div_scalar(weight)),
     })
     .unzip()
 }

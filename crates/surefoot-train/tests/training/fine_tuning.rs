@@ -14,7 +14,7 @@ const STEPS: u64 = 6;
 /// What is trained, as keys of `model`.
 const TUNES: [&str; 3] = ["tune: lora, rank: 2, dropout: 0.1", "tune: full", "tune: head"];
 
-fn config(folder: &Path, tune: &str) -> String {
+pub(crate) fn config(folder: &Path, tune: &str) -> String {
     let data = folder.join("data.jsonl");
     let line = |at| format!("{{\"prompt\": \"item {at}\", \"completion\": \" is {}\"}}\n", at % 3);
     std::fs::write(&data, (0..24).map(line).collect::<String>()).unwrap();

@@ -41,6 +41,8 @@ pub(crate) struct Trial<'a> {
     pub(crate) stop_after: Option<u64>,
     /// The ranks that do this run together.
     pub(crate) ranks: Option<&'a dyn Ranks>,
+    /// A budget for the weights of a published model alone, such as "1MiB": what does not fit is streamed.
+    pub(crate) weight_memory: Option<&'a str>,
 }
 
 impl<'a> Trial<'a> {
@@ -56,6 +58,7 @@ impl<'a> Trial<'a> {
             resume: None,
             stop_after: None,
             ranks: None,
+            weight_memory: None,
         }
     }
 
@@ -80,7 +83,13 @@ impl<'a> Trial<'a> {
             .build()
             .unwrap();
         let device = footing.device().unwrap();
-        let model = Builtin::new(&config.model, data.form(), config.seed, device.burn()).unwrap();
+        let mut flags = self.flags.clone();
+        flags.extend(self.weight_memory.map(|memory| ("memory".to_owned(), memory.to_owned())));
+        let of_model = Config::parse(self.config, &flags).unwrap().model;
+        let model = Builtin::new(&of_model, data.form(), config.seed, device.burn()).unwrap();
+        if let (Some(_), Builtin::Pretrained(model)) = (self.weight_memory, &model) {
+            assert_eq!(model.resident_share(), 0.0, "all weights are streamed");
+        }
         let stop = AtomicBool::new(false);
         let run = Run {
             footing: &footing,

@@ -7,6 +7,7 @@ use surefoot_train::ranks::{Ranks, ThreadRanks};
 use surefoot_train::{TrainError, TrainEvent, TrainReport};
 use tempfile::TempDir;
 
+use crate::fine_tuning;
 use crate::harness::Trial;
 
 /// Sums over ranks are added in another order than within one batch, and nothing else differs. Twelve
@@ -187,6 +188,66 @@ fn ranks_that_differ_refuse_to_start_and_say_in_what() {
                     "{differences:?}"
                 ),
                 other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_with_other_data_refuse_to_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = |name: &str, rows: usize, last: &str| {
+        let mut lines = vec!["width,height,kind".to_owned()];
+        lines.extend((0..rows).map(|at| format!("{at},{},{}", at % 7, ["a", "b"][at % 2])));
+        lines.push(last.to_owned());
+        let path = folder.path().join(name);
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        path.display().to_string()
+    };
+    let first = table("first.csv", 39, "5,5,b");
+    let changed = table("changed.csv", 39, "6,5,b");
+    let longer = table("longer.csv", 40, "5,5,b");
+    const CONFIG: &str = "\
+data: {kind: csv, path: first.csv, test: 0.2}
+model: {kind: mlp, hidden: [4]}
+batch_size: 8
+steps: 2
+";
+    for (other, expected) in
+        [(&changed, "the digest of"), (&longer, "the number of training samples is")]
+    {
+        let change = |rank, trial: Trial<'static>| {
+            let path = if rank == 0 { &first } else { other };
+            Trial { config: CONFIG, ..trial }.set("data.path", path)
+        };
+        for report in job(2, None, change).reports {
+            match report {
+                Err(TrainError::RanksDiffer { differences }) => assert!(
+                    differences
+                        .iter()
+                        .any(|found| found.starts_with(expected) && found.contains("on rank 1")),
+                    "{differences:?}"
+                ),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn ranks_that_stream_their_weights_tune_a_model_as_one_process_does_that_holds_them() {
+    let folder = tempfile::tempdir().unwrap();
+    for tune in ["tune: lora, rank: 2, dropout: 0.1", "tune: head"] {
+        let config: &str = fine_tuning::config(folder.path(), tune).leak();
+        let own = tempfile::tempdir().unwrap();
+        let (alone, _) = Trial { config, ..Trial::new(own.path()) }.run().unwrap();
+        for count in [2, 3] {
+            let streamed = |_, trial| Trial { config, weight_memory: Some("1MiB"), ..trial };
+            for report in job(count, None, streamed).reports {
+                let report = report.unwrap();
+                let off = (report.test_loss - alone.test_loss).abs();
+                assert!(off < TOLERANCE, "{tune}, {count} ranks: off by {off}");
+                assert_eq!((report.steps, report.faults), (alone.steps, 0));
             }
         }
     }

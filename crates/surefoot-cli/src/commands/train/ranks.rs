@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use surefoot_train::ranks::{Ranks, exchange, send_file};
 
-use super::{Job, Train};
+use super::Train;
+use super::job::Job;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 

@@ -76,8 +76,10 @@ impl<'a> Record<'a> {
                             .context("rank_device", rank.device.clone())
                             .context("peak_memory", rank.peak_memory)
                             .context("faults", rank.faults)
+                            .context("computing_seconds", rank.computing_seconds)
                             .context("agreeing_seconds", rank.agreeing_seconds)
                             .context("summing_seconds", rank.summing_seconds)
+                            .context("updating_seconds", rank.updating_seconds)
                     });
                 }
             }

@@ -5,14 +5,13 @@ use surefoot::place::Dtype;
 use surefoot::recover::{Confirm, Outcome, Rung, Step};
 use surefoot::{BoxError, Burn, Fault, Footing};
 
-use super::size;
+use super::{numbers, size};
 use crate::model::Trainable;
 use crate::parameters::{self, Shape};
 use crate::stage::Feed;
 use crate::state::State;
 use crate::step::{
-    Accumulated, OPERATION, StepOrder, StepSettings, accumulate, bring, first_bad, gradient_check,
-    read,
+    Accumulated, OPERATION, StepOrder, StepSettings, accumulate, bring, first_bad, read,
 };
 
 /// What one rank computed of its share of the batch.
@@ -20,7 +19,7 @@ pub(super) struct Local<M> {
     /// The state before the step, on the device where the share was computed.
     pub(super) state: State<M>,
     /// For each parameter its gradient, divided by the loss scale; for one without a gradient, how the
-    /// forward passes changed it (running statistics).
+    /// forward passes changed it (running statistics). All times the weight of this rank's samples.
     pub(super) numbers: Vec<f32>,
     /// Which parameters have a gradient.
     pub(super) present: Vec<bool>,
@@ -60,15 +59,15 @@ impl<M: Trainable> Local<M> {
         }
     }
 
-    /// Multiplies everything by this rank's part of the batch. A parameter that has a gradient on another
-    /// rank alone has none to add here.
-    pub(super) fn weigh(&mut self, part: f32, has_gradient: &[bool], shapes: &[Shape]) {
+    /// Makes numbers of parameters that have a gradient on another rank alone 0: there is none to add here.
+    pub(super) fn clear_absent(&mut self, has_gradient: &[bool], shapes: &[Shape]) {
         let mut rest = &mut self.numbers[..];
         for ((shape, anywhere), here) in shapes.iter().zip(has_gradient).zip(&self.present) {
             let (own, after) = rest.split_at_mut(size(shape));
             rest = after;
-            let part = if *anywhere == *here { part } else { 0.0 };
-            own.iter_mut().for_each(|number| *number *= part);
+            if anywhere != here {
+                own.fill(0.0);
+            }
         }
     }
 }
@@ -103,37 +102,41 @@ fn attempt<M: Trainable>(
     let state = bring(state, step)?;
     let scale = state.scale.factor(step.compute());
     let Accumulated { model, gradients, losses, hits } = accumulate(step, &state, scale, feed)?;
-    let check = gradient_check(&gradients, false, &losses);
     if let Some(stage) = feed.stage.filter(|_| step.parts() == 1) {
         stage.look_ahead(step.device_name(), step.device());
     }
-    let seen = read(Tensor::cat(vec![losses, hits, check], 0))?;
-    let (loss, correct) = (seen[0], seen[1]);
-    let finite = loss.is_finite() && seen[2].is_finite();
+    let seen = read(Tensor::cat(vec![losses, hits], 0))?;
+    let (loss, correct, weight) = (seen[0], seen[1], feed.batch.weight());
+    let present = gradients.iter().map(Option::is_some).collect();
+    let mut numbers = Vec::with_capacity(shapes.iter().map(size).sum());
+    let mut bad_gradient = None;
+    let changed =
+        parameters::values(&model.valid()).into_iter().zip(parameters::values(&state.model));
+    for (at, (gradient, (after, before))) in gradients.into_iter().zip(changed).enumerate() {
+        let (tensor, factor) = match gradient {
+            Some(gradient) => (gradient, weight / scale),
+            None => (after - before, weight),
+        };
+        let data = tensor.try_into_data()?.try_cast_as::<f32>()?;
+        let is_finite = numbers::append(&mut numbers, data.as_slice::<f32>()?, factor as f32);
+        if !is_finite && bad_gradient.is_none() {
+            bad_gradient = Some(at);
+        }
+    }
+    let finite = loss.is_finite() && bad_gradient.is_none();
     let name_bad = match step.compute() {
         Dtype::F16 => state.scale.is_last_try(),
         _ => order.name_bad,
     };
-    let bad =
-        (!finite && name_bad).then(|| first_bad(&state, shapes, &gradients, loss)).transpose()?;
-    let mut numbers = Vec::with_capacity(shapes.iter().map(size).sum());
-    let changed =
-        parameters::values(&model.valid()).into_iter().zip(parameters::values(&state.model));
-    for (gradient, (after, before)) in gradients.iter().zip(changed) {
-        let tensor = match gradient {
-            Some(gradient) if scale == 1.0 => gradient.clone(),
-            Some(gradient) => gradient.clone().div_scalar(scale),
-            None => after - before,
-        };
-        numbers.extend(tensor.try_into_data()?.try_cast_as::<f32>()?.try_to_vec::<f32>()?);
-    }
+    let first_bad = || first_bad(&state, shapes, loss, |at| Ok(bad_gradient == Some(at)));
+    let bad = (!finite && name_bad).then(first_bad).transpose()?;
     Ok(Local {
         state,
-        present: gradients.iter().map(Option::is_some).collect(),
+        present,
         numbers,
         loss,
         correct,
-        weight: feed.batch.weight(),
+        weight,
         items: feed.batch.items(),
         finite,
         bad,

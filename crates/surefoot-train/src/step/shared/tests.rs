@@ -61,7 +61,12 @@ fn means(ranks: &ThreadRanks, samples: &[f32]) -> Vec<f32> {
     let order = StepOrder { lr: 0.1, checkpointing: false, name_bad: false };
     let state = State::new(model.valid(), footing.device().unwrap().name());
     let own = batch(&samples[share(samples.len(), ranks.rank(), ranks.count())]);
-    let own = Share { feed: Ok(Feed::from(&own)), stop: false, time: ExchangeTime::default() };
+    let own = Share {
+        feed: Ok(Feed::from(&own)),
+        stop: false,
+        tells_status: true,
+        time: StepTime::default(),
+    };
     let did = step(ranks, &footing, &settings, order, &state, &shapes, own).unwrap();
     let mean = did.done.state.model.norm.running_mean.value();
     mean.into_data().try_to_vec::<f32>().unwrap()

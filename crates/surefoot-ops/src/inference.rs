@@ -4,7 +4,10 @@
 //! Each gives none where it has no kernel: under autodiff and in other dtypes than f32. The caller then
 //! composes it of Burn's own operations.
 
+mod decode;
 mod processor;
+
+pub use decode::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_TOKENS};
 
 use burn::tensor::Tensor;
 
@@ -54,9 +57,14 @@ mod launched {
     use super::MOST_QUERIES;
     use crate::cube::{CubeKernels, LARGEST_HEAD};
 
-    fn is_ours<const D: usize>(tensor: &Tensor<D>) -> bool {
+    /// Whether it is on a device of CubeCL, without autodiff.
+    pub(super) fn is_device<const D: usize>(tensor: &Tensor<D>) -> bool {
         let device = tensor.device();
-        tensor.dtype() == DType::F32 && !device.is_autodiff() && device != Device::flex()
+        !device.is_autodiff() && device != Device::flex()
+    }
+
+    pub(super) fn is_ours<const D: usize>(tensor: &Tensor<D>) -> bool {
+        tensor.dtype() == DType::F32 && is_device(tensor)
     }
 
     pub(super) fn rms_norm<const D: usize>(

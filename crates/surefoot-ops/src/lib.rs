@@ -53,6 +53,7 @@ mod paged_attention;
 mod product;
 #[cfg(test)]
 mod testing;
+mod tf32;
 mod update;
 
 pub use attention::causal_attention;
@@ -63,7 +64,10 @@ pub use embedding::embedding;
 pub use gelu::gelu;
 pub use group_norm::{GroupNorm, group_norm};
 pub use half_linear::half_linear;
-pub use inference::{MOST_QUERIES, attend_to_all, gated_silu, rms_norm, rotate};
+pub use inference::{
+    AppendedAttention, AppendedTensors, DecodeProducts, MOST_QUERIES, MOST_TOKENS, attend_to_all,
+    gated_silu, rms_norm, rotate,
+};
 pub use launches::{Launches, count_launches};
 pub use layer_norm::layer_norm;
 pub use linear::linear;
@@ -71,4 +75,5 @@ pub use memory::keep_freed_memory;
 pub use packed::{Clip, Packed, adamw_packed, first_numbers};
 pub use paged_attention::{PAGE_TOKENS, PageLayout, PagedAttention, QueryRun};
 pub use product::{ALIKE_COLUMNS, product};
+pub use tf32::{allow_tf32, tf32_is_allowed};
 pub use update::{AdamW, Sgd, adamw, sgd};

@@ -5,7 +5,9 @@
 //!
 //! Attention, the growth of the cache and the feed-forward are points where a drill can strike.
 
-use burn::tensor::{Device, Tensor};
+use std::cell::OnceCell;
+
+use burn::tensor::{Device, Tensor, TensorData};
 use surefoot::recover::Point;
 use surefoot::recover::drill::point;
 
@@ -24,18 +26,24 @@ use crate::weights::format::is_host;
 /// A projection whose bias is on the device.
 #[derive(Debug)]
 pub(super) struct Linear {
-    matrix: usize,
+    pub(super) matrix: usize,
     /// Its name in the file, and `[outputs, 1]`.
-    bias: Option<(String, Tensor<2>)>,
+    pub(super) bias: Option<(String, Tensor<2>)>,
+    /// The same as `[outputs]`.
+    flat_bias: Option<Tensor<1>>,
 }
 
 impl Linear {
     pub(super) fn load(bound: &BoundProjection, device: &Device) -> Result<Self, ModelError> {
-        let bias = match &bound.bias {
-            Some(bias) => Some((bias.name.clone(), norm::vector(bias, device)?.unsqueeze_dim(1))),
-            None => None,
-        };
-        Ok(Self { matrix: bound.matrix, bias })
+        let flat_bias = bound.bias.as_ref().map(|bias| norm::vector(bias, device)).transpose()?;
+        let named = bound.bias.as_ref().map(|bias| bias.name.clone()).zip(flat_bias.clone());
+        let bias = named.map(|(name, bias)| (name, bias.unsqueeze_dim(1)));
+        Ok(Self { matrix: bound.matrix, bias, flat_bias })
+    }
+
+    /// The bias as it is without a tuning, `[outputs]`.
+    pub(super) fn plain_bias(&self) -> Option<&Tensor<1>> {
+        self.flat_bias.as_ref()
     }
 
     pub(super) fn apply(
@@ -58,16 +66,18 @@ impl Linear {
 /// A block with its vectors on the device.
 #[derive(Debug)]
 pub(crate) struct BlockRunner {
-    number: usize,
-    attention_norm: Option<Norm>,
-    qkv: Vec<Linear>,
-    qk_norm: Option<(Norm, Norm)>,
-    out: Linear,
-    mlp_norm: Option<Norm>,
+    pub(super) number: usize,
+    pub(super) attention_norm: Option<Norm>,
+    pub(super) qkv: Vec<Linear>,
+    /// The biases of queries, keys and values one after another.
+    pub(super) qkv_bias: Option<Tensor<1>>,
+    pub(super) qk_norm: Option<(Norm, Norm)>,
+    pub(super) out: Linear,
+    pub(super) mlp_norm: Option<Norm>,
     post_norms: Option<(Norm, Norm)>,
-    up: Vec<Linear>,
-    down: Option<Linear>,
-    experts: Option<ExpertsRunner>,
+    pub(super) up: Vec<Linear>,
+    pub(super) down: Option<Linear>,
+    pub(super) experts: Option<ExpertsRunner>,
 }
 
 /// What all blocks of one pass share.
@@ -79,6 +89,22 @@ pub(crate) struct Pass<'a> {
     pub(crate) batch: usize,
     pub(crate) width: usize,
     pub(crate) tuning: Option<&'a Tuning>,
+    /// See [`Self::firsts`]; the same for all blocks.
+    pub(crate) firsts: OnceCell<Option<Tensor<1>>>,
+}
+
+impl Pass<'_> {
+    /// The first column of each sequence in a cache whose columns from `start` on are in use, if some begin later than others.
+    pub(super) fn firsts(&self, start: usize, device: &Device) -> Option<Tensor<1>> {
+        let firsts = self.firsts.get_or_init(|| {
+            let pads = self.mask.pads;
+            pads.iter().any(|pad| *pad > 0).then(|| {
+                let firsts: Vec<f32> = pads.iter().map(|pad| (start + pad) as f32).collect();
+                Tensor::from_data(TensorData::new(firsts, [pads.len()]), device)
+            })
+        });
+        firsts.clone()
+    }
 }
 
 impl BlockRunner {
@@ -96,10 +122,15 @@ impl BlockRunner {
         let load_if_any = |bound: &Option<BoundNorm>| {
             bound.as_ref().map(|bound| load(blueprint.norm, bound)).transpose()
         };
+        let qkv = linears(&bound.qkv)?;
+        let biases: Vec<_> = qkv.iter().filter_map(|linear| linear.plain_bias().cloned()).collect();
+        let qkv_bias = (!is_host(device) && !biases.is_empty() && biases.len() == qkv.len())
+            .then(|| Tensor::cat(biases, 0));
         Ok(Self {
             number,
             attention_norm: load_if_any(&bound.attention_norm)?,
-            qkv: linears(&bound.qkv)?,
+            qkv,
+            qkv_bias,
             qk_norm: match &bound.qk_norm {
                 Some((q, k)) => Some((load(NormKind::Rms, q)?, load(NormKind::Rms, k)?)),
                 None => None,
@@ -130,8 +161,13 @@ impl BlockRunner {
         x: Tensor<2>,
         pass: &Pass<'_>,
         session: &mut Session<'_>,
-        cache: Option<&mut Store>,
+        mut cache: Option<&mut Store>,
     ) -> Result<Tensor<2>, ModelError> {
+        if let Some(cache) = cache.as_deref_mut()
+            && let Some(decoded) = self.decode(&x, pass, session, cache)
+        {
+            return Ok(decoded);
+        }
         let normed = |norm: Option<&Norm>, x: Tensor<2>| match norm {
             Some(norm) => norm.apply(x, pass.tuning),
             None => x,

@@ -22,6 +22,19 @@ pub(crate) trait KeyValueStore {
     /// Whether there is something for this block: a block that fails while it adds its keys and
     /// values may lose what was there.
     fn has(&self, block: usize) -> bool;
+
+    /// The tensors of a block, if it has some on a device whose kernels write into them.
+    fn of_device(&mut self, _block: usize) -> Option<DeviceCache<'_>> {
+        None
+    }
+}
+
+/// A block's part of a [`Cache`]: `keys` and `values` hold the columns from `start` to `filled`, and have room behind them.
+pub(crate) struct DeviceCache<'a> {
+    pub(crate) keys: &'a Tensor<4>,
+    pub(crate) values: &'a Tensor<4>,
+    pub(crate) start: usize,
+    pub(crate) filled: usize,
 }
 
 /// The queries of a block, and how they attend.
@@ -105,5 +118,11 @@ impl KeyValueStore for Cache {
 
     fn has(&self, block: usize) -> bool {
         self.layers[block].is_some()
+    }
+
+    fn of_device(&mut self, block: usize) -> Option<DeviceCache<'_>> {
+        let (keys, values) = self.layers[block].as_ref()?;
+        let has_room = self.filled < keys.dims()[2];
+        has_room.then_some(DeviceCache { keys, values, start: self.start, filled: self.filled })
     }
 }

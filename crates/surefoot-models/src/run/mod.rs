@@ -6,6 +6,7 @@ pub mod batch;
 pub(crate) mod block;
 pub(crate) mod cache;
 pub(crate) mod cpu_fallback;
+mod decode_block;
 pub mod dropout;
 mod experts;
 pub mod model;

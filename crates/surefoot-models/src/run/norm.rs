@@ -40,6 +40,12 @@ impl Norm {
         })
     }
 
+    /// The factors and what is added to the mean square, if it is a root-mean-square norm that has no more than these.
+    pub(super) fn plain_rms(&self) -> Option<(&Tensor<1>, f64)> {
+        let plain = self.kind == NormKind::Rms && self.shift.is_none() && self.offset == 0.0;
+        plain.then_some((&self.scale.1, self.eps))
+    }
+
     pub(crate) fn apply<const D: usize>(&self, x: Tensor<D>, tuning: Option<&Tuning>) -> Tensor<D> {
         let last = D - 1;
         let tuned = |(name, own): &(String, Tensor<1>)| {

@@ -1,7 +1,7 @@
 //! One pass of a batch through a model: rows of the embedding tables, block after block, the final
 //! norm, the head. With a cache, the batch continues the sequences whose keys and values it holds.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -124,6 +124,7 @@ impl Model {
             batch: rows.pads.len(),
             width: rows.width,
             tuning,
+            firsts: OnceCell::new(),
         };
         let mut pass = on(&self.device);
         let mut output = Output::default();
@@ -156,6 +157,7 @@ impl Model {
         x = self.parts.cross(x, blocks.saturating_sub(1), blocks)?;
         if let Some(wanted) = &rows.wanted
             && !wanted.is_empty()
+            && !wanted.iter().copied().eq(0..x.dims()[0])
         {
             let wanted: Vec<i64> = wanted.iter().map(|row| *row as i64).collect();
             let count = wanted.len();
@@ -336,11 +338,9 @@ impl Model {
             return self.read(y, || "the head".to_owned());
         }
         session.apply_parts(head, x.transpose(), |_, part, y| {
-            let y = self.read(y, || "the head".to_owned())?;
-            for (token, of_rows) in part.clone().zip(y.numbers.chunks_exact(rows)) {
-                for (row, number) in of_rows.iter().enumerate() {
-                    numbers[row * vocab + token] = *number;
-                }
+            let y = self.read(y.transpose(), || "the head".to_owned())?;
+            for (row, of_row) in y.numbers.chunks_exact(part.len().max(1)).enumerate() {
+                numbers[row * vocab + part.start..row * vocab + part.end].copy_from_slice(of_row);
             }
             Ok(())
         })?;

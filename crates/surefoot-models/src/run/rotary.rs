@@ -34,6 +34,16 @@ impl Rotation {
         }
     }
 
+    /// Cosines and sines.
+    pub(super) fn tables(&self) -> (&Tensor<4>, &Tensor<4>) {
+        (&self.cos, &self.sin)
+    }
+
+    /// Whether pairs are neighbours.
+    pub(super) fn interleaved(&self) -> bool {
+        self.interleaved
+    }
+
     /// Rotates `[batch, heads, width, head_dim]`: each dimension of the first half of what is
     /// rotated goes with its like in the second. Where pairs are neighbours they are brought into that
     /// order, and stay in it: queries and keys have the same, and their products are what counts.

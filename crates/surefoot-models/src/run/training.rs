@@ -4,6 +4,8 @@
 //! gradients are needed, so that only the inputs of the blocks are kept in between (gradient checkpointing).
 //! The model's own weights get no gradients and are not copied; what is trained is in the [`Tuning`].
 
+use std::cell::OnceCell;
+
 use burn::tensor::{Device, Tensor};
 
 use super::attention::{AttentionMask, LastMask};
@@ -58,6 +60,7 @@ impl Model {
             batch: batch.rows(),
             width: batch.width,
             tuning: Some(tuning),
+            firsts: OnceCell::new(),
         };
         let session = self.store.open_on_demand();
         Ok(TrainingPass { model: self, session, batch, tuning, positions, pass })

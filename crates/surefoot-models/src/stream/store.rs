@@ -254,6 +254,18 @@ impl Session<'_> {
         self.ahead.as_mut()?.prefetcher.as_mut()
     }
 
+    /// A matrix that is on `device` in one piece, as a tensor whose rows are outputs.
+    pub(crate) fn resident(&self, matrix: usize, device: &Device) -> Option<Tensor<2>> {
+        let StoredMatrix { layout: Layout::OutIn, parts, .. } = &self.store.matrices[matrix] else {
+            return None;
+        };
+        let [StoredPiece { slot: Slot::Resident(weight), .. }] = &parts[..] else { return None };
+        match &*weight.lock().unwrap_or_else(PoisonError::into_inner) {
+            Weight::Tensor(tensor) if tensor.device() == *device => Some(tensor.clone()),
+            _ => None,
+        }
+    }
+
     /// [`Self::apply`] with what `tuning` adds or puts in the matrix's place.
     pub(crate) fn apply_tuned(
         &mut self,

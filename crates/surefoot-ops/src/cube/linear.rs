@@ -101,7 +101,7 @@ pub(super) fn product_over_rows(x: CubeTensor, gradient: CubeTensor) -> CubeTens
 fn in_parts(
     x: CubeTensor,
     gradient: CubeTensor,
-    product: fn(CubeTensor, CubeTensor) -> CubeTensor,
+    product: impl Fn(CubeTensor, CubeTensor) -> CubeTensor,
 ) -> CubeTensor {
     type Ops = CubeBackend;
     let (rows, inputs) = (x.meta.shape()[0], x.meta.shape()[1]);
@@ -132,8 +132,13 @@ pub(super) fn has_matrix_units(tensor: &CubeTensor, dtype: DType) -> bool {
     units.iter().any(|unit| unit.a_type == half && unit.b_type == half && unit.cd_type == full)
 }
 
-/// A product of numbers in half precision, in f32. If Burn has no kernel for it, of the same numbers in f32.
-fn half_product(left: CubeTensor, right: CubeTensor) -> CubeTensor {
+/// A product of numbers in f32 that are rounded to `compute`: in one launch on matrix units, or by Burn's kernel for half precision. If
+/// that has none, the product is of the rounded numbers in f32.
+fn half_product(left: CubeTensor, right: CubeTensor, compute: DType) -> CubeTensor {
+    if let Some(out) = product::product_in(compute, [&left, &right], None, None) {
+        return out;
+    }
+    let (left, right) = (cast(left, compute), cast(right, compute));
     let made = matmul(left.clone(), right.clone(), None, MatmulStrategy::default(), DType::F32);
     made.unwrap_or_else(|_| product::product(cast(left, DType::F32), cast(right, DType::F32)))
 }
@@ -146,7 +151,8 @@ pub(super) fn half_forward(
     around: Option<CubeTensor>,
     compute: DType,
 ) -> CubeTensor {
-    with_bias(half_product(cast(x, compute), cast(weight, compute)), bias, around)
+    let made = product::product_in(compute, [&x, &weight], Some(&bias), around.as_ref());
+    made.unwrap_or_else(|| with_bias(half_product(x, weight, compute), bias, around))
 }
 
 /// The gradients of that by x, weight and bias.
@@ -158,8 +164,8 @@ pub(super) fn half_backward(
 ) -> (CubeTensor, CubeTensor, CubeTensor) {
     let turned =
         |tensor| <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(tensor, 0, 1);
-    let half = cast(gradient.clone(), compute);
-    let of_x = half_product(half.clone(), turned(cast(weight, compute)));
-    let of_weight = in_parts(cast(x, compute), half, half_product);
+    let of_x = half_product(gradient.clone(), turned(weight), compute);
+    let product = |left, right| half_product(left, right, compute);
+    let of_weight = in_parts(x, gradient.clone(), product);
     (of_x, of_weight, sum_of_rows(gradient))
 }

@@ -2,17 +2,19 @@
 //!
 //! [`CubeKernels`] lists them; each file holds the kernels of one operation and how they are launched. The operations of
 //! this crate call them for tensors that [`is_ours`] takes. Kernels are launched with checks of bounds, take
-//! tensors in f32 (products with a few columns also weights in half precision), and make new tensors, with one exception: [`CubeKernels::pack_into`] writes into a tensor that its
-//! caller has just made. Sizes are arguments of a kernel: the length of a buffer may be more than that of its tensor, and bounds
+//! tensors in f32 (products with a few columns also weights in half precision), and make new tensors, with two exceptions: [`CubeKernels::pack_into`] writes into a tensor that its
+//! caller has just made, and [`CubeKernels::attend_and_append`] into a cache that its caller owns. Sizes are arguments of a kernel: the length of a buffer may be more than that of its tensor, and bounds
 //! only what may be read.
 #![allow(
     clippy::too_many_arguments,
     reason = "a kernel's sizes and factors are arguments of their own"
 )]
 
+mod append_attention;
 mod attention;
 mod cross_entropy;
 mod decode_attention;
+mod decode_products;
 mod embedding;
 mod few_columns;
 mod gated;
@@ -34,6 +36,7 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::cast;
 use burn_cubecl::tensor::CubeTensor;
 
+use crate::inference::AppendedAttention;
 use crate::optional::Optional;
 use crate::packed::AT_ONCE;
 use crate::update::AdamW;
@@ -207,6 +210,33 @@ pub(crate) trait CubeKernels: Backend {
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
         scale: f64,
+    ) -> FloatTensor<Self>;
+
+    /// Products of one to three weights with a few tokens, with a norm before them, and a bias, a residual or a gate behind them.
+    fn decode_products(
+        x: FloatTensor<Self>,
+        first: FloatTensor<Self>,
+        #[extension_type] second: Optional<Self>,
+        #[extension_type] third: Optional<Self>,
+        #[extension_type] gamma: Optional<Self>,
+        #[extension_type] bias: Optional<Self>,
+        #[extension_type] residual: Optional<Self>,
+        epsilon: f64,
+        factor: f64,
+        gated: bool,
+    ) -> FloatTensor<Self>;
+
+    /// Attention of one token of each sequence, whose keys and values are written into the cache, in place.
+    fn attend_and_append(
+        mixed: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        #[extension_type] cos: Optional<Self>,
+        #[extension_type] sin: Optional<Self>,
+        #[extension_type] q_gamma: Optional<Self>,
+        #[extension_type] k_gamma: Optional<Self>,
+        #[extension_type] firsts: Optional<Self>,
+        how: AppendedAttention,
     ) -> FloatTensor<Self>;
 
     /// The gradient by a table of `rows` rows, of which `ids` were looked up.
@@ -396,6 +426,54 @@ impl CubeKernels for CubeBackend {
         scale: f64,
     ) -> CubeTensor {
         decode_attention::forward(query, keys, values, scale)
+    }
+
+    fn decode_products(
+        x: CubeTensor,
+        first: CubeTensor,
+        second: Optional<Self>,
+        third: Optional<Self>,
+        gamma: Optional<Self>,
+        bias: Optional<Self>,
+        residual: Optional<Self>,
+        epsilon: f64,
+        factor: f64,
+        gated: bool,
+    ) -> CubeTensor {
+        let [second, third, gamma, bias, residual] =
+            [second, third, gamma, bias, residual].map(Optional::into_option);
+        let given = decode_products::Given {
+            norm: gamma.map(|gamma| (gamma, epsilon)),
+            weights: std::iter::once(first).chain(second).chain(third).collect(),
+            gated,
+            bias,
+            residual: residual.map(|residual| (residual, factor)),
+        };
+        decode_products::forward(x, given)
+    }
+
+    fn attend_and_append(
+        mixed: CubeTensor,
+        keys: CubeTensor,
+        values: CubeTensor,
+        cos: Optional<Self>,
+        sin: Optional<Self>,
+        q_gamma: Optional<Self>,
+        k_gamma: Optional<Self>,
+        firsts: Optional<Self>,
+        how: AppendedAttention,
+    ) -> CubeTensor {
+        let [cos, sin, q_gamma, k_gamma, firsts] =
+            [cos, sin, q_gamma, k_gamma, firsts].map(Optional::into_option);
+        let given = append_attention::Given {
+            mixed,
+            keys,
+            values,
+            rotation: cos.zip(sin),
+            norms: q_gamma.zip(k_gamma),
+            firsts,
+        };
+        append_attention::forward(given, how)
     }
 
     fn table_gradient(ids: CubeTensor, gradient: CubeTensor, rows: usize) -> CubeTensor {

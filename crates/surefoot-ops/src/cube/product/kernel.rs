@@ -8,7 +8,7 @@ use burn_cubecl::cubecl;
 use cubecl::prelude::*;
 
 /// Numbers that lie side by side.
-pub(super) type Four = Vector<f32, Const<4>>;
+pub(in crate::cube) type Four = Vector<f32, Const<4>>;
 
 /// Rows of a tile. It has [`NARROW`] or [`WIDE`] columns.
 pub(super) const ROWS: usize = 128;
@@ -30,7 +30,7 @@ pub(super) const fn units(columns: usize) -> usize {
 #[expand(derive(Clone, Copy))]
 pub(super) struct Place {
     first: u32,
-    line: u32,
+    pub(super) line: u32,
     outer: u32,
     inner: u32,
 }
@@ -38,7 +38,7 @@ pub(super) struct Place {
 #[cube]
 impl Place {
     /// Where the matrix of this cube begins.
-    fn start(&self, count: u32) -> usize {
+    pub(super) fn start(&self, count: u32) -> usize {
         let (outer, inner) = (CUBE_POS_Z / count, CUBE_POS_Z % count);
         (self.first + outer * self.outer + inner * self.inner) as usize
     }
@@ -48,10 +48,10 @@ impl Place {
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 #[expand(derive(Clone, Copy))]
 pub(super) struct Sizes {
-    rows: u32,
-    columns: u32,
-    depth: u32,
-    count: u32,
+    pub(super) rows: u32,
+    pub(super) columns: u32,
+    pub(super) depth: u32,
+    pub(super) count: u32,
 }
 
 /// Reads four lines by four numbers of a run: `block` counts fours of lines, `run` fours of numbers.

@@ -4,8 +4,12 @@
 //! of it. The kernel here has two tiles, for sizes that training has: depths in multiples of [`kernel::DEPTH`], lines in
 //! multiples of four. [`product`] leaves other sizes to Burn. An operand may lie anywhere in its tensor ([`Operand`]), so heads
 //! of an attention are multiplied where they are.
+//!
+//! Where the device has matrix units and the numbers may be rounded, to half precision ([`product_in`]) or to TF32
+//! ([`crate::allow_tf32`]), another kernel multiplies on them (`matrix_units`).
 
 mod kernel;
+mod matrix_units;
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
@@ -14,9 +18,13 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::client::Client;
+use cubecl::ir::features::MmaConfig;
+use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::launch::empty;
+pub(super) use kernel::Four;
 use kernel::{DEPTH, NARROW, PlaceLaunch, ROWS, SizesLaunch, WIDE};
 
 /// Rows and columns below which a tile would be mostly empty.
@@ -114,9 +122,95 @@ impl Sizes {
     }
 }
 
+/// Matrix units of a device: what they multiply, and the depth of their fragments.
+#[derive(Clone, Copy)]
+struct MatrixUnits {
+    kind: FloatKind,
+    depth: usize,
+}
+
+impl MatrixUnits {
+    /// Those for numbers that are rounded to `dtype`; for f32, to TF32 if that is allowed.
+    fn find(client: &Client, dtype: DType) -> Option<Self> {
+        let (kind, depth) = match dtype {
+            DType::F16 => (FloatKind::F16, 16),
+            DType::BF16 => (FloatKind::BF16, 16),
+            DType::F32 if crate::tf32_is_allowed() => (FloatKind::TF32, 8),
+            _ => return None,
+        };
+        let properties = client.properties();
+        let (rounded, full) = (ElemType::Float(kind), ElemType::Float(FloatKind::F32));
+        let config = MmaConfig {
+            a_type: rounded,
+            b_type: rounded,
+            cd_type: full,
+            m: 16,
+            n: 16,
+            k: depth as u32,
+        };
+        let hardware = &properties.hardware;
+        let plane = matrix_units::PLANE as u32;
+        let fits = properties.features.matmul.cmma.contains(&config)
+            && (hardware.plane_size_min, hardware.plane_size_max) == (plane, plane)
+            && hardware.max_units_per_cube as usize >= matrix_units::UNITS
+            && hardware.max_shared_memory_size >= matrix_units::SHARED_BYTES;
+        fits.then_some(Self { kind, depth })
+    }
+
+    /// Whether the kernel takes a product of these sizes, which the other kernel takes.
+    fn take(sizes: Sizes) -> bool {
+        sizes.depth.is_multiple_of(matrix_units::RUN)
+    }
+
+    /// `left · right`, with a bias and a residual.
+    fn launch(
+        self,
+        [left, right, out]: [Operand; 3],
+        [bias, residual]: [Option<CubeTensor>; 2],
+        sizes: Sizes,
+    ) {
+        let client = out.tensor.client.clone();
+        let form = matrix_units::Form {
+            left_along: left.along,
+            right_along: right.along,
+            bias: bias.is_some(),
+            residual: residual.is_some(),
+            depth: self.depth,
+            padding: if self.kind == FloatKind::TF32 { 4 } else { 8 },
+        };
+        let [across, down] =
+            [sizes.columns, sizes.rows].map(|lines| lines.div_ceil(matrix_units::SIDE) as u32);
+        let places = (left.place(), right.place(), out.place());
+        // What is not there is never read.
+        let [bias, residual] =
+            [bias, residual].map(|tensor| tensor.unwrap_or_else(|| left.tensor.clone()));
+        matrix_units::tiles_of_fragments::launch(
+            &client,
+            CubeCount::Static(across, down, (sizes.outer * sizes.inner) as u32),
+            CubeDim::new_1d(matrix_units::UNITS as u32),
+            left.tensor.into_buffer_arg(),
+            right.tensor.into_buffer_arg(),
+            bias.into_buffer_arg(),
+            residual.into_buffer_arg(),
+            out.tensor.into_buffer_arg(),
+            places.0,
+            places.1,
+            places.2,
+            sizes.launched(),
+            form,
+            ElemType::Float(self.kind),
+        );
+    }
+}
+
 /// Writes `left · right` to where `out` says. The sizes must fit, and all be in fours.
 pub(super) fn product_into(left: Operand, right: Operand, out: Operand, sizes: Sizes) {
     let client = out.tensor.client.clone();
+    if let Some(units) = MatrixUnits::find(&client, DType::F32)
+        && MatrixUnits::take(sizes)
+    {
+        return units.launch([left, right, out], [None, None], sizes);
+    }
     let (count, dim, wide) = sizes.cubes();
     let places = (left.place(), right.place(), out.place());
     let along = (left.along, right.along);
@@ -167,17 +261,42 @@ pub(super) fn product(left: CubeTensor, right: CubeTensor) -> CubeTensor {
         *last = sizes.columns;
     }
     let out = empty(&left, Shape::from(shape));
-    let (line, matrix) = (sizes.columns, sizes.rows * sizes.columns);
-    let place = Operand {
-        tensor: out.clone(),
+    product_into(of_left, of_right, whole(&out, sizes), sizes);
+    out
+}
+
+/// A tensor of matrices one after another.
+fn whole(tensor: &CubeTensor, sizes: Sizes) -> Operand {
+    let matrix = sizes.rows * sizes.columns;
+    Operand {
+        tensor: tensor.clone(),
         first: 0,
-        line,
+        line: sizes.columns,
         outer: matrix * sizes.inner,
         inner: matrix,
         along: true,
-    };
-    product_into(of_left, of_right, place, sizes);
-    out
+    }
+}
+
+/// `left · right` of tensors in f32, whose numbers are rounded to `dtype`, with a bias and a residual behind a product of two
+/// matrices. None if no kernel on matrix units takes them.
+pub(super) fn product_in(
+    dtype: DType,
+    [left, right]: [&CubeTensor; 2],
+    bias: Option<&CubeTensor>,
+    residual: Option<&CubeTensor>,
+) -> Option<CubeTensor> {
+    let units = MatrixUnits::find(&left.client, dtype)?;
+    let (of_left, of_right, sizes) =
+        taken(left, right).filter(|(_, _, sizes)| MatrixUnits::take(*sizes))?;
+    let mut shape: Vec<usize> = left.meta.shape().to_vec();
+    if let Some(last) = shape.last_mut() {
+        *last = sizes.columns;
+    }
+    let out = empty(left, Shape::from(shape));
+    let behind = [bias, residual].map(|tensor| tensor.cloned().map(into_contiguous));
+    units.launch([of_left, of_right, whole(&out, sizes)], behind, sizes);
+    Some(out)
 }
 
 /// `left · right + bias` with a residual, in one launch. None if the kernel doesn't take them.
@@ -187,7 +306,13 @@ pub(super) fn product_and_bias(
     bias: &CubeTensor,
     around: Option<&CubeTensor>,
 ) -> Option<CubeTensor> {
-    let (left, right, sizes) = taken(left, right).filter(|_| left.meta.shape().len() == 2)?;
+    if left.meta.shape().len() != 2 {
+        return None;
+    }
+    if let Some(out) = product_in(DType::F32, [left, right], Some(bias), around) {
+        return Some(out);
+    }
+    let (left, right, sizes) = taken(left, right)?;
     let out = empty(&left.tensor, Shape::new([sizes.rows, sizes.columns]));
     let client = out.client.clone();
     let (count, dim, wide) = sizes.cubes();

@@ -1,0 +1,333 @@
+//! Attention of the tokens that are decoded, one of each sequence, on Cube devices: norms of the heads, rotary positions, the cache's
+//! new column and attention to it in one launch.
+//!
+//! Each head of each sequence has a cube. It turns its query and the new key of its group, and goes over the cached keys in runs:
+//! each unit makes the score of one key, and then adds up four dimensions of some of the values. Softmax is kept as a running
+//! maximum and sum, which begin with the new key. The first head of a group writes its key and value into the cache, in place, where
+//! no other cube reads: all take the new ones from what the layer gave.
+
+use burn::tensor::Shape;
+use burn_cubecl::cubecl;
+use burn_cubecl::kernel::into_contiguous;
+use burn_cubecl::tensor::CubeTensor;
+use cubecl::calculate_cube_count_elemwise;
+use cubecl::prelude::*;
+
+use super::decode_attention::UNITS;
+use super::launch::empty;
+use super::product::Four;
+use super::reduce::{maximum_of_units, sum_of_units};
+use crate::inference::AppendedAttention;
+
+/// Below every score. WGSL has no literal for minus infinity.
+const LOWEST: f32 = -3.4e38;
+
+/// What heads are made of: numbers, pairs that are turned, whether pairs are neighbours, whether heads are normalised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Head {
+    each: usize,
+    half: usize,
+    interleaved: bool,
+    normed: bool,
+    /// Whether sequences begin in different columns.
+    padded: bool,
+}
+
+/// Where a cache's keys or values lie, counted in fours: how far it is from one sequence, head and token to the next.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+#[expand(derive(Clone, Copy))]
+struct Place {
+    sequence: u32,
+    head: u32,
+    line: u32,
+}
+
+#[cube]
+impl Place {
+    fn start(&self, sequence: usize, head: usize) -> usize {
+        sequence * self.sequence as usize + head * self.head as usize
+    }
+}
+
+/// The place of a cache's numbers, of which each token's lie side by side: nobody turns a cache.
+fn place(cache: &CubeTensor) -> PlaceLaunch {
+    let strides = cache.meta.strides();
+    debug_assert!(strides[3] == 1 && strides.iter().take(3).all(|step| step.is_multiple_of(4)));
+    let [sequence, head, line] = [0, 1, 2].map(|at| (strides[at] / 4) as u32);
+    PlaceLaunch::new(sequence, head, line)
+}
+
+/// The inverse root of the mean square of a head, with `number` of this unit; 1 without a norm.
+#[cube]
+fn inverse_root(number: f32, epsilon: f32, #[comptime] head: Head) -> f32 {
+    let mut inverse = 1.0f32;
+    if comptime!(head.normed) {
+        let mean =
+            sum_of_units(number * number, UNITS) / f32::cast_from(comptime!(head.each as u32));
+        inverse = 1.0f32 / (mean + epsilon).sqrt();
+    }
+    inverse
+}
+
+/// A number of a head, normalised.
+#[cube]
+fn number_of(
+    mixed: &[f32],
+    gamma: &[f32],
+    start: usize,
+    at: usize,
+    inverse: f32,
+    #[comptime] head: Head,
+) -> f32 {
+    let mut number = mixed[start + at];
+    if comptime!(head.normed) {
+        number = number * inverse * gamma[at];
+    }
+    number
+}
+
+/// The number of a head at this unit's place, normalised and turned. Where pairs are neighbours they come out as halves.
+#[cube]
+fn turned(
+    mixed: &[f32],
+    gamma: &[f32],
+    cos: &[f32],
+    sin: &[f32],
+    start: usize,
+    table: usize,
+    inverse: f32,
+    #[comptime] head: Head,
+) -> f32 {
+    let unit = UNIT_POS as usize;
+    let half = comptime!(head.half);
+    let mut number = number_of(mixed, gamma, start, unit, inverse, head);
+    if comptime!(half > 0) {
+        if unit < comptime!(2 * half) {
+            let pair = unit % half;
+            let mut first = pair;
+            let mut second = pair + half;
+            if comptime!(head.interleaved) {
+                first = 2 * pair;
+                second = 2 * pair + 1;
+            }
+            let first = number_of(mixed, gamma, start, first, inverse, head);
+            let second = number_of(mixed, gamma, start, second, inverse, head);
+            let (cos, sin) = (cos[table * half + pair], sin[table * half + pair]);
+            number = first * cos - second * sin;
+            if unit >= half {
+                number = second * cos + first * sin;
+            }
+        }
+    }
+    number
+}
+
+/// Four numbers of shared memory.
+#[cube]
+fn four_at(numbers: &Shared<[f32]>, first: usize) -> Four {
+    let mut four = Four::new(0.0f32);
+    #[unroll]
+    for at in 0..4usize {
+        four.insert(at, numbers[first + at]);
+    }
+    four
+}
+
+/// `mixed` is `[sequences, (heads + 2 · kv_heads) · each]`, the cache `[rows, kv_heads, capacity, each]`.
+#[cube(launch)]
+fn attend_and_append(
+    mixed: &[f32],
+    q_gamma: &[f32],
+    k_gamma: &[f32],
+    cos: &[f32],
+    sin: &[f32],
+    firsts: &[f32],
+    keys: &mut [Four],
+    values: &mut [Four],
+    out: &mut [Four],
+    sequences: u32,
+    heads: u32,
+    kv_heads: u32,
+    key_place: Place,
+    value_place: Place,
+    from: u32,
+    filled: u32,
+    tables: u32,
+    scale: f32,
+    epsilon: f32,
+    #[comptime] head: Head,
+) {
+    let (heads, kv_heads, filled) = (heads as usize, kv_heads as usize, filled as usize);
+    let row = CUBE_POS;
+    if row >= sequences as usize * heads {
+        terminate!();
+    }
+    let each = comptime!(head.each);
+    let fours = comptime!(head.each / 4);
+    let unit = UNIT_POS as usize;
+    let (sequence, own) = (row / heads, row % heads);
+    let group = heads / kv_heads;
+    let of_group = own / group;
+    let start = sequence * (heads + 2 * kv_heads) * each;
+    let query_start = start + own * each;
+    let key_start = start + (heads + of_group) * each;
+    let value_start = start + (heads + kv_heads + of_group) * each;
+    let first_key = key_place.start(sequence, of_group);
+    let first_value = value_place.start(sequence, of_group);
+    let (key_line, value_line) = (key_place.line as usize, value_place.line as usize);
+    let mut first = from as usize;
+    if comptime!(head.padded) {
+        let own_first = u32::cast_from(firsts[sequence]) as usize;
+        if own_first > first {
+            first = own_first;
+        }
+    }
+
+    let mut query = 0.0f32;
+    let mut key = 0.0f32;
+    if unit < each {
+        query = mixed[query_start + unit];
+        key = mixed[key_start + unit];
+    }
+    let q_inverse = inverse_root(query, epsilon, head);
+    let k_inverse = inverse_root(key, epsilon, head);
+    if unit < each {
+        let table = sequence % tables as usize;
+        query = turned(mixed, q_gamma, cos, sin, query_start, table, q_inverse, head) * scale;
+        key = turned(mixed, k_gamma, cos, sin, key_start, table, k_inverse, head);
+    }
+    let mut new_query = Shared::<[f32]>::new_slice(UNITS);
+    let mut new_key = Shared::<[f32]>::new_slice(UNITS);
+    let mut new_value = Shared::<[f32]>::new_slice(UNITS);
+    new_query[unit] = query;
+    new_key[unit] = key;
+    if unit < each {
+        new_value[unit] = mixed[value_start + unit];
+    }
+    // With barriers inside, after which all of them can be read.
+    let mut most = sum_of_units(query * key, UNITS);
+    let mut sum = 1.0f32;
+
+    // Units of a lane take four dimensions each; lanes take turns with the keys of a run.
+    let lanes = comptime!(UNITS / fours);
+    let (lane, four) = (unit / fours, unit % fours);
+    let mut found = Four::new(0.0f32);
+    if lane == 0 {
+        found = four_at(&new_value, 4 * four);
+    }
+    if own % group == 0 && unit < fours {
+        keys[first_key + filled * key_line + unit] = four_at(&new_key, 4 * unit);
+        values[first_value + filled * value_line + unit] = four_at(&new_value, 4 * unit);
+    }
+    let mut powers = Shared::<[f32]>::new_slice(UNITS);
+    let mut run = first;
+    while run < filled {
+        let place = run + unit;
+        let mut score = f32::new(LOWEST);
+        if place < filled {
+            let mut product = Four::new(0.0f32);
+            #[unroll]
+            for at in 0..fours {
+                let of_query = four_at(&new_query, 4 * at);
+                product = fma(of_query, keys[first_key + place * key_line + at], product);
+            }
+            score = (product.extract(0usize) + product.extract(1usize))
+                + (product.extract(2usize) + product.extract(3usize));
+        }
+        let before = most;
+        let of_run = maximum_of_units(score, UNITS);
+        if of_run > most {
+            most = of_run;
+        }
+        let mut power = 0.0f32;
+        if place < filled {
+            power = (score - most).exp();
+        }
+        powers[unit] = power;
+        let rescale = (before - most).exp();
+        // With barriers inside, after which all powers can be read.
+        sum = sum * rescale + sum_of_units(power, UNITS);
+        if lane < lanes {
+            found *= Four::new(rescale);
+            let mut at = lane;
+            while at < UNITS && run + at < filled {
+                let value = values[first_value + (run + at) * value_line + four];
+                found = fma(Four::new(powers[at]), value, found);
+                at += lanes;
+            }
+        }
+        sync_cube();
+        run += UNITS;
+    }
+    let mut of_lanes = Shared::<[Four]>::new_slice(UNITS);
+    of_lanes[unit] = found;
+    sync_cube();
+    if unit < fours {
+        let mut total = Four::new(0.0f32);
+        #[unroll]
+        for lane in 0..lanes {
+            total += of_lanes[lane * fours + unit];
+        }
+        out[row * fours + unit] = total / Four::new(sum);
+    }
+}
+
+/// The tensors of the launch. What is not there is never read.
+pub(super) struct Given {
+    pub(super) mixed: CubeTensor,
+    pub(super) keys: CubeTensor,
+    pub(super) values: CubeTensor,
+    pub(super) rotation: Option<(CubeTensor, CubeTensor)>,
+    pub(super) norms: Option<(CubeTensor, CubeTensor)>,
+    pub(super) firsts: Option<CubeTensor>,
+}
+
+/// What each token gets: `[sequences, heads · each]`.
+pub(super) fn forward(given: Given, how: AppendedAttention) -> CubeTensor {
+    let Given { mixed, keys, values, rotation, norms, firsts } = given;
+    let mixed = into_contiguous(mixed);
+    let sequences = mixed.meta.shape()[0];
+    let (kv_heads, each) = (keys.meta.shape()[1], keys.meta.shape()[3]);
+    let places = (place(&keys), place(&values));
+    let tables = rotation.as_ref().map_or(1, |(cos, _)| cos.meta.shape()[0]);
+    let head = Head {
+        each,
+        half: rotation.as_ref().map_or(0, |(cos, _)| cos.meta.shape()[3]),
+        interleaved: how.interleaved,
+        normed: norms.is_some(),
+        padded: firsts.is_some(),
+    };
+    let (cos, sin) = rotation.unwrap_or_else(|| (mixed.clone(), mixed.clone()));
+    let (q_gamma, k_gamma) = norms.unwrap_or_else(|| (mixed.clone(), mixed.clone()));
+    let firsts = firsts.unwrap_or_else(|| mixed.clone());
+    let out = empty(&mixed, Shape::new([sequences, how.heads * each]));
+    let client = mixed.client.clone();
+    let dim = CubeDim::new_1d(UNITS as u32);
+    let count = calculate_cube_count_elemwise(&client, sequences * how.heads * UNITS, dim);
+    attend_and_append::launch(
+        &client,
+        count,
+        dim,
+        mixed.into_buffer_arg(),
+        into_contiguous(q_gamma).into_buffer_arg(),
+        into_contiguous(k_gamma).into_buffer_arg(),
+        into_contiguous(cos).into_buffer_arg(),
+        into_contiguous(sin).into_buffer_arg(),
+        into_contiguous(firsts).into_buffer_arg(),
+        keys.into_buffer_arg(),
+        values.into_buffer_arg(),
+        out.clone().into_buffer_arg(),
+        sequences as u32,
+        how.heads as u32,
+        kv_heads as u32,
+        places.0,
+        places.1,
+        how.from as u32,
+        how.filled as u32,
+        tables as u32,
+        how.scale as f32,
+        how.epsilon as f32,
+        head,
+    );
+    out
+}

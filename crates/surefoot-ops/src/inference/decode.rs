@@ -1,0 +1,180 @@
+//! The operations of a block that decodes a token of each of a few sequences, in as few launches as they allow: the norm, the products
+//! of several weights, bias and residual in one; rotation, cache and attention in another.
+//!
+//! They are for devices of CubeCL, where the host's work for a launch takes longer than the launch: each gives none on the processor,
+//! under autodiff, for more than [`MOST_TOKENS`] tokens and for tensors that its kernel does not take.
+
+use burn::tensor::Tensor;
+
+/// Tokens that the products of [`DecodeProducts`] take at once.
+pub const MOST_TOKENS: usize = 8;
+
+/// Products of weights `[outputs, inputs]` with tokens, and what is before and behind them.
+#[derive(Clone, Debug, Default)]
+pub struct DecodeProducts<'a> {
+    /// The tokens are over their root mean square, times these factors; and what is added to the mean square.
+    pub norm: Option<(&'a Tensor<1>, f64)>,
+    /// One to three weights of one dtype, whose outputs come one after another.
+    pub weights: Vec<&'a Tensor<2>>,
+    /// Of two weights, the first gates the second: `silu(a) · b`.
+    pub gated: bool,
+    /// Added to the outputs; not where one weight gates another.
+    pub bias: Option<&'a Tensor<1>>,
+    /// `[tokens, outputs]`, to which so many times the outputs are added; not where one weight gates another.
+    pub residual: Option<(&'a Tensor<2>, f64)>,
+}
+
+impl DecodeProducts<'_> {
+    /// The outputs for `x`, `[tokens, inputs]`: `[tokens, outputs]`.
+    pub fn of(&self, x: &Tensor<2>) -> Option<Tensor<2>> {
+        #[cfg(any(feature = "gpu", target_os = "macos"))]
+        return launched::products(self, x);
+        #[cfg(not(any(feature = "gpu", target_os = "macos")))]
+        {
+            let _ = x;
+            None
+        }
+    }
+}
+
+/// How tokens attend, one of each sequence, each to those before it in the cache and to itself.
+#[derive(Clone, Copy, Debug)]
+pub struct AppendedAttention {
+    /// Heads of queries.
+    pub heads: usize,
+    /// The first column of the cache that is seen.
+    pub from: usize,
+    /// The column that the new keys and values are written to.
+    pub filled: usize,
+    /// What scores are multiplied with.
+    pub scale: f64,
+    /// Whether neighbours of a head are turned together. They come out as halves.
+    pub interleaved: bool,
+    /// What is added to the mean square of a head, where heads are normalised.
+    pub epsilon: f64,
+}
+
+/// The tensors of [`AppendedAttention::attend`].
+#[derive(Clone, Copy, Debug)]
+pub struct AppendedTensors<'a> {
+    /// Queries, keys and values of the tokens: `[sequences, (heads + 2 · kv_heads) · each]`.
+    pub mixed: &'a Tensor<2>,
+    /// The cache, `[rows, kv_heads, capacity, each]`, whose column is written in place.
+    pub keys: &'a Tensor<4>,
+    /// The same for values.
+    pub values: &'a Tensor<4>,
+    /// Cosines and sines, `[sequences or 1, 1, 1, pairs]`.
+    pub rotation: Option<(&'a Tensor<4>, &'a Tensor<4>)>,
+    /// The factors of the norms of queries and keys, `[each]`.
+    pub norms: Option<(&'a Tensor<1>, &'a Tensor<1>)>,
+    /// The first column of each sequence, where they differ.
+    pub firsts: Option<&'a Tensor<1>>,
+}
+
+impl AppendedAttention {
+    /// Adds the keys and values of the tokens to the cache, **in place**, and gives what each token gets:
+    /// `[sequences, heads · each]`. Nobody else may read the cache meanwhile.
+    pub fn attend(self, tensors: AppendedTensors<'_>) -> Option<Tensor<2>> {
+        #[cfg(any(feature = "gpu", target_os = "macos"))]
+        return launched::attend(self, tensors);
+        #[cfg(not(any(feature = "gpu", target_os = "macos")))]
+        {
+            let _ = tensors;
+            None
+        }
+    }
+}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+mod launched {
+    use burn::backend::Dispatch;
+    use burn::tensor::Tensor;
+    use surefoot_core::recover::Point;
+    use surefoot_core::recover::drill::point;
+
+    use super::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_TOKENS};
+    use crate::cube::{CubeKernels, LARGEST_HEAD};
+    use crate::inference::launched::{is_device, is_ours};
+    use crate::optional::optional;
+
+    pub(super) fn products(how: &DecodeProducts<'_>, x: &Tensor<2>) -> Option<Tensor<2>> {
+        let [tokens, inputs] = x.dims();
+        let [first, more @ ..] = &how.weights[..] else { return None };
+        let outputs: usize = how.weights.iter().map(|weight| weight.dims()[0]).sum();
+        let fits = (1..=MOST_TOKENS).contains(&tokens)
+            && inputs.is_multiple_of(4)
+            && more.len() <= 2
+            && is_ours(x)
+            && how.weights.iter().all(|weight| {
+                weight.dims()[1] == inputs && weight.dtype() == first.dtype() && is_device(weight)
+            })
+            && how.norm.is_none_or(|(gamma, _)| is_ours(gamma) && gamma.dims() == [inputs])
+            && how.bias.is_none_or(|bias| is_ours(bias) && bias.dims() == [outputs])
+            && how.residual.is_none_or(|(to, _)| is_ours(to) && to.dims() == [tokens, outputs]);
+        let gates = !how.gated
+            || (more.len() == 1
+                && how.bias.is_none()
+                && how.residual.is_none()
+                && more[0].dims() == first.dims());
+        if !(fits && gates) {
+            return None;
+        }
+        point(Point::Operation);
+        let found = <Dispatch as CubeKernels>::decode_products(
+            x.clone().into_dispatch(),
+            first.to_owned().clone().into_dispatch(),
+            optional(more.first().map(|weight| (*weight).clone())),
+            optional(more.get(1).map(|weight| (*weight).clone())),
+            optional(how.norm.map(|(gamma, _)| gamma.clone())),
+            optional(how.bias.cloned()),
+            optional(how.residual.map(|(residual, _)| residual.clone())),
+            how.norm.map_or(0.0, |(_, epsilon)| epsilon),
+            how.residual.map_or(1.0, |(_, factor)| factor),
+            how.gated,
+        );
+        Some(Tensor::from_dispatch(found))
+    }
+
+    pub(super) fn attend(how: AppendedAttention, given: AppendedTensors<'_>) -> Option<Tensor<2>> {
+        let AppendedTensors { mixed, keys, values, rotation, norms, firsts } = given;
+        let [sequences, width] = mixed.dims();
+        let [rows, kv_heads, capacity, each] = keys.dims();
+        let fits = is_ours(mixed)
+            && [keys, values].into_iter().all(is_ours)
+            && values.dims() == keys.dims()
+            && (4..=LARGEST_HEAD).contains(&each)
+            && each.is_multiple_of(4)
+            && width == (how.heads + 2 * kv_heads) * each
+            && how.heads.is_multiple_of(kv_heads.max(1))
+            && (1..=rows).contains(&sequences)
+            && how.filled < capacity
+            && rotation.is_none_or(|(cos, sin)| {
+                let [tables, _, width, pairs] = cos.dims();
+                [cos, sin].into_iter().all(is_ours)
+                    && sin.dims() == cos.dims()
+                    && (tables == 1 || tables == sequences)
+                    && width == 1
+                    && 2 * pairs <= each
+            })
+            && norms.is_none_or(|(q, k)| [q, k].iter().all(|g| is_ours(g) && g.dims() == [each]))
+            && firsts.is_none_or(|firsts| is_ours(firsts) && firsts.dims() == [sequences]);
+        if !fits {
+            return None;
+        }
+        point(Point::Operation);
+        let (cos, sin) = rotation.map(|(cos, sin)| (cos.clone(), sin.clone())).unzip();
+        let (q_gamma, k_gamma) = norms.map(|(q, k)| (q.clone(), k.clone())).unzip();
+        let found = <Dispatch as CubeKernels>::attend_and_append(
+            mixed.clone().into_dispatch(),
+            keys.clone().into_dispatch(),
+            values.clone().into_dispatch(),
+            optional(cos),
+            optional(sin),
+            optional(q_gamma),
+            optional(k_gamma),
+            optional(firsts.cloned()),
+            how,
+        );
+        Some(Tensor::from_dispatch(found))
+    }
+}

@@ -1,0 +1,328 @@
+//! The kernels of decoding blocks give what their formulas say, which are written out here number by number.
+#![cfg(feature = "gpu")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
+use surefoot_ops::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_TOKENS};
+
+fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..count).map(|_| 2.0 * random.f32() - 1.0).collect()
+}
+
+fn tensor<const D: usize>(numbers: &[f32], shape: [usize; D], device: &Device) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(numbers.to_vec(), shape), device)
+}
+
+fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_to_vec::<f32>().unwrap()
+}
+
+fn close(name: &str, is: &[f32], should: &[f64], tolerance: f64) {
+    assert_eq!(is.len(), should.len(), "{name}");
+    let size = should.iter().fold(1e-3f64, |size, value| size.max(value.abs()));
+    for (at, (is, should)) in is.iter().zip(should).enumerate() {
+        let off = (f64::from(*is) - should).abs();
+        assert!(off <= tolerance * size, "{name}: {at}: {is}, not {should}");
+    }
+}
+
+/// Rows over their root mean square, times gamma.
+fn normed(x: &[f32], gamma: &[f32], epsilon: f64) -> Vec<f32> {
+    x.chunks(gamma.len())
+        .flat_map(|row| {
+            let squares: f64 = row.iter().map(|x| f64::from(*x).powi(2)).sum();
+            let root = (squares / row.len() as f64 + epsilon).sqrt();
+            row.iter().zip(gamma).map(move |(x, gamma)| (f64::from(x * gamma) / root) as f32)
+        })
+        .collect()
+}
+
+/// `[tokens, outputs]`.
+fn product(x: &[f32], weight: &[f32], inputs: usize) -> Vec<f64> {
+    let dot = |x: &[f32], row: &[f32]| -> f64 {
+        x.iter().zip(row).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
+    };
+    x.chunks(inputs).flat_map(|x| weight.chunks(inputs).map(move |row| dot(x, row))).collect()
+}
+
+const EPSILON: f64 = 1e-3;
+
+/// Tokens, inputs, and the outputs of each weight: below and above what the units of a row read at once, and rows that fill no cube.
+const SIZES: [(usize, usize, &[usize]); 6] = [
+    (1, 4, &[1]),
+    (1, 36, &[7, 2]),
+    (2, 128, &[4, 8, 5]),
+    (3, 516, &[9, 3, 3]),
+    (8, 640, &[33]),
+    (5, 1028, &[6, 10]),
+];
+
+#[test]
+fn products_with_norm_bias_and_residual_are_their_formula() {
+    let Some(gpu) = testkit::gpu() else { return };
+    for (tokens, inputs, outputs) in SIZES {
+        let all: usize = outputs.iter().sum();
+        let (x, gamma) = (numbers(1, tokens * inputs), numbers(2, inputs));
+        let weights: Vec<Vec<f32>> =
+            (10..).zip(outputs).map(|(seed, rows)| numbers(seed, rows * inputs)).collect();
+        let (bias, residual) = (numbers(3, all), numbers(4, tokens * all));
+        let on_device: Vec<Tensor<2>> = weights
+            .iter()
+            .zip(outputs)
+            .map(|(weight, rows)| tensor(weight, [*rows, inputs], gpu.burn()))
+            .collect();
+        let given =
+            (tensor(&x, [tokens, inputs], gpu.burn()), tensor(&gamma, [inputs], gpu.burn()));
+        let around =
+            (tensor(&bias, [all], gpu.burn()), tensor(&residual, [tokens, all], gpu.burn()));
+        let joined = weights.concat();
+        for norm in [false, true] {
+            for behind in [false, true] {
+                let products = DecodeProducts {
+                    norm: norm.then_some((&given.1, EPSILON)),
+                    weights: on_device.iter().collect(),
+                    gated: false,
+                    bias: behind.then_some(&around.0),
+                    residual: behind.then_some((&around.1, 0.5)),
+                };
+                let is = read(products.of(&given.0).unwrap());
+                let x = if norm { normed(&x, &gamma, EPSILON) } else { x.clone() };
+                let mut should = product(&x, &joined, inputs);
+                if behind {
+                    for (at, number) in should.iter_mut().enumerate() {
+                        let sum = *number + f64::from(bias[at % all]);
+                        *number = f64::from(residual[at]) + 0.5 * sum;
+                    }
+                }
+                close(
+                    &format!("{tokens} {inputs} {outputs:?} {norm} {behind}"),
+                    &is,
+                    &should,
+                    1e-5,
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_weight_that_gates_another_is_its_formula() {
+    let Some(gpu) = testkit::gpu() else { return };
+    for (tokens, inputs, rows) in [(1, 64, 3), (4, 260, 18), (8, 32, 5)] {
+        let (x, gamma) = (numbers(1, tokens * inputs), numbers(2, inputs));
+        let [gate, value] = [3, 4].map(|seed| numbers(seed, rows * inputs));
+        let weights = [&gate, &value].map(|w| tensor(w, [rows, inputs], gpu.burn()));
+        let gamma_there = tensor(&gamma, [inputs], gpu.burn());
+        let products = DecodeProducts {
+            norm: Some((&gamma_there, EPSILON)),
+            weights: weights.iter().collect(),
+            gated: true,
+            ..DecodeProducts::default()
+        };
+        let is = read(products.of(&tensor(&x, [tokens, inputs], gpu.burn())).unwrap());
+        let x = normed(&x, &gamma, EPSILON);
+        let silu = |x: f64| x / (1.0 + (-x).exp());
+        let gates = product(&x, &gate, inputs);
+        let values = product(&x, &value, inputs);
+        let should: Vec<f64> = gates.iter().zip(values).map(|(g, v)| silu(*g) * v).collect();
+        close(&format!("{tokens} {inputs} {rows}"), &is, &should, 1e-5);
+    }
+}
+
+#[test]
+fn weights_in_half_precision_multiply_rounded_tokens() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let half = FloatDType::F16;
+    if !gpu.burn().supports_dtype(half) {
+        return;
+    }
+    let (tokens, inputs, rows) = (3, 260, 12);
+    let (x, gamma, weight) =
+        (numbers(1, tokens * inputs), numbers(2, inputs), numbers(3, rows * inputs));
+    let gamma_there = tensor(&gamma, [inputs], gpu.burn());
+    let weight_there = tensor(&weight, [rows, inputs], gpu.burn()).cast(half);
+    // A part of a weight, which begins elsewhere in its buffer.
+    let second = weight_there.clone().narrow(0, 4, 8);
+    let products = DecodeProducts {
+        norm: Some((&gamma_there, EPSILON)),
+        weights: vec![&weight_there, &second],
+        ..DecodeProducts::default()
+    };
+    let is = read(products.of(&tensor(&x, [tokens, inputs], gpu.burn())).unwrap());
+    let rounded = |numbers: &[f32]| {
+        let cpu = tensor(numbers, [numbers.len()], &Device::flex());
+        read(cpu.cast(half).cast(FloatDType::F32))
+    };
+    let x = rounded(&normed(&x, &gamma, EPSILON));
+    let mut weight = rounded(&weight);
+    weight.extend_from_within(4 * inputs..12 * inputs);
+    close("f16", &is, &product(&x, &weight, inputs), 2e-3);
+}
+
+#[test]
+fn products_that_have_no_kernel_are_left_to_the_caller() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let of = |device: &Device, tokens: usize, inputs: usize| {
+        let weight = tensor(&numbers(1, 8 * inputs), [8, inputs], device);
+        let products = DecodeProducts { weights: vec![&weight], ..DecodeProducts::default() };
+        products.of(&tensor(&numbers(2, tokens * inputs), [tokens, inputs], device)).is_some()
+    };
+    assert!(of(gpu.burn(), MOST_TOKENS, 8));
+    assert!(!of(gpu.burn(), MOST_TOKENS + 1, 8));
+    assert!(!of(gpu.burn(), 1, 6));
+    assert!(!of(&Device::flex(), 1, 8));
+    assert!(!of(&gpu.burn().clone().autodiff(), 1, 8));
+}
+
+/// One case of attention: its sizes, and what heads have.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    sequences: usize,
+    heads: usize,
+    kv_heads: usize,
+    each: usize,
+    /// The first column that is seen, and the one that is written.
+    from: usize,
+    filled: usize,
+    pairs: usize,
+    interleaved: bool,
+    normed: bool,
+    padded: bool,
+}
+
+const PLAIN: Case = Case {
+    sequences: 1,
+    heads: 2,
+    kv_heads: 1,
+    each: 16,
+    from: 0,
+    filled: 5,
+    pairs: 8,
+    interleaved: false,
+    normed: false,
+    padded: false,
+};
+
+const CASES: [Case; 8] = [
+    PLAIN,
+    // The first token of all.
+    Case { filled: 0, ..PLAIN },
+    Case { from: 3, filled: 140, heads: 4, kv_heads: 4, each: 24, pairs: 6, ..PLAIN },
+    Case { filled: 300, each: 128, pairs: 64, interleaved: true, ..PLAIN },
+    Case { sequences: 3, heads: 6, kv_heads: 2, filled: 128, normed: true, ..PLAIN },
+    Case { sequences: 2, heads: 4, kv_heads: 2, pairs: 0, each: 64, filled: 129, ..PLAIN },
+    Case { sequences: 3, filled: 150, padded: true, each: 4, pairs: 2, ..PLAIN },
+    Case {
+        sequences: 2,
+        from: 7,
+        filled: 20,
+        padded: true,
+        normed: true,
+        each: 80,
+        pairs: 40,
+        ..PLAIN
+    },
+];
+
+/// A head, normalised and turned.
+fn turned(case: Case, x: &[f32], gamma: &[f32], angles: &[f32]) -> Vec<f64> {
+    let x = if case.normed { normed(x, gamma, EPSILON) } else { x.to_vec() };
+    let mut out: Vec<f64> = x.iter().map(|x| f64::from(*x)).collect();
+    for (pair, angle) in angles.iter().enumerate() {
+        let places = match case.interleaved {
+            true => [2 * pair, 2 * pair + 1],
+            false => [pair, pair + case.pairs],
+        };
+        let [first, second] = places.map(|place| f64::from(x[place]));
+        let (sin, cos) = f64::from(*angle).sin_cos();
+        out[pair] = first * cos - second * sin;
+        out[pair + case.pairs] = second * cos + first * sin;
+    }
+    out
+}
+
+fn check_attention(case: Case, device: &Device) {
+    let Case { sequences, heads, kv_heads, each, from, filled, pairs, .. } = case;
+    let (rows, capacity, width) = (sequences + 1, filled + 4, (heads + 2 * kv_heads) * each);
+    let cache_shape = [rows, kv_heads, capacity, each];
+    let mixed = numbers(1, sequences * width);
+    let [keys, values] = [2, 3].map(|seed| numbers(seed, cache_shape.iter().product()));
+    let [q_gamma, k_gamma] = [4, 5].map(|seed| numbers(seed, each));
+    let angles = numbers(6, sequences * pairs.max(1));
+    let firsts: Vec<f32> = (0..sequences).map(|at| (3 * at) as f32).collect();
+    let [keys_there, values_there] =
+        [&keys, &values].map(|cache| tensor(cache, cache_shape, device));
+    let gammas = [&q_gamma, &k_gamma].map(|gamma| tensor(gamma, [each], device));
+    let table = |of: fn(f32) -> f32| {
+        let numbers: Vec<f32> = angles.iter().map(|angle| of(*angle)).collect();
+        tensor(&numbers, [sequences, 1, 1, pairs.max(1)], device)
+    };
+    let (cos, sin) = (table(f32::cos), table(f32::sin));
+    let firsts_there = tensor(&firsts, [sequences], device);
+    let how = AppendedAttention {
+        heads,
+        from,
+        filled,
+        scale: 0.7,
+        interleaved: case.interleaved,
+        epsilon: EPSILON,
+    };
+    let seen = how.attend(AppendedTensors {
+        mixed: &tensor(&mixed, [sequences, width], device),
+        keys: &keys_there,
+        values: &values_there,
+        rotation: (pairs > 0).then_some((&cos, &sin)),
+        norms: case.normed.then_some((&gammas[0], &gammas[1])),
+        firsts: case.padded.then_some(&firsts_there),
+    });
+    let is = read(seen.unwrap());
+
+    let mut should = Vec::new();
+    let mut new_keys: Vec<f64> = keys.iter().map(|x| f64::from(*x)).collect();
+    let mut new_values = values.clone();
+    for sequence in 0..sequences {
+        let row = &mixed[sequence * width..(sequence + 1) * width];
+        let head = |at: usize| &row[at * each..(at + 1) * each];
+        let angles =
+            if pairs > 0 { &angles[sequence * pairs..(sequence + 1) * pairs] } else { &[][..] };
+        let place =
+            |kv: usize, column: usize| ((sequence * kv_heads + kv) * capacity + column) * each;
+        for kv in 0..kv_heads {
+            let to = place(kv, filled);
+            let key = turned(case, head(heads + kv), &k_gamma, angles);
+            new_keys[to..to + each].copy_from_slice(&key);
+            new_values[to..to + each].copy_from_slice(head(heads + kv_heads + kv));
+        }
+        let first = if case.padded { from.max(firsts[sequence] as usize) } else { from };
+        for own in 0..heads {
+            let kv = own / (heads / kv_heads);
+            let query = turned(case, head(own), &q_gamma, angles);
+            let columns: Vec<usize> = (first..=filled).collect();
+            let score = |column: &usize| -> f64 {
+                let key = &new_keys[place(kv, *column)..];
+                0.7 * query.iter().zip(key).map(|(q, k)| q * k).sum::<f64>()
+            };
+            let powers: Vec<f64> = columns.iter().map(|column| score(column).exp()).collect();
+            let sum: f64 = powers.iter().sum();
+            should.extend((0..each).map(|at| -> f64 {
+                let of = |(column, power): (&usize, &f64)| {
+                    power / sum * f64::from(new_values[place(kv, *column) + at])
+                };
+                columns.iter().zip(&powers).map(of).sum()
+            }));
+        }
+    }
+    close(&format!("{case:?}"), &is, &should, 1e-4);
+    // The new column is there, and nothing else has changed.
+    close(&format!("keys {case:?}"), &read(keys_there), &new_keys, 1e-5);
+    assert_eq!(read(values_there), new_values, "{case:?}");
+}
+
+#[test]
+fn attention_that_appends_is_its_formula_and_changes_one_column() {
+    let Some(gpu) = testkit::gpu() else { return };
+    for case in CASES {
+        check_attention(case, gpu.burn());
+    }
+}

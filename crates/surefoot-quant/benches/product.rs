@@ -3,7 +3,7 @@
 //!     cargo bench -p surefoot-quant --bench product [-- FILTER]
 //!
 //! For one column the time is that of bringing the weights from memory, so what counts is the share of the
-//! rate at which the same threads read the same bytes and do nothing else. For a prompt it is
+//! rate at which the same threads read the same bytes and do nothing else. For several columns it is
 //! multiplications a second. Rounds alternate between the two, and the best round of each counts: others
 //! may use the machine. Weights are larger than the caches together.
 
@@ -19,11 +19,13 @@ const COLS: usize = 4096;
 const MATRICES: usize = 8;
 const ROUNDS: usize = 7;
 const PROMPT: usize = 512;
+/// Sequences that are decoded together, and parts of prompts.
+const COLUMNS: [usize; 6] = [2, 4, 8, 16, 64, PROMPT];
 
 fn main() {
     let filter = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
     println!("{}, {} threads", processor(), rayon::current_num_threads());
-    for format in [F32, BF16, Q8_0, Q4_0, Q4_K, Q6_K, Q5_K, Q3_K, Q2_K, Q4_1, Q5_0, Q5_1] {
+    for format in [F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K, Q5_K, Q3_K, Q2_K, Q4_1, Q5_0, Q5_1] {
         if filter.as_ref().is_none_or(|filter| format.name().contains(filter.as_str())) {
             measure(format);
         }
@@ -53,31 +55,34 @@ fn measure(format: BlockFormat) {
         }
         let rate = |seconds: f64| blocks.len() as f64 / seconds / 1e9;
         let rows = PackedRows::new(format, ROWS, COLS, matrices[0]).expect("it fits");
-        let mut out = vec![0.0; ROWS * PROMPT];
-        let mut multiplications = |numbers: &[f32]| {
-            let best = (0..3).map(|_| {
-                seconds(|| {
-                    match format.is_quantized() {
-                        true => {
-                            let x = Activations::with(instructions, numbers, COLS, PROMPT);
-                            rows.times_quantized(&x.expect("it fits"), &mut out)
+        let mut by_columns = String::new();
+        for columns in COLUMNS {
+            let mut out = vec![0.0; ROWS * columns];
+            let mut multiplications = |numbers: &[f32]| {
+                let best = (0..5).map(|_| {
+                    seconds(|| {
+                        match format.is_quantized() {
+                            true => {
+                                let x = Activations::with(instructions, numbers, COLS, columns);
+                                rows.times_quantized(&x.expect("it fits"), &mut out)
+                            }
+                            false => rows.times(numbers, columns, &mut out),
                         }
-                        false => rows.times(numbers, PROMPT, &mut out),
-                    }
-                    .expect("it fits");
-                })
-            });
-            (ROWS * COLS * PROMPT) as f64 / best.fold(f64::MAX, f64::min) / 1e9
-        };
-        let mut prompt =
-            format!(", {PROMPT} columns: {:.0} G multiplications/s", multiplications(&numbers));
-        if format == BF16 {
-            let short = |number: &f32| f32::from_bits(number.to_bits() & 0xffff_0000);
-            let short: Vec<f32> = numbers.iter().map(short).collect();
-            prompt += &format!(", of bf16 numbers {:.0}", multiplications(&short));
+                        .expect("it fits");
+                    })
+                });
+                (ROWS * COLS * columns) as f64 / best.fold(f64::MAX, f64::min) / 1e9
+            };
+            let numbers = &numbers[..COLS * columns];
+            by_columns += &format!(" {columns}: {:.0}", multiplications(numbers));
+            if format == BF16 {
+                let short = |number: &f32| f32::from_bits(number.to_bits() & 0xffff_0000);
+                let short: Vec<f32> = numbers.iter().map(short).collect();
+                by_columns += &format!(" (of bf16 numbers {:.0})", multiplications(&short));
+            }
         }
         println!(
-            "{:5} {:13} {:.1} GB/s, reading alone {:.1} GB/s: {:.0} %{prompt}",
+            "{:5} {:13} {:.1} GB/s, reading alone {:.1} GB/s: {:.0} %; G multiplications/s by columns:{by_columns}",
             format.name(),
             instructions.name(),
             rate(product),

@@ -25,6 +25,9 @@ pub(crate) struct ActivationGroup {
 const EMPTY: ActivationGroup =
     ActivationGroup { q: [0; 256], scale: [0.0; 8], sum32: [0.0; 8], sum16: [0.0; 16] };
 
+/// So many numbers are quantised before another thread has begun to.
+const FEW_NUMBERS: usize = 1 << 16;
+
 /// Columns that are multiplied together in a panel.
 pub(crate) const TILE: usize = 8;
 
@@ -70,7 +73,7 @@ impl Activations {
         let quantized = |(groups, column): (&mut [ActivationGroup], &[f32])| {
             dispatch::quantize(instructions, column, groups);
         };
-        match columns <= FEW {
+        match columns <= FEW || inputs * columns <= FEW_NUMBERS {
             _ if inputs == 0 => {}
             true => groups.chunks_mut(per_column).zip(x.chunks(inputs)).for_each(quantized),
             false => {

@@ -19,6 +19,10 @@ use super::x86;
 use super::{FEW, float, portable};
 use crate::block::{BlockFormat, Blocks, Q2K, Q3K, Q4K, Q4ZP, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 
+/// Up to so many columns of F32, F16 and BF16, AVX-512 is no faster with tiles of rows and columns than row by row.
+#[cfg(target_arch = "x86_64")]
+const FEW_FLOATS: usize = 4;
+
 /// Instructions that this processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Instructions(Kind);
@@ -123,6 +127,11 @@ pub(super) fn float(
         // SAFETY: `with` is the proof that the processor has the instructions.
         #[cfg(target_arch = "x86_64")]
         Kind::Avx2 => unsafe { x86::avx2::float(format, rows, row_bytes, x, inputs, out) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "x86_64")]
+        Kind::Avx512Vnni | Kind::Avx512VnniBf16 if out.len() > FEW_FLOATS => unsafe {
+            x86::float_tiles::multiply(format, rows, row_bytes, x, inputs, out);
+        },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
         Kind::Avx512Vnni | Kind::Avx512VnniBf16 => unsafe {

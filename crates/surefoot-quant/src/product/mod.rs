@@ -7,8 +7,8 @@
 //! them. Activations are never rounded to bf16 here.
 //!
 //! With few columns (decoding) each row is unpacked in registers or in the first-level cache and read
-//! once. With more (prompts) sixteen rows are unpacked and interleaved at a time, and that panel is used for
-//! all columns. Which instructions do it is found out once ([`Instructions`]); rows are shared out among
+//! once. With more (prompts, many sequences) sixteen rows are unpacked and interleaved at a time, and that panel is used for
+//! all columns; F32, F16 and BF16 by AVX-512 a few rows and columns at a time, without interleaving (`x86::float_tiles`). Which instructions do it is found out once ([`Instructions`]); rows are shared out among
 //! rayon's threads, or, where a product is short and its memory can be shared ([`SharedRows`]), among threads
 //! that spin while they wait (`spinning_threads`). What a sum is made of depends on the shapes and the instructions alone, not on the
 //! number of threads. With up to [`ALIKE_COLUMNS`] columns it does not depend on their number either: each gives the

@@ -1,4 +1,4 @@
-//! Rows whose memory several threads can hold on to, so that short products go to helpers that wait awake.
+//! Rows whose memory several threads can hold on to, so that products go to helpers that wait awake.
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
@@ -8,6 +8,9 @@ use super::{
     rows_of_part, spinning_threads,
 };
 use crate::block::BlockFormat;
+
+/// Up to so many numbers a product goes to the helpers, which write parts of it that are put together in the end.
+const MOST_NUMBERS: usize = 1 << 18;
 
 /// Rows of a matrix in their blocks, in memory that is cheap to clone. Rows are outputs, the numbers of a row are inputs.
 #[derive(Clone, Debug)]
@@ -89,8 +92,11 @@ impl<M: AsRef<[u8]> + Clone + Send + Sync + 'static> SharedRows<M> {
     fn times_with_helpers(&self, x: &[f32], columns: usize) -> Option<Vec<f32>> {
         let (rows, cols) = (self.rows, self.cols);
         let threads = rayon::current_num_threads();
-        let fits = columns > 0 && columns <= FEW && cols > 0 && x.len() == cols * columns;
-        if !fits || threads < 2 || rows * cols * columns < WORTH_SPLITTING {
+        let fits = columns > 0 && cols > 0 && x.len() == cols * columns;
+        // Many columns of bf16 numbers have a kernel of their own, whatever the number of rows.
+        let is_other = self.format == BlockFormat::BF16 && columns > FEW;
+        let is_large = rows * columns > MOST_NUMBERS;
+        if !fits || is_large || is_other || threads < 2 || rows * cols * columns < WORTH_SPLITTING {
             return None;
         }
         let instructions = Instructions::best();

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use surefoot::FaultKind;
+use surefoot::device::DeviceName;
 use surefoot::fault::{PanicRecord, catch};
 use surefoot::journal::{Event, EventKind, Journal};
 use surefoot_models::runner::Runner;
@@ -17,6 +18,9 @@ use crate::metrics::{Counts, Metrics};
 
 /// The least time between two notes.
 const EVERY: Duration = Duration::from_millis(250);
+/// The least time between two measurements of memory: the system takes milliseconds to add up that of the CPU, and whoever
+/// is decoded waits for it.
+const MEASURE_EVERY: Duration = Duration::from_secs(2);
 
 /// A journal for an engine's footing: tells `metrics` of everything, and `journal` of all but
 /// the passes that just worked.
@@ -38,12 +42,20 @@ pub(crate) struct ActivityLog {
     journal: Journal,
     metrics: Arc<Metrics>,
     runner: Arc<Runner>,
-    reported: Mutex<(Instant, Counts)>,
+    reported: Mutex<Reported>,
+}
+
+/// What was told last, and the memory that was in use when it was measured last.
+struct Reported {
+    at: Instant,
+    counts: Counts,
+    memory: Option<(Instant, DeviceName, u64)>,
 }
 
 impl ActivityLog {
     pub(crate) fn new(journal: Journal, metrics: Arc<Metrics>, runner: Arc<Runner>) -> Self {
-        let reported = Mutex::new((Instant::now(), Counts::default()));
+        let reported = Reported { at: Instant::now(), counts: Counts::default(), memory: None };
+        let reported = Mutex::new(reported);
         Self { journal, metrics, runner, reported }
     }
 
@@ -79,25 +91,32 @@ impl ActivityLog {
         let _ = catch(|| self.runner.footing().journal().with(record));
     }
 
-    fn report(&self, reported: &mut (Instant, Counts), every: Duration) {
-        if reported.0.elapsed() < every {
+    fn report(&self, reported: &mut Reported, every: Duration) {
+        if reported.at.elapsed() < every {
             return;
         }
         let now = self.metrics.counts();
-        let since = now.since(&reported.1);
+        let since = now.since(&reported.counts);
         if since == Counts::default() {
             return;
         }
         // Time without a pass is no work; passes at the same time are no more than the time.
-        let time = Duration::from_micros(since.busy_micros).min(reported.0.elapsed());
-        *reported = (Instant::now(), now);
+        let time = Duration::from_micros(since.busy_micros).min(reported.at.elapsed());
+        (reported.at, reported.counts) = (Instant::now(), now);
         let device = self.runner.device();
-        let memory =
-            self.runner.footing().memory().into_iter().find(|(name, ..)| Some(*name) == device);
+        let is_recent = |measured: &(Instant, DeviceName, u64)| {
+            measured.0.elapsed() < MEASURE_EVERY && Some(measured.1) == device
+        };
+        if !reported.memory.as_ref().is_some_and(is_recent) {
+            let all = self.runner.footing().memory();
+            let found = all.into_iter().find(|(name, ..)| Some(*name) == device);
+            reported.memory = found.map(|(name, in_use, _)| (Instant::now(), name, in_use));
+        }
+        let memory = reported.memory;
         self.journal.with(|| {
             let event = Event::new(EventKind::Note, "serve");
             let event = match memory {
-                Some((name, in_use, _)) => event.device(name.to_string()).context("in_use", in_use),
+                Some((_, name, in_use)) => event.device(name.to_string()).context("in_use", in_use),
                 None => event,
             };
             let levels = self.metrics.levels();

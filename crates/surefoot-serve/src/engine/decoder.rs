@@ -30,22 +30,22 @@ use std::time::{Duration, Instant};
 use surefoot::device::DeviceName;
 use surefoot::fault::catch;
 use surefoot_lanes::{BatchQueue, Next, Request};
+use surefoot_models::ModelError;
 use surefoot_models::generate::pages::{self, PagedCache};
 use surefoot_models::generate::session::Decoding;
 use surefoot_models::generate::speculate::{Candidate, MOST_ROWS, Speculator};
-use surefoot_models::generate::tokens::FinishReason;
 use surefoot_models::runner::Runner;
-use surefoot_models::{ModelError, Rows};
 
 use super::activity_log::ActivityLog;
 use super::bucket;
 use super::capacity::EngineCapacity;
 use super::decode_pass::{Answered, CacheSlot, Pass, PassResult, PassRunner};
 use super::error::EngineError;
+use super::generation::{Generation, GenerationStream};
 use super::live::{LONGEST_JOINING, LiveSequences};
 use super::pass_budget::PassBudget;
 use super::schedule::Share;
-use super::sequence::{Generation, GenerationStream, Logprobs, Sequence, TokenOutcome};
+use super::sequence::Sequence;
 use super::submit::submit_all;
 use crate::metrics::{Levels, Metrics};
 
@@ -59,11 +59,11 @@ const TELL_LEVELS: Duration = Duration::from_millis(50);
 /// Decodes sequences.
 pub struct Decoder {
     queue: BatchQueue<(), Sequence>,
-    runner: Arc<Runner>,
-    ends: Vec<u32>,
-    capacity: EngineCapacity,
-    budget: Arc<PassBudget>,
-    metrics: Arc<Metrics>,
+    pub(super) runner: Arc<Runner>,
+    pub(super) ends: Vec<u32>,
+    pub(super) capacity: EngineCapacity,
+    pub(super) budget: Arc<PassBudget>,
+    pub(super) metrics: Arc<Metrics>,
     activity: Arc<ActivityLog>,
     /// What proposes tokens, until the thread takes it.
     speculator: Mutex<Speculator>,
@@ -310,51 +310,6 @@ impl Decoder {
         }
     }
 
-    /// Rates the tokens of a sequence's prompt, and gives it back unless it is done or has failed.
-    fn rate_prompt(&self, mut sequence: Sequence) -> Option<Sequence> {
-        let begun = Instant::now();
-        // A fault that the ladder has no answer to may not come again.
-        let rated = self.ratings(&sequence).or_else(|_| self.ratings(&sequence));
-        let error = match rated {
-            Ok(Some(ratings)) => {
-                self.metrics.batch("prompt", 1, begun.elapsed());
-                sequence.rate_prompt(ratings);
-                if !sequence.is_only_rated() {
-                    return Some(sequence);
-                }
-                self.metrics.prompt_tokens(sequence.prompt);
-                self.metrics.finished();
-                sequence.end(FinishReason::MaxTokens);
-                return None;
-            }
-            Ok(None) => EngineError::NotFinite,
-            Err(error) => EngineError::from(error),
-        };
-        sequence.fail(error);
-        None
-    }
-
-    /// How likely the tokens of a prompt are, from the second on, by one guarded run; none if the model
-    /// gives numbers that are not finite.
-    fn ratings(&self, sequence: &Sequence) -> Result<Option<Vec<Logprobs>>, ModelError> {
-        let request = self.capacity.request("decode").samples(self.capacity.sequences);
-        let outcome = self.runner.run(&request, |attempt| {
-            // The plan has room for the logits of so many tokens.
-            let part = attempt.samples_at_once().min(self.capacity.pass_tokens).max(1);
-            let _permit = self.budget.acquire(part);
-            let mut ratings = Vec::with_capacity(sequence.prompt);
-            let mut is_finite = true;
-            let mut passes = attempt.model().passes();
-            passes.set_adapters(vec![sequence.adapter()]);
-            passes.score(sequence.tokens(), part, |place, logits| {
-                is_finite &= logits.iter().all(|logit| logit.is_finite());
-                ratings.extend(sequence.rating(place, logits).filter(|_| is_finite));
-            })?;
-            Ok(is_finite.then_some(ratings))
-        });
-        outcome.map(|outcome| outcome.value)
-    }
-
     /// Computes a pass and takes its result over; if it fails for good, finds out for which
     /// sequences. Returns how many may run at once.
     fn run(
@@ -369,14 +324,13 @@ impl Decoder {
         match self.guarded(&live.sequences, live.joined, &pass, slot) {
             Ok(result) => {
                 let (room, took) = (result.room, begun.elapsed());
-                if let Some(tokens) = tokens {
-                    live.times.passed(tokens, took);
-                }
-                if let Pass::Tokens(shares) = &pass
-                    && shares.iter().all(|share| !share.is_prompt)
-                {
-                    let rows = result.answered.iter().map(Answered::rows).sum();
-                    live.speculator.passed(rows, took);
+                if let Pass::Tokens(shares) = &pass {
+                    let runs_prompts = shares.iter().any(|share| share.is_prompt);
+                    live.times.passed(tokens, runs_prompts, took);
+                    if !runs_prompts {
+                        let rows = result.answered.iter().map(Answered::rows).sum();
+                        live.speculator.passed(rows, took);
+                    }
                 }
                 self.commit(live, slot, &pass, result, took);
                 room
@@ -405,131 +359,13 @@ impl Decoder {
         outcome.map(|outcome| outcome.value)
     }
 
-    /// Takes over the result of a pass: tokens are chosen and sent, sequences that end leave, and
-    /// those for which there is no room any more are parked.
-    fn commit(
-        &self,
-        live: &mut LiveSequences,
-        slot: &mut CacheSlot,
-        pass: &Pass,
-        result: PassResult,
-        took: Duration,
-    ) {
-        live.park_beyond(result.room, slot);
-        let joined = live.joined;
-        let logits = match result.logits {
-            Ok(logits) => logits,
-            Err(error) => return self.refuse(live, slot, pass, &error),
-        };
-        let count = logits.numbers.len() / logits.cols.max(1);
-        let answered: Vec<Answered> = match pass {
-            Pass::Step => {
-                live.step_took = took;
-                self.metrics.batch("decode", count, took);
-                (0..count).map(Answered::plainly).collect()
-            }
-            Pass::Tokens(shares) => {
-                let prompts = shares.iter().any(|share| share.is_prompt);
-                self.metrics.batch(if prompts { "prompt" } else { "decode" }, shares.len(), took);
-                result.answered
-            }
-            Pass::Join(_) => {
-                live.joined += count;
-                let new = &live.sequences[joined..joined + count];
-                self.metrics.batch("prompt", count, took);
-                let longest = new.iter().map(|sequence| sequence.tokens().len()).max();
-                live.ran_prompts(count * bucket::width(longest.unwrap_or(0)), took);
-                (joined..joined + count).map(Answered::plainly).collect()
-            }
-        };
-        self.accept(live, slot, answered, &logits);
-    }
-
-    /// Fails the sequences that the model does not take.
-    fn refuse(
-        &self,
-        live: &mut LiveSequences,
-        slot: &mut CacheSlot,
-        pass: &Pass,
-        error: &ModelError,
-    ) {
-        let refused = match pass {
-            // Which of them it is, each shows alone.
-            Pass::Tokens(shares) if shares.len() > 1 => {
-                return self.try_each_alone(live, slot, pass);
-            }
-            Pass::Tokens(shares) => shares.first().map_or(0..0, |share| share.at..share.at + 1),
-            Pass::Join(count) => live.joined..(live.joined + count).min(live.sequences.len()),
-            Pass::Step => {
-                slot.clear();
-                0..std::mem::take(&mut live.joined)
-            }
-        };
-        for sequence in live.sequences.drain(refused) {
-            sequence.fail(EngineError::Request(error.to_string()));
-        }
-    }
-
-    /// Gives each of these sequences its token, and those that were proposed behind it as far as they are right; those
-    /// that end leave.
-    fn accept(
-        &self,
-        live: &mut LiveSequences,
-        slot: &mut CacheSlot,
-        answered: Vec<Answered>,
-        logits: &Rows,
-    ) {
-        live.ended_last = 0;
-        let mut generated = 0;
-        let mut row = 0;
-        let mut order: Vec<(usize, Answered)> = Vec::with_capacity(answered.len());
-        for one in answered {
-            let first = row;
-            row += one.rows();
-            order.push((first, one));
-        }
-        // From the last one on: who leaves gives its place to one that had its turn.
-        order.sort_by_key(|(_, one)| std::cmp::Reverse(one.at));
-        for (first, Answered { at: place, proposed }) in order {
-            let sequence = &mut live.sequences[place];
-            let before = sequence.generated();
-            let rows = (first..).map(|row| logits.row(row));
-            let (fate, accepted) = sequence.accept_proposed(rows, &proposed, &self.ends);
-            if before == 0 {
-                self.metrics.prompt_tokens(sequence.prompt);
-            }
-            generated += sequence.generated() - before;
-            if before == 0 && sequence.generated() > 0 {
-                self.metrics.first_token(sequence.accepted.elapsed());
-            }
-            if !proposed.is_empty() {
-                self.metrics.speculated(proposed.len(), accepted);
-                live.speculator.verified(sequence.key, proposed.len(), accepted);
-                slot.pages.truncate(sequence.key, sequence.tokens().len() - 1);
-            }
-            match fate {
-                TokenOutcome::Continues => {}
-                TokenOutcome::Ended(ending) => {
-                    live.ended_last += 1;
-                    let ended = live.take_out(place, slot);
-                    self.metrics.finished();
-                    ended.end(ending);
-                }
-                TokenOutcome::NotFinite => {
-                    let failed = live.take_out(place, slot);
-                    failed.fail(EngineError::NotFinite);
-                }
-                TokenOutcome::Unsatisfied(error) => {
-                    let failed = live.take_out(place, slot);
-                    failed.fail(EngineError::Constraint(error));
-                }
-            }
-        }
-        self.metrics.generated_tokens(generated);
-    }
-
     /// Runs each sequence of a pass that failed alone, and fails those that fail alone.
-    fn try_each_alone(&self, live: &mut LiveSequences, slot: &mut CacheSlot, pass: &Pass) {
+    pub(super) fn try_each_alone(
+        &self,
+        live: &mut LiveSequences,
+        slot: &mut CacheSlot,
+        pass: &Pass,
+    ) {
         let joined = live.joined;
         let is_suspect = |at: usize| match pass {
             Pass::Tokens(shares) => shares.iter().any(|share| share.at == at),
@@ -573,12 +409,12 @@ impl Decoder {
     }
 }
 
-/// How many tokens a pass over pages runs.
-fn tokens_of(pass: &Pass, live: &LiveSequences, slot: &CacheSlot) -> Option<usize> {
-    let Pass::Tokens(shares) = pass else { return None };
+/// How many tokens a pass over pages runs; none for another.
+fn tokens_of(pass: &Pass, live: &LiveSequences, slot: &CacheSlot) -> usize {
+    let Pass::Tokens(shares) = pass else { return 0 };
     let of = |share: &Share| {
         let filled = slot.pages.filled(live.sequences[share.at].key).unwrap_or(0);
         share.upto + share.proposed.len() - filled
     };
-    Some(shares.iter().map(of).sum())
+    shares.iter().map(of).sum()
 }

@@ -206,8 +206,8 @@ pub(super) mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::engine::generation::{Generation, GenerationStream};
     use crate::engine::logit_rules::LogitRules;
-    use crate::engine::sequence::{Generation, GenerationStream};
     use surefoot_models::generate::pages::{PageLayout, PageLimits, PagedCache};
     use surefoot_models::generate::sample::Sampling;
 

@@ -12,13 +12,17 @@ mod decode_pass;
 mod decoder;
 mod encoder;
 mod error;
+mod generation;
 mod live;
 mod logit_rules;
+mod logprobs;
 mod pass_budget;
+mod pass_commit;
 mod pass_size;
 mod pass_times;
 #[cfg(test)]
 mod preemption_tests;
+mod prompt_ratings;
 mod schedule;
 mod sequence;
 mod sequence_times;
@@ -46,8 +50,9 @@ pub use capacity::{EngineCapacity, EngineLimits, HTTP_BYTES};
 pub use decoder::Decoder;
 pub use encoder::{Encoder, PendingVector};
 pub use error::EngineError;
+pub use generation::{Generation, GenerationEvent, GenerationStream};
 pub use logit_rules::LogitRules;
-pub use sequence::{Generation, GenerationEvent, GenerationStream, Logprobs, TokenLogprob};
+pub use logprobs::{Logprobs, TokenLogprob};
 pub use sequence_times::{SequenceObserver, SequenceTimes};
 
 use crate::metrics::Metrics;

@@ -99,7 +99,7 @@ impl LiveSequences {
         let left = most.saturating_sub(decoding.len()).max(1);
         let tokens = match candidates.is_empty() {
             true => 0,
-            false => self.times.prompt_tokens(decoding.len(), left),
+            false => self.times.prompt_tokens(decoding.len(), candidates.len(), left),
         };
         for (at, count) in parts(&candidates, tokens) {
             let key = self.sequences[at].key;

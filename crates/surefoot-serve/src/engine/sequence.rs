@@ -4,123 +4,17 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use surefoot_models::generate::sample::{Sampler, Sampling};
-use surefoot_models::generate::speculate::SpeculationCounts;
+use surefoot_models::generate::sample::Sampler;
 use surefoot_models::generate::tokens::FinishReason;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use super::error::EngineError;
+use super::generation::{Generation, GenerationEvent, GenerationStream, Proposals};
 use super::logit_rules::LogitRules;
-use super::sequence_times::{SequenceObserver, SequenceTimes};
+use super::logprobs::{Logprobs, logprobs};
+use super::sequence_times::SequenceTimes;
 use crate::metrics::Metrics;
-use crate::structured::{Constraint, FormatError, Matcher};
-
-/// What is to be generated.
-#[derive(Clone, Debug)]
-pub struct Generation {
-    /// The prompt.
-    pub prompt: Vec<u32>,
-    /// The adapter that it is run with, by its place in the settings of the engine.
-    pub adapter: Option<usize>,
-    /// The most tokens behind it.
-    pub max_tokens: usize,
-    /// How tokens are chosen.
-    pub sampling: Sampling,
-    /// How the logits are changed before.
-    pub rules: LogitRules,
-    /// What the answer has to satisfy.
-    pub constraint: Option<Arc<Constraint>>,
-    /// With each token, its probability and that of so many of the most likely ones.
-    pub logprobs: Option<usize>,
-    /// Whether the tokens of the prompt are rated too, before any is generated. Without it
-    /// `max_tokens` is at least 1.
-    pub rates_prompt: bool,
-}
-
-/// An event of a sequence. Nothing comes after an end or a failure.
-#[derive(Clone, Debug)]
-pub enum GenerationEvent {
-    /// The tokens of the prompt, each with how likely it was behind those before it; the first one
-    /// has nothing before it. Comes first, if it was asked for.
-    Prompt(Vec<(u32, Option<Logprobs>)>),
-    /// One more token.
-    Token {
-        /// The token.
-        id: u32,
-        /// How likely it was, if that was asked for.
-        logprobs: Option<Logprobs>,
-    },
-    /// There are no more tokens.
-    Ended(FinishReason),
-    /// It failed: there will be no more tokens.
-    Failed(EngineError),
-}
-
-/// How likely a token was.
-#[derive(Clone, Debug)]
-pub struct Logprobs {
-    /// The natural logarithm of its probability.
-    pub chosen: f32,
-    /// The most likely tokens, most likely first.
-    pub top: Vec<TokenLogprob>,
-}
-
-/// A token, and how likely it was.
-#[derive(Clone, Copy, Debug)]
-pub struct TokenLogprob {
-    /// The token.
-    pub id: u32,
-    /// The natural logarithm of its probability.
-    pub logprob: f32,
-}
-
-/// Receives the events of a sequence. Dropping it ends the sequence.
-#[derive(Debug)]
-pub struct GenerationStream {
-    events: UnboundedReceiver<GenerationEvent>,
-    enough: Arc<AtomicBool>,
-    proposals: Arc<Proposals>,
-    times: SequenceTimes,
-    observer: Option<Arc<dyn SequenceObserver>>,
-}
-
-impl GenerationStream {
-    /// The next event; none if the engine has ended.
-    pub async fn recv(&mut self) -> Option<GenerationEvent> {
-        let event = self.events.recv().await;
-        if matches!(event, Some(GenerationEvent::Token { .. })) {
-            self.times.token(Instant::now());
-        }
-        event
-    }
-
-    /// Tells `observer` of the sequence's times when this stream is dropped.
-    pub fn observe(&mut self, observer: Arc<dyn SequenceObserver>) {
-        self.observer = Some(observer);
-    }
-
-    /// What became of the tokens that were proposed for the sequence so far.
-    pub fn speculation(&self) -> SpeculationCounts {
-        SpeculationCounts {
-            accepted: self.proposals.accepted.load(Ordering::Relaxed),
-            rejected: self.proposals.rejected.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Ends the sequence because what came is all that was wanted.
-    pub fn enough(&mut self) {
-        self.enough.store(true, Ordering::Release);
-        self.events.close();
-    }
-}
-
-impl Drop for GenerationStream {
-    fn drop(&mut self) {
-        if let Some(observer) = self.observer.take() {
-            observer.ended(&self.times);
-        }
-    }
-}
+use crate::structured::{FormatError, Matcher};
 
 /// A sequence as it is decoded.
 #[derive(Debug)]
@@ -150,20 +44,6 @@ pub(crate) struct Sequence {
     proposals: Arc<Proposals>,
 }
 
-/// Counts of the tokens that were proposed for a sequence.
-#[derive(Debug, Default)]
-struct Proposals {
-    accepted: AtomicU64,
-    rejected: AtomicU64,
-}
-
-impl Proposals {
-    fn add(&self, proposed: usize, accepted: usize) {
-        self.accepted.fetch_add(accepted as u64, Ordering::Relaxed);
-        self.rejected.fetch_add((proposed - accepted) as u64, Ordering::Relaxed);
-    }
-}
-
 /// Whether a sequence goes on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum TokenOutcome {
@@ -185,13 +65,7 @@ impl Sequence {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let (sender, events) = unbounded_channel();
         let times = SequenceTimes::new(generation.prompt.len());
-        let stream = GenerationStream {
-            events,
-            enough: Arc::default(),
-            proposals: Arc::default(),
-            times,
-            observer: None,
-        };
+        let stream = GenerationStream::new(events, times);
         let sequence = Self {
             key: NEXT.fetch_add(1, Ordering::Relaxed),
             prompt: generation.prompt.len(),
@@ -226,7 +100,7 @@ impl Sequence {
         self.sender.is_closed()
     }
 
-    /// Whether who listened has streams all that was wanted.
+    /// Whether who listened has all that was wanted.
     pub(crate) fn has_enough(&self) -> bool {
         self.enough.load(Ordering::Acquire)
     }
@@ -406,43 +280,14 @@ impl Drop for Sequence {
     }
 }
 
-fn logprobs(logits: &[f32], chosen: u32, top: usize) -> Logprobs {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|logit| f64::from(logit - most).exp()).sum();
-    let norm = f64::from(most) + sum.ln();
-    let of = |id: u32| (f64::from(logits[id as usize]) - norm) as f32;
-    let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    let by = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
-    let top = top.min(order.len());
-    if top > 0 && top < order.len() {
-        order.select_nth_unstable_by(top - 1, by);
-    }
-    order.truncate(top);
-    order.sort_by(by);
-    let top = order.into_iter().map(|id| TokenLogprob { id, logprob: of(id) }).collect();
-    Logprobs { chosen: of(chosen), top }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use surefoot_models::generate::sample::Sampling;
 
-    #[test]
-    fn logprobs_are_the_logarithms_of_probabilities_that_sum_to_one() {
-        let logits = [0.5, -1.0, 3.0, 2.0];
-        let all = logprobs(&logits, 1, 4);
-        let sum: f32 = all.top.iter().map(|likely| likely.logprob.exp()).sum();
-        assert!((sum - 1.0).abs() < 1e-5);
-        let order: Vec<u32> = all.top.iter().map(|likely| likely.id).collect();
-        assert_eq!(order, [2, 3, 0, 1]);
-        assert_eq!(all.chosen, all.top[3].logprob);
-        assert_eq!(logprobs(&logits, 0, 2).top.len(), 2);
-        assert!(logprobs(&logits, 0, 0).top.is_empty());
-    }
-
-    #[test]
-    fn a_sequence_ends_at_its_limit_at_an_end_token_and_at_a_nan() {
-        let generation = Generation {
+    /// Two tokens behind one.
+    fn generation() -> Generation {
+        Generation {
             adapter: None,
             prompt: vec![5],
             max_tokens: 2,
@@ -451,8 +296,12 @@ mod tests {
             constraint: None,
             logprobs: None,
             rates_prompt: false,
-        };
-        let (mut sequence, mut stream) = Sequence::new(generation.clone(), None, Arc::default());
+        }
+    }
+
+    #[test]
+    fn a_sequence_ends_at_its_limit_at_an_end_token_and_at_a_nan() {
+        let (mut sequence, mut stream) = Sequence::new(generation(), None, Arc::default());
         assert_eq!(sequence.accept(&[0.0, 1.0], &[]), TokenOutcome::Continues);
         assert_eq!(sequence.accept(&[1.0, 0.0], &[]), TokenOutcome::Ended(FinishReason::MaxTokens));
         assert_eq!(sequence.tokens, [5, 1, 0]);
@@ -463,7 +312,7 @@ mod tests {
             stream.events.try_recv(),
             Ok(GenerationEvent::Ended(FinishReason::MaxTokens))
         ));
-        let (mut sequence, mut stream) = Sequence::new(generation, None, Arc::default());
+        let (mut sequence, mut stream) = Sequence::new(generation(), None, Arc::default());
         assert_eq!(sequence.accept(&[0.0, f32::NAN], &[]), TokenOutcome::NotFinite);
         assert_eq!(
             sequence.accept(&[0.0, 1.0], &[1]),
@@ -479,18 +328,8 @@ mod tests {
 
     #[test]
     fn a_sequence_that_is_lost_is_answered_and_counted_and_one_that_was_abandoned_is_not() {
-        let generation = Generation {
-            adapter: None,
-            prompt: vec![5],
-            max_tokens: 2,
-            sampling: Sampling::GREEDY,
-            rules: LogitRules::default(),
-            constraint: None,
-            logprobs: None,
-            rates_prompt: false,
-        };
         let metrics: Arc<Metrics> = Arc::default();
-        let new = || Sequence::new(generation.clone(), None, Arc::clone(&metrics));
+        let new = || Sequence::new(generation(), None, Arc::clone(&metrics));
         let (lost, mut stream) = new();
         drop(lost);
         assert!(matches!(

@@ -14,6 +14,14 @@ use surefoot::journal::Journal;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
+/// Set for children of `--isolate`.
+const ISOLATED: &str = "SUREFOOT_ISOLATED";
+
+/// Whether this process is the child of one that was given `--isolate`.
+pub(crate) fn is_isolated() -> bool {
+    std::env::var_os(ISOLATED).is_some()
+}
+
 /// A command that runs this program with other arguments.
 pub(crate) fn own_command(
     arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
@@ -69,6 +77,7 @@ pub(crate) fn supervise_by(
             || {
                 let mut command = Command::new(&program);
                 command.args(std::env::args_os().skip(1).filter(|arg| arg != "--isolate"));
+                command.env(ISOLATED, "1");
                 prepare(&mut command, &deaths.borrow());
                 command
             },
@@ -81,6 +90,6 @@ pub(crate) fn supervise_by(
     match ended {
         Ended::Exit(code) => Ok(Exit::of(code)),
         Ended::Interrupted => Ok(Exit::Interrupted),
-        Ended::GaveUp(fault) => Err(Failure::from(fault)),
+        Ended::GaveUp(fault) => Err(Failure::from(fault).isolated()),
     }
 }

@@ -5,6 +5,8 @@ use std::process::ExitCode;
 
 use surefoot::Fault;
 
+use crate::child::is_isolated;
+
 /// The exit codes; `surefoot --help` lists them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -79,6 +81,12 @@ impl Failure {
         self
     }
 
+    /// Without the advice to use `--isolate`, which was used.
+    pub(crate) fn isolated(mut self) -> Self {
+        self.hints.retain(|hint| !hint.contains("--isolate"));
+        self
+    }
+
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hints.push(hint.into());
         self
@@ -95,6 +103,6 @@ impl From<Fault> for Failure {
         failure.because.clone_from(&fault.chain);
         failure.because.extend(fault.tried());
         failure.hints = fault.advice;
-        failure
+        if is_isolated() { failure.isolated() } else { failure }
     }
 }

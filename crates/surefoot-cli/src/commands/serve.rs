@@ -1,33 +1,34 @@
 //! `surefoot serve`: a model over HTTP, as OpenAI's clients expect it.
 
+mod access;
 mod adapters;
+mod announcement;
 mod lifetime;
+mod limits;
 mod listener;
 mod several;
 mod traces;
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
-use surefoot::device::memory::Bytes;
 use surefoot::device::supervisor;
 use surefoot_models::Opened;
 use surefoot_models::embed::{Pooling, Recipe};
 use surefoot_models::generate::speculate::{SpeculationCounts, SpeculationMode};
 use surefoot_models::generate::text::Texts;
-use surefoot_models::stream::plan::Placement;
 use surefoot_serve::chat::{ChatError, Template};
-use surefoot_serve::engine::{self, Engine, EngineError, EngineLimits, EngineSettings};
-use surefoot_serve::http::{self, App, ConnectionLimits, Keys, Origins, ServerSettings};
+use surefoot_serve::engine::{self, Engine, EngineError, EngineSettings};
+use surefoot_serve::http::{App, ConnectionLimits, Origins, ServerSettings};
 use surefoot_serve::metrics::Metrics;
 use surefoot_verify::identity::Identity;
 
 use adapters::NamedAdapter;
+use limits::Limits;
 
 use crate::args::Global;
 use crate::child::supervise_by;
@@ -40,9 +41,6 @@ use crate::terminal::Terminal;
 use crate::trouble;
 use crate::watch;
 use crate::weights_args::WeightsArgs;
-
-/// Where a key can be given without leaving it in a file or on the command line.
-const KEY_VARIABLE: &str = "SUREFOOT_API_KEY";
 
 /// What a server that drains takes beyond the longest request, at most.
 const LONGEST_END: Duration = Duration::from_secs(15);
@@ -124,7 +122,8 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     watch: Option<u16>,
     /// Send traces of requests to this OpenTelemetry collector, with OTLP over HTTP: `http://HOST:4318`. Without this
-    /// option OTEL_EXPORTER_OTLP_ENDPOINT counts, if it is set; OTEL_SERVICE_NAME names the service
+    /// option OTEL_EXPORTER_OTLP_ENDPOINT counts, if it is set; OTEL_SERVICE_NAME names the service, and
+    /// OTEL_EXPORTER_OTLP_HEADERS holds headers such as keys
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
     /// Listen at once: the first requests of each size then wait for a GPU's kernels
@@ -144,64 +143,12 @@ pub(crate) struct Serve {
     footing: FootingArgs,
 }
 
-/// How much is taken on.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Limits")]
-struct Limits {
-    /// Tokens of one sequence, prompt and answer: 4096 unless said otherwise, and never more than
-    /// the model was made for
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    context: Option<u32>,
-    /// Sequences that are decoded at once
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    max_sequences: u32,
-    /// Texts that are embedded at once
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
-    max_texts: u32,
-    /// Tokens of prompts or texts that go through the model in one pass
-    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    pass_tokens: u32,
-    /// The most tokens that one answer can have
-    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
-    max_tokens: u32,
-    /// Sequences or texts that can wait; more are told to come back (429)
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    queue: u32,
-    /// The longest that a text waits for others while a batch is running, in microseconds; never
-    /// more than the last batch took
-    #[arg(long, value_name = "US", default_value_t = 1_000_000)]
-    max_wait: u32,
-    /// The longest that a request can take, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
-    timeout: u32,
-    /// The largest request
-    #[arg(long, value_name = "BYTES", default_value = "8MiB")]
-    max_body: Bytes,
-}
-
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PoolingArg {
     /// The mean of all tokens
     Mean,
     /// The first token
     Cls,
-}
-
-#[derive(Serialize)]
-struct Document {
-    url: String,
-    model: String,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    adapters: Vec<String>,
-    device: Option<String>,
-    generates: bool,
-    mode: Placement,
-    sequences: usize,
-    texts: usize,
-    context: usize,
-    /// Tokens of all sequences together that keys and values have room for.
-    cache_tokens: usize,
-    planned_peak_bytes: u64,
 }
 
 impl From<EngineError> for Failure {
@@ -335,7 +282,7 @@ impl Serve {
         let address = listener.local_addr();
         model_folder::ends_in_order();
         let served = lifetime::serve(listener, Arc::clone(&app), || {
-            self.announce(address, app.engine(), &name, adapters, global, terminal)
+            announcement::announce(address, app.engine(), &name, adapters, global, terminal)
         });
         let lost = app.engine().check_health().err();
         // The engine finishes what it has; then nothing more is told.
@@ -391,49 +338,6 @@ impl Serve {
         })
     }
 
-    fn keys(&self) -> Result<Keys, Failure> {
-        let wrong = |place: String| {
-            move |error| {
-                Failure::usage(format!("{place} holds no API key"))
-                    .caused_by(&error as &http::UnusableKeys)
-            }
-        };
-        if let Some(file) = &self.api_key_file {
-            let text = std::fs::read_to_string(file).map_err(|error| {
-                Failure::usage(format!("{} can't be read", file.display())).caused_by(&error)
-            })?;
-            return Keys::read(&text).map_err(wrong(file.display().to_string()));
-        }
-        match std::env::var(KEY_VARIABLE) {
-            Ok(text) => Keys::read(&text).map_err(wrong(KEY_VARIABLE.to_owned())),
-            Err(std::env::VarError::NotPresent) => Ok(Keys::default()),
-            Err(error) => {
-                Err(Failure::usage(format!("{KEY_VARIABLE} can't be read")).caused_by(&error))
-            }
-        }
-    }
-
-    /// The address, if whoever can reach it needs a key.
-    fn address(&self, keys: &Keys) -> Result<SocketAddr, Failure> {
-        let host = self.host.trim_start_matches('[').trim_end_matches(']');
-        let address = (host, self.port)
-            .to_socket_addrs()
-            .map_err(|error| {
-                Failure::usage(format!("--host: '{}' is no address", self.host)).caused_by(&error)
-            })?
-            .next()
-            .ok_or_else(|| Failure::usage(format!("--host: '{}' has no address", self.host)))?;
-        if !is_here(address.ip()) && keys.is_empty() && !self.allow_anyone {
-            return Err(Failure::usage(format!(
-                "on {} other machines could use the model, and there is no API key",
-                address.ip()
-            ))
-            .hint("--api-key-file FILE, or a key in SUREFOOT_API_KEY")
-            .hint("--allow-anyone, where the network is trusted"));
-        }
-        Ok(address)
-    }
-
     /// The template of chats. A model whose own template can't be used still serves completions;
     /// a template that the operator asked for has to work.
     fn template(&self, folder: &Path) -> Result<Result<Option<Template>, ChatError>, Failure> {
@@ -446,74 +350,6 @@ impl Serve {
                 .hint("--chat-template FILE, chatml or plain")
         })?;
         Ok(Ok(Some(template)))
-    }
-
-    fn announce(
-        &self,
-        address: std::io::Result<SocketAddr>,
-        engine: &Engine,
-        name: &str,
-        adapters: Vec<String>,
-        global: &Global,
-        terminal: &Terminal,
-    ) -> Result<(), Failure> {
-        let address = address
-            .map_err(|error| Failure::usage("the address can't be told").caused_by(&error))?;
-        let (shape, plan) = (engine.capacity(), engine.plan());
-        let document = Document {
-            url: format!("http://{address}"),
-            model: name.to_owned(),
-            adapters,
-            device: engine.device(),
-            generates: engine.decodes(),
-            mode: plan.mode,
-            sequences: shape.sequences,
-            texts: shape.texts,
-            context: shape.context,
-            cache_tokens: shape.cache_tokens,
-            planned_peak_bytes: plan.peak_bytes,
-        };
-        let device = document.device.as_deref().unwrap_or("no device");
-        let what = match document.generates {
-            true => format!("{} sequences", shape.sequences),
-            false => format!("{} texts", shape.texts),
-        };
-        terminal.note(&format!(
-            "{name} on {device}: up to {what} at once, {}, at most {} of memory",
-            match document.generates {
-                true =>
-                    format!("{} tokens each and {} together", shape.context, shape.cache_tokens),
-                false => format!("{} tokens each", shape.text_tokens),
-            },
-            Bytes(plan.peak_bytes)
-        ));
-        if !document.adapters.is_empty() {
-            terminal.note(&format!("with adapters: {}", document.adapters.join(", ")));
-        }
-        if supervisor::inherited().attempt > 0 {
-            // The address was told by the first child, and is the same.
-            terminal.note(&format!("serving again on {}", document.url));
-            return Ok(());
-        }
-        match global.json {
-            true => terminal.json_line(&document),
-            false => terminal.result(&format!("{}\n", document.url)),
-        }
-    }
-}
-
-impl Limits {
-    fn engine_limits(&self, text_tokens: Option<usize>, batches_in_flight: usize) -> EngineLimits {
-        EngineLimits {
-            sequences: self.max_sequences as usize,
-            context: self.context.map(|context| context as usize),
-            texts: self.max_texts as usize,
-            text_tokens,
-            pass_tokens: self.pass_tokens as usize,
-            queue: self.queue as usize,
-            patience: Duration::from_micros(u64::from(self.max_wait)),
-            batches_in_flight,
-        }
     }
 }
 
@@ -528,9 +364,4 @@ fn check_digest(opened: &Opened, name: &str, expected: &str) -> Result<(), Failu
         opened.folder.display()
     ))
     .hint("put the weights there that the other replicas have, or change --expect-digest"))
-}
-
-/// Whether only this machine reaches an address.
-fn is_here(address: IpAddr) -> bool {
-    address.to_canonical().is_loopback()
 }

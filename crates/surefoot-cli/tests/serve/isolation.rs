@@ -76,6 +76,7 @@ fn a_child_without_a_device_is_started_again() {
     let said = std::fs::read_to_string(log.path()).unwrap();
     assert!(said.contains("no device is left"), "{said}");
     assert!(said.contains("is restarted"), "{said}");
+    assert!(said.contains("Start a new process") && !said.contains("--isolate"), "{said}");
     server.signal("TERM");
     assert_eq!(server.wait().code(), Some(0));
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use surefoot::journal::{Event, EventKind, Journal};
 
 pub use context::SpanContext;
-pub use exporter::{Exporter, TraceEndpoint, UnusableEndpoint};
+pub use exporter::{Exporter, TraceEndpoint, UnusableEndpoint, UnusableHeaders};
 
 use crate::metrics::Metrics;
 

@@ -16,12 +16,18 @@ pub(super) fn endpoint(
     option: Option<&str>,
     terminal: &Terminal,
 ) -> Result<Option<TraceEndpoint>, Failure> {
+    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let headers = variable("OTEL_EXPORTER_OTLP_TRACES_HEADERS")
+        .or_else(|| variable("OTEL_EXPORTER_OTLP_HEADERS"))
+        .unwrap_or_default();
     if let Some(address) = option {
         let endpoint = TraceEndpoint::below(address)
             .map_err(|error| Failure::usage("--otlp can't be used").caused_by(&error))?;
+        let endpoint = endpoint.with_headers(&headers).map_err(|error| {
+            Failure::usage("OTEL_EXPORTER_OTLP_HEADERS can't be used").caused_by(&error)
+        })?;
         return Ok(Some(endpoint));
     }
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     if variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return Ok(None);
     }
@@ -32,9 +38,16 @@ pub(super) fn endpoint(
             None => return Ok(None),
         },
     };
-    match found {
+    // Variables are often set for all programs of a machine: they stop none.
+    let endpoint = match found {
+        Ok(endpoint) => endpoint,
+        Err(error) => {
+            terminal.note(&format!("no traces are sent: {error}"));
+            return Ok(None);
+        }
+    };
+    match endpoint.with_headers(&headers) {
         Ok(endpoint) => Ok(Some(endpoint)),
-        // Variables are often set for all programs of a machine: they stop none.
         Err(error) => {
             terminal.note(&format!("no traces are sent: {error}"));
             Ok(None)

@@ -1,0 +1,61 @@
+//! The options of `surefoot serve` that limit how much it takes on.
+
+use std::time::Duration;
+
+use clap::Args;
+use surefoot::device::memory::Bytes;
+use surefoot_serve::engine::EngineLimits;
+
+/// How much is taken on.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(super) struct Limits {
+    /// Tokens of one sequence, prompt and answer: 4096 unless said otherwise, and never more than
+    /// the model was made for
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub(super) context: Option<u32>,
+    /// Sequences that are decoded at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(super) max_sequences: u32,
+    /// Texts that are embedded at once
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(super) max_texts: u32,
+    /// Tokens of prompts or texts that go through the model in one pass
+    #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub(super) pass_tokens: u32,
+    /// The most tokens that one answer can have
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
+    pub(super) max_tokens: u32,
+    /// Sequences or texts that can wait; more are told to come back (429)
+    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(super) queue: u32,
+    /// The longest that a text waits for others while a batch is running, in microseconds; never
+    /// more than the last batch took
+    #[arg(long, value_name = "US", default_value_t = 1_000_000)]
+    pub(super) max_wait: u32,
+    /// The longest that a request can take, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub(super) timeout: u32,
+    /// The largest request
+    #[arg(long, value_name = "BYTES", default_value = "8MiB")]
+    pub(super) max_body: Bytes,
+}
+
+impl Limits {
+    pub(super) fn engine_limits(
+        &self,
+        text_tokens: Option<usize>,
+        batches_in_flight: usize,
+    ) -> EngineLimits {
+        EngineLimits {
+            sequences: self.max_sequences as usize,
+            context: self.context.map(|context| context as usize),
+            texts: self.max_texts as usize,
+            text_tokens,
+            pass_tokens: self.pass_tokens as usize,
+            queue: self.queue as usize,
+            patience: Duration::from_micros(u64::from(self.max_wait)),
+            batches_in_flight,
+        }
+    }
+}

@@ -142,6 +142,10 @@ pub(super) fn float(
     }
 }
 
+/// Multiplies some rows, given with the bytes of each, with all columns.
+#[cfg(target_arch = "x86_64")]
+pub(super) type RowsProduct = Box<dyn Fn(&[u8], usize, &mut [&mut [f32]]) + Sync>;
+
 /// Products of more than [`FEW`] columns of bf16 numbers with BF16 weights. None where the processor has no
 /// instructions for them, or the activations have more bits than bf16 has.
 #[cfg(target_arch = "x86_64")]
@@ -151,13 +155,13 @@ pub(super) fn many_bf16(
     x: &[f32],
     inputs: usize,
     columns: usize,
-) -> Option<impl Fn(&[u8], usize, &mut [&mut [f32]]) + Sync> {
+) -> Option<RowsProduct> {
     let fits = with.0 == Kind::Avx512VnniBf16 && format == BlockFormat::BF16 && columns > FEW;
     let x = if fits { Bf16Columns::exact(x, inputs)? } else { return None };
-    Some(move |rows: &[u8], row_bytes: usize, out: &mut [&mut [f32]]| {
+    Some(Box::new(move |rows, row_bytes, out| {
         // SAFETY: `with` was the proof that the processor has the instructions.
         unsafe { x86::many_bf16_columns(rows, row_bytes, &x, out) }
-    })
+    }))
 }
 
 /// The same bits as numbers in bf16.

@@ -11,6 +11,19 @@ pub(super) fn put<const N: usize>(out: &mut [&mut [f32]], row: usize, numbers: [
     }
 }
 
+/// Columns of `inputs` numbers, filled up with zeros to sixteens, of each of which those with even places come first.
+pub(super) fn unzipped(x: &[f32], inputs: usize) -> Vec<[f32; 16]> {
+    let mut columns = Vec::with_capacity(x.len() / inputs * inputs.div_ceil(16));
+    for column in x.chunks_exact(inputs) {
+        for numbers in column.chunks(16) {
+            let mut padded = [0.0; 16];
+            padded[..numbers.len()].copy_from_slice(numbers);
+            columns.push(std::array::from_fn(|at| padded[2 * (at % 8) + at / 8]));
+        }
+    }
+    columns
+}
+
 /// Defines the kernels of a module for some instructions. The module has a function `dot::<WIDE>(sum, q, x)`, which adds the products
 /// of four neighbouring bytes to each sum; `WIDE` says that `q` can be above 127.
 macro_rules! few_columns {
@@ -26,6 +39,9 @@ macro_rules! few_columns {
         ) {
             if out.len() > FEW {
                 return many_floats(format, rows, row_bytes, x, inputs, out);
+            }
+            if format == BlockFormat::BF16 {
+                return few_bf16(rows, row_bytes, &unzipped(x, inputs), out);
             }
             for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
                 for (x, out) in x.chunks(AT_ONCE * inputs).zip(out.chunks_mut(AT_ONCE)) {
@@ -51,14 +67,76 @@ macro_rules! few_columns {
                 BlockFormat::F32 => {
                     eights::<32, N>(row, x, inputs, |eight| _mm256_castsi256_ps(load256(eight)))
                 }
-                BlockFormat::F16 => {
-                    eights::<16, N>(row, x, inputs, |eight| _mm256_cvtph_ps(load128(eight)))
-                }
-                _ => eights::<16, N>(row, x, inputs, |eight| {
-                    let wide = _mm256_cvtepu16_epi32(load128(eight));
-                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-                }),
+                _ => eights::<16, N>(row, x, inputs, |eight| _mm256_cvtph_ps(load128(eight))),
             }
+        }
+
+        /// BF16 weights with columns that were [`unzipped`].
+        #[target_feature(enable = $features)]
+        fn few_bf16(rows: &[u8], row_bytes: usize, x: &[[f32; 16]], out: &mut [&mut [f32]]) {
+            let of_column = x.len() / out.len().max(1);
+            for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
+                for (x, out) in x.chunks(AT_ONCE * of_column).zip(out.chunks_mut(AT_ONCE)) {
+                    match out.len() {
+                        1 => put(out, number, sixteens::<1>(row, x, of_column)),
+                        2 => put(out, number, sixteens::<2>(row, x, of_column)),
+                        3 => put(out, number, sixteens::<3>(row, x, of_column)),
+                        _ => put(out, number, sixteens::<4>(row, x, of_column)),
+                    }
+                }
+            }
+        }
+
+        /// The products of a row of BF16 numbers with `N` columns. A vector of 32 bits has two numbers in each lane: the second as f32 with some more
+        /// bits, which are cleared, and the first, which is shifted to its place. Each column's sum has the same terms in the same
+        /// order whatever their number is.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn sixteens<const N: usize>(row: &[u8], x: &[[f32; 16]], of_column: usize) -> [f32; N] {
+            let (all, few) = row.as_chunks::<32>();
+            let (runs, rest) = all.as_chunks::<2>();
+            let mut columns: [&[[f32; 16]]; N] = [&[]; N];
+            for (column, x) in columns.iter_mut().zip(x.chunks_exact(of_column)) {
+                *column = x;
+            }
+            let in_runs = columns.map(|x| &x.as_chunks::<2>().0[..runs.len()]);
+            let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
+            let mut sums = [[_mm256_setzero_ps(); 4]; N];
+            for (at, run) in runs.iter().enumerate() {
+                for part in 0..2 {
+                    let bits = load256(&run[part]);
+                    let first = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits));
+                    let second = _mm256_castsi256_ps(_mm256_and_si256(bits, upper));
+                    for column in 0..N {
+                        let [even, odd]: [__m256; 2] = bytemuck::cast(in_runs[column][at][part]);
+                        let sums = &mut sums[column];
+                        sums[2 * part] = _mm256_fmadd_ps(first, even, sums[2 * part]);
+                        sums[2 * part + 1] = _mm256_fmadd_ps(second, odd, sums[2 * part + 1]);
+                    }
+                }
+            }
+            // Up to one more vector, and less than a vector, which zeros fill up.
+            let mut last = [0; 32];
+            last[..few.len()].copy_from_slice(few);
+            let last = (!few.is_empty()).then_some(&last);
+            for (part, weights) in rest.iter().chain(last).enumerate() {
+                let bits = load256(weights);
+                let first = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits));
+                let second = _mm256_castsi256_ps(_mm256_and_si256(bits, upper));
+                for column in 0..N {
+                    let [even, odd]: [__m256; 2] =
+                        bytemuck::cast(columns[column][2 * runs.len() + part]);
+                    let [a, b, ..] = &mut sums[column];
+                    *a = _mm256_fmadd_ps(first, even, *a);
+                    *b = _mm256_fmadd_ps(second, odd, *b);
+                }
+            }
+            let mut totals = [0.0; N];
+            for column in 0..N {
+                let [a, b, c, d] = sums[column];
+                totals[column] = total([_mm256_add_ps(a, b), _mm256_add_ps(c, d)]);
+            }
+            totals
         }
 
         /// The products of a row with `N` columns; `wide` makes a vector of the `BYTES` of eight weights. Each column's sum has the

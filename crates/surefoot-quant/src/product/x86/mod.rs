@@ -14,7 +14,7 @@ mod rounding;
 
 use std::arch::x86_64::*;
 
-use self::few_columns::{AT_ONCE, few_columns, put};
+use self::few_columns::{AT_ONCE, few_columns, put, unzipped};
 use self::many_columns::{Panel, interleave, many_columns, scale_and_sum};
 use self::rounding::rounding;
 use super::activations::{ActivationGroup, Activations, TILE};

@@ -1,6 +1,8 @@
 //! Products on the processor with rows that stay as they are stored, also in a mapped file, by the kernels of `surefoot-quant`.
 
-use burn::tensor::{Device, Tensor, TensorData};
+use std::sync::Arc;
+
+use burn::tensor::{DType, Device, Tensor, TensorData};
 use surefoot_quant::BlockFormat;
 use surefoot_quant::product::SharedRows;
 
@@ -19,13 +21,22 @@ pub(crate) fn shared_product(
     let columns = x.dims()[1];
     let Ok(weights) = SharedRows::new(format, rows, cols, memory.clone()) else { return Err(x) };
     let x = x.transpose().into_data();
-    let product = x.as_slice::<f32>().ok().and_then(|x| weights.times(x, columns).ok());
-    match product {
-        Some(y) => {
+    if x.dtype() != DType::F32 {
+        return Err(Tensor::<2>::from_data(x, &Device::flex()).transpose());
+    }
+    // Its dtype was looked at, so these are all its numbers.
+    let x = Arc::new(x.try_into_vec::<f32>().unwrap_or_default());
+    match weights.times(&x, columns) {
+        Ok(y) => {
             let y: Tensor<2> =
                 Tensor::from_data(TensorData::new(y, [columns, rows]), &Device::flex());
             Ok(y.transpose())
         }
-        None => Err(Tensor::<2>::from_data(x, &Device::flex()).transpose()),
+        Err(_) => {
+            let x = Arc::unwrap_or_clone(x);
+            let inputs = x.len() / columns.max(1);
+            let x = TensorData::new(x, [columns, inputs]);
+            Err(Tensor::<2>::from_data(x, &Device::flex()).transpose())
+        }
     }
 }

@@ -27,6 +27,8 @@ mod spinning_threads;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use std::sync::{Mutex, PoisonError};
+
 use rayon::prelude::*;
 
 pub use activations::Activations;
@@ -200,10 +202,27 @@ impl<'a> PackedRows<'a> {
         if let [out] = &mut parts[..] {
             return product(self.blocks, out);
         }
-        parts
-            .par_iter_mut()
-            .zip(self.blocks.par_chunks(part * self.row_bytes))
-            .for_each(|(out, rows)| product(rows, out));
+        if rayon::current_thread_index().is_some() {
+            let rows = self.blocks.par_chunks(part * self.row_bytes);
+            return parts.par_iter_mut().zip(rows).for_each(|(out, rows)| product(rows, out));
+        }
+        // A thread that is none of rayon's begins at once and takes parts as the others do: it would sleep otherwise, and waking takes
+        // as long as some products.
+        let rows = self.blocks.chunks(part * self.row_bytes);
+        let parts = Mutex::new(parts.iter_mut().zip(rows));
+        let help = || {
+            loop {
+                let next = parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+                let Some((out, rows)) = next else { return };
+                product(rows, out);
+            }
+        };
+        rayon::in_place_scope(|scope| {
+            for _ in 1..rayon::current_num_threads() {
+                scope.spawn(|_| help());
+            }
+            help();
+        });
     }
 }
 

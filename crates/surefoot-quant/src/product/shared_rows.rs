@@ -1,4 +1,4 @@
-//! Rows whose memory several threads can hold on to, so that products go to helpers that wait awake.
+//! Rows whose memory several threads can hold on to, so that short products go to helpers that wait awake.
 
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
@@ -9,8 +9,9 @@ use super::{
 };
 use crate::block::BlockFormat;
 
-/// Up to so many numbers a product goes to the helpers, which write parts of it that are put together in the end.
-const MOST_NUMBERS: usize = 1 << 18;
+/// Up to so many columns a product goes to the helpers, whose parts are put together in the end. Beyond, that takes longer
+/// than to wake a thread.
+const HELPED_COLUMNS: usize = 128;
 
 /// Rows of a matrix in their blocks, in memory that is cheap to clone. Rows are outputs, the numbers of a row are inputs.
 #[derive(Clone, Debug)]
@@ -22,45 +23,35 @@ pub struct SharedRows<M> {
 }
 
 /// The columns of a short product, as the kernels take them.
-#[derive(Clone)]
 enum Columns {
     Quantized(Arc<Activations>),
     Plain(Arc<Vec<f32>>),
 }
 
-/// The columns of a thread's last short product: queries, keys and values are products with the same ones, so are the two halves of a gated
-/// feed-forward.
+/// The columns of a thread's last short product with quantised rows: queries, keys and values are products with the same ones, so are
+/// the two halves of a gated feed-forward.
 struct LastColumns {
     x: Arc<Vec<f32>>,
     count: usize,
-    quantized: Option<Arc<Activations>>,
+    quantized: Arc<Activations>,
 }
 
 thread_local! {
     static LAST: RefCell<Option<LastColumns>> = const { RefCell::new(None) };
 }
 
-/// `x` as the kernels take it, from the last product if it was the same.
-fn columns_of(x: &[f32], cols: usize, count: usize, quantized: bool) -> Option<Columns> {
+/// `x` in 8 bits, from the last product if that had the same columns.
+fn quantized(x: &Arc<Vec<f32>>, cols: usize, count: usize) -> Option<Arc<Activations>> {
     LAST.with_borrow_mut(|last| {
-        let known = last.take().filter(|last| last.count == count && **last.x == *x);
-        let mut columns = known.unwrap_or_else(|| LastColumns {
-            x: Arc::new(x.to_vec()),
-            count,
-            quantized: None,
-        });
-        let found = if quantized {
-            let rounded = match columns.quantized.take() {
-                Some(rounded) => rounded,
-                None => Arc::new(Activations::with(Instructions::best(), x, cols, count).ok()?),
-            };
-            columns.quantized = Some(Arc::clone(&rounded));
-            Columns::Quantized(rounded)
-        } else {
-            Columns::Plain(Arc::clone(&columns.x))
-        };
-        *last = Some(columns);
-        Some(found)
+        if let Some(known) = last
+            && known.count == count
+            && known.x == *x
+        {
+            return Some(Arc::clone(&known.quantized));
+        }
+        let quantized = Arc::new(Activations::with(Instructions::best(), x, cols, count).ok()?);
+        *last = Some(LastColumns { x: Arc::clone(x), count, quantized: Arc::clone(&quantized) });
+        Some(quantized)
     })
 }
 
@@ -78,7 +69,7 @@ impl<M: AsRef<[u8]> + Clone + Send + Sync + 'static> SharedRows<M> {
 
     /// The product with `columns` columns of f32 numbers, one after the other in `x`: a column for each of them, with a number for
     /// each row.
-    pub fn times(&self, x: &[f32], columns: usize) -> Result<Vec<f32>, ProductError> {
+    pub fn times(&self, x: &Arc<Vec<f32>>, columns: usize) -> Result<Vec<f32>, ProductError> {
         if let Some(product) = self.times_with_helpers(x, columns) {
             return Ok(product);
         }
@@ -89,18 +80,21 @@ impl<M: AsRef<[u8]> + Clone + Send + Sync + 'static> SharedRows<M> {
     }
 
     /// None where a product is too short or too long for it, something is wrong with it, or there are no helpers to be had.
-    fn times_with_helpers(&self, x: &[f32], columns: usize) -> Option<Vec<f32>> {
+    fn times_with_helpers(&self, x: &Arc<Vec<f32>>, columns: usize) -> Option<Vec<f32>> {
         let (rows, cols) = (self.rows, self.cols);
         let threads = rayon::current_num_threads();
-        let fits = columns > 0 && cols > 0 && x.len() == cols * columns;
         // Many columns of bf16 numbers have a kernel of their own, whatever the number of rows.
         let is_other = self.format == BlockFormat::BF16 && columns > FEW;
-        let is_large = rows * columns > MOST_NUMBERS;
-        if !fits || is_large || is_other || threads < 2 || rows * cols * columns < WORTH_SPLITTING {
+        let few = columns > 0 && columns <= HELPED_COLUMNS && !is_other;
+        let fits = few && cols > 0 && x.len() == cols * columns;
+        if !fits || threads < 2 || rows * cols * columns < WORTH_SPLITTING {
             return None;
         }
         let instructions = Instructions::best();
-        let x = columns_of(x, cols, columns, self.format.is_quantized())?;
+        let x = match self.format.is_quantized() {
+            true => Columns::Quantized(quantized(x, cols, columns)?),
+            false => Columns::Plain(Arc::clone(x)),
+        };
         let part = rows_of_part(rows, cols, columns, threads);
         let parts = rows.div_ceil(part);
         let results: Arc<Vec<OnceLock<Vec<f32>>>> =

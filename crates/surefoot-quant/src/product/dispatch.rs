@@ -19,9 +19,12 @@ use super::x86;
 use super::{FEW, float, portable};
 use crate::block::{BlockFormat, Blocks, Q2K, Q3K, Q4K, Q4ZP, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 
-/// Up to so many columns of F32, F16 and BF16, AVX-512 is no faster with tiles of rows and columns than row by row.
+/// Up to so many columns, AVX-512 is no faster with tiles of rows and columns than row by row. Few columns of BF16 are summed in another order,
+/// so that up to [`super::ALIKE_COLUMNS`] have to go row by row.
 #[cfg(target_arch = "x86_64")]
-const FEW_FLOATS: usize = 4;
+fn is_few_floats(format: BlockFormat, columns: usize) -> bool {
+    columns <= if format == BlockFormat::BF16 { super::ALIKE_COLUMNS } else { 4 }
+}
 
 /// Instructions that this processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -129,7 +132,7 @@ pub(super) fn float(
         Kind::Avx2 => unsafe { x86::avx2::float(format, rows, row_bytes, x, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512Vnni | Kind::Avx512VnniBf16 if out.len() > FEW_FLOATS => unsafe {
+        Kind::Avx512Vnni | Kind::Avx512VnniBf16 if !is_few_floats(format, out.len()) => unsafe {
             x86::float_tiles::multiply(format, rows, row_bytes, x, inputs, out);
         },
         // SAFETY: as above.

@@ -2,7 +2,7 @@
 //! the registers hold, so that each number that is loaded is used several times and rows need not be interleaved.
 //!
 //! A sum is that of `few_floats` in `few_columns`, which multiplies one column: 32 sums side by side, added up in the same order. So a
-//! column gives the bits that it gives alone, however many there are.
+//! column of F32 or F16 gives the bits that it gives alone, however many there are.
 //!
 //! All functions are safe. They need their instructions, so `dispatch` alone calls them.
 

@@ -234,27 +234,46 @@ impl PagedAttention {
             behind * group
         };
         let mut scores = vec![f32::NEG_INFINITY; count * keys_of];
-        for page in pages.clone() {
-            let (keys, _) = self.layout.parts(task.run.pages[page], self.layer, task.head);
+        let keys_in =
+            |page: usize| self.layout.parts(task.run.pages[page], self.layer, task.head).0;
+        let mut page = pages.start;
+        while page < pages.end {
             let column = (page - pages.start) * PAGE_TOKENS;
             let mut query = first_query(page);
-            while query < count {
-                let own = &own[query * dim..];
-                let found: [[f32; PAGE_TOKENS]; 4];
-                let taken = if query + 4 <= count {
-                    found = products::<4, FMA>(own, keys, dim);
-                    4
-                } else {
-                    let [one] = products::<1, FMA>(own, keys, dim);
-                    found = [one; 4];
-                    1
-                };
-                for (number, found) in found.iter().take(taken).enumerate() {
+            // Two pages at once where all queries see both: memory brings them side by side.
+            let two = page + 1 < pages.end && first_query(page + 1) == 0;
+            while two && query + 4 <= count {
+                let both = (keys_in(page), keys_in(page + 1));
+                let found = products_of_two::<4, FMA>(&own[query * dim..], both, dim);
+                for (number, (one, other)) in found.0.iter().zip(&found.1).enumerate() {
                     let from = (query + number) * keys_of + column;
-                    scores[from..from + PAGE_TOKENS].copy_from_slice(found);
+                    scores[from..from + PAGE_TOKENS].copy_from_slice(one);
+                    scores[from + PAGE_TOKENS..from + 2 * PAGE_TOKENS].copy_from_slice(other);
                 }
-                query += taken;
+                query += 4;
             }
+            for page in page..page + 1 + usize::from(two) {
+                let column = (page - pages.start) * PAGE_TOKENS;
+                let mut query = query;
+                while query < count {
+                    let own = &own[query * dim..];
+                    let found: [[f32; PAGE_TOKENS]; 4];
+                    let taken = if query + 4 <= count {
+                        found = products::<4, FMA>(own, keys_in(page), dim);
+                        4
+                    } else {
+                        let [one] = products::<1, FMA>(own, keys_in(page), dim);
+                        found = [one; 4];
+                        1
+                    };
+                    for (number, found) in found.iter().take(taken).enumerate() {
+                        let from = (query + number) * keys_of + column;
+                        scores[from..from + PAGE_TOKENS].copy_from_slice(found);
+                    }
+                    query += taken;
+                }
+            }
+            page += 1 + usize::from(two);
         }
         for (query, scores) in scores.chunks_exact_mut(keys_of).enumerate() {
             let at = position(task.rows.start + query / group);
@@ -314,7 +333,35 @@ fn products<const N: usize, const FMA: bool>(
     sums
 }
 
-/// Adds the values of a page to what `N` queries get, by their shares, which lie `apart`.
+/// [`products`] with the keys of two pages. Loops count and sums are arrays of their own: the compiler keeps these in registers.
+#[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "see above")]
+fn products_of_two<const N: usize, const FMA: bool>(
+    queries: &[f32],
+    (one, other): (&[f32], &[f32]),
+    dim: usize,
+) -> ([[f32; PAGE_TOKENS]; N], [[f32; PAGE_TOKENS]; N]) {
+    let queries: [&[f32]; N] = std::array::from_fn(|at| &queries[at * dim..(at + 1) * dim]);
+    let one = &one.as_chunks::<PAGE_TOKENS>().0[..dim];
+    let other = &other.as_chunks::<PAGE_TOKENS>().0[..dim];
+    let mut sums = [[0.0; PAGE_TOKENS]; N];
+    let mut others = [[0.0; PAGE_TOKENS]; N];
+    for at in 0..dim {
+        for query in 0..N {
+            let number = queries[query][at];
+            for lane in 0..PAGE_TOKENS {
+                sums[query][lane] = added::<FMA>(number, one[at][lane], sums[query][lane]);
+            }
+            for lane in 0..PAGE_TOKENS {
+                others[query][lane] = added::<FMA>(number, other[at][lane], others[query][lane]);
+            }
+        }
+    }
+    (sums, others)
+}
+
+/// Adds the values of a page to what `N` queries get, by their shares, which lie `apart`: two vectors of each token at once, as
+/// far as there are two.
 #[inline(always)]
 fn sum_up<const N: usize, const FMA: bool>(
     shares: &[f32],
@@ -325,7 +372,12 @@ fn sum_up<const N: usize, const FMA: bool>(
 ) {
     let shares: [&[f32]; N] =
         std::array::from_fn(|at| &shares[at * apart..at * apart + PAGE_TOKENS]);
-    for from in (0..width).step_by(LANES) {
+    let mut from = 0;
+    while from + 2 * LANES <= width {
+        sum_up_two::<N, FMA>(shares, values, (from, width), out);
+        from += 2 * LANES;
+    }
+    while from < width {
         let mut sums: [[f32; LANES]; N] = [[0.0; LANES]; N];
         for (at, sums) in sums.iter_mut().enumerate() {
             sums.copy_from_slice(&out[at * width + from..at * width + from + LANES]);
@@ -342,6 +394,45 @@ fn sum_up<const N: usize, const FMA: bool>(
         for (at, sums) in sums.iter().enumerate() {
             out[at * width + from..at * width + from + LANES].copy_from_slice(sums);
         }
+        from += LANES;
+    }
+}
+
+/// [`sum_up`] for the two vectors at `from`; see [`products_of_two`] for its form.
+#[inline(always)]
+#[allow(
+    clippy::needless_range_loop,
+    reason = "the compiler keeps sums of loops that count in registers"
+)]
+fn sum_up_two<const N: usize, const FMA: bool>(
+    shares: [&[f32]; N],
+    values: &[f32],
+    (from, width): (usize, usize),
+    out: &mut [f32],
+) {
+    let mut sums = [[0.0; LANES]; N];
+    let mut others = [[0.0; LANES]; N];
+    for query in 0..N {
+        let (one, other) = out[query * width + from..][..2 * LANES].split_at(LANES);
+        sums[query].copy_from_slice(one);
+        others[query].copy_from_slice(other);
+    }
+    for token in 0..PAGE_TOKENS {
+        let (one, other) = values[token * width + from..][..2 * LANES].split_at(LANES);
+        for query in 0..N {
+            let share = shares[query][token];
+            for lane in 0..LANES {
+                sums[query][lane] = added::<FMA>(share, one[lane], sums[query][lane]);
+            }
+            for lane in 0..LANES {
+                others[query][lane] = added::<FMA>(share, other[lane], others[query][lane]);
+            }
+        }
+    }
+    for query in 0..N {
+        let (one, other) = out[query * width + from..][..2 * LANES].split_at_mut(LANES);
+        one.copy_from_slice(&sums[query]);
+        other.copy_from_slice(&others[query]);
     }
 }
 

@@ -3,14 +3,21 @@
 //! A page belongs to whoever holds it; when the last holder is gone its memory is kept for the next page, until
 //! [`PagePool::release_spare`]. Only a page with a single holder is written.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use surefoot_ops::PageLayout;
 
+/// A page begins at a multiple of so many bytes, a line of the processor's cache, so that no vector lies in two lines.
+const LINE: usize = 64;
+/// Numbers that a page's memory has more than the page, so that the page can begin there.
+const SPARE: usize = LINE / size_of::<f32>() - 1;
+
 /// The keys and values of some tokens.
 #[derive(Debug)]
 pub(crate) struct Page {
+    /// [`SPARE`] of them are not used: those before the page begins, and as many as are left behind it.
     numbers: Box<[f32]>,
     pool: Arc<Shared>,
 }
@@ -23,11 +30,22 @@ struct Shared {
 
 impl Page {
     pub(crate) fn numbers(&self) -> &[f32] {
-        &self.numbers
+        &self.numbers[self.place()]
     }
 
     pub(crate) fn numbers_mut(&mut self) -> &mut [f32] {
-        &mut self.numbers
+        let place = self.place();
+        &mut self.numbers[place]
+    }
+
+    /// Where the page is in its memory.
+    fn place(&self) -> Range<usize> {
+        // Where a pointer can't be aligned, the page begins as the memory does.
+        let first = match self.numbers.as_ptr().align_offset(LINE) {
+            first if first <= SPARE => first,
+            _ => 0,
+        };
+        first..self.numbers.len() - (SPARE - first)
     }
 }
 
@@ -78,7 +96,7 @@ impl PagePool {
                 numbers.fill(0.0);
                 numbers
             }
-            None => vec![0.0; self.layout.numbers()].into_boxed_slice(),
+            None => vec![0.0; self.layout.numbers() + SPARE].into_boxed_slice(),
         };
         Some(Arc::new(Page { numbers, pool: Arc::clone(&self.shared) }))
     }
@@ -86,5 +104,30 @@ impl PagePool {
     /// Gives the memory of pages that are not in use back to the system.
     pub(crate) fn release_spare(&self) {
         self.shared.spare.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Also of pages whose memory was used before.
+    #[test]
+    fn a_page_has_all_its_numbers_and_begins_with_a_line_of_the_cache() {
+        for head_dim in [1, 3, 64] {
+            let layout = PageLayout { layers: 1, kv_heads: 1, head_dim };
+            let pool = PagePool::new(layout, 4);
+            for _ in 0..3 {
+                let mut pages: Vec<_> = (0..4).map(|_| pool.take().unwrap()).collect();
+                assert!(pool.take().is_none());
+                for page in &mut pages {
+                    let numbers = Arc::get_mut(page).unwrap().numbers_mut();
+                    assert_eq!(numbers.len(), layout.numbers());
+                    assert_eq!(numbers.as_ptr().addr() % LINE, 0);
+                    assert!(numbers.iter().all(|number| *number == 0.0));
+                    numbers.fill(1.0);
+                }
+            }
+        }
     }
 }

@@ -124,8 +124,9 @@ class Hosts:
 
     def remove(self):
         for server in self.servers:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait()
+            if server.poll() is None:
+                os.killpg(server.pid, signal.SIGTERM)
+                server.wait()
         self.remove_network()
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.rmtree(self.scratch, ignore_errors=True)

@@ -39,7 +39,7 @@ pub struct SketchPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RunInfo {
-    /// The device.
+    /// The device, or those that the model's blocks were laid over: `gpu+cpu`.
     pub device: String,
     /// The precision.
     pub precision: String,

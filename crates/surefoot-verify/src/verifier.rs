@@ -396,12 +396,24 @@ fn keep<T>(made: &mut Vec<T>, wanted: &Range<usize>) {
     made.drain(..wanted.start.min(made.len()));
 }
 
+/// The device that a model ran on, or all that its blocks were laid over, in the order of the blocks: `gpu+cpu`.
+fn devices(outcome: &RunOutcome<Captures>) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for share in &outcome.plan.device_map {
+        let name = share.device.to_string();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    if names.is_empty() { outcome.device.to_string() } else { names.join("+") }
+}
+
 /// What a fingerprint or a part of one is made of.
 type Made = (Identity, RunInfo, Captures, Noise);
 
 fn made(opened: &Opened, outcome: RunOutcome<Captures>, noise: Noise) -> Result<Made, VerifyError> {
     let run = RunInfo {
-        device: outcome.device.to_string(),
+        device: devices(&outcome),
         precision: match outcome.compute {
             WeightDtype::F32 => "fp32",
             WeightDtype::F16 => "fp16",

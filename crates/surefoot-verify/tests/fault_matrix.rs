@@ -6,7 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use surefoot::device::{DeviceName, Selector};
+use surefoot::device::{Backend, DeviceName, Selector};
 use surefoot::journal::{EventKind, Journal};
 use surefoot::recover::Drill;
 use surefoot::{Fault, Footing};
@@ -31,8 +31,12 @@ fn model() -> PathBuf {
 }
 
 fn verifier(devices: &[DeviceName], drill: &Drill, journal: &Journal) -> Verifier<'static> {
+    verifier_on(Selector::Chain(devices.to_vec()), drill, journal)
+}
+
+fn verifier_on(devices: Selector, drill: &Drill, journal: &Journal) -> Verifier<'static> {
     let footing = Footing::builder()
-        .devices(Selector::Chain(devices.to_vec()))
+        .devices(devices)
         .drill(drill.clone())
         .journal(journal.clone())
         .build()
@@ -92,5 +96,19 @@ fn a_fault_in_any_pass_of_the_reference_ends_without_a_verdict_or_changes_nothin
         assert_eq!(struck.root, expected.root, "{step}");
         let fault = make(&format!("numeric:op={OPERATION},at=after,step={step}")).unwrap_err();
         assert_eq!(fault.kind.as_str(), "numeric", "{step}");
+    }
+}
+
+/// Blocks that another device computes may deviate as that one does: a fingerprint names all of them.
+#[test]
+fn a_fingerprint_names_every_device_that_the_blocks_were_laid_over() {
+    let set = ChallengeSet::keyed([7; 32], "devices", 256, 20, 2).unwrap();
+    let other = DeviceName { backend: Backend::Cpu, index: 1 };
+    for (parts, expected) in [([1, 2], "cpu:1+cpu"), ([0, 3], "cpu"), ([3, 0], "cpu:1")] {
+        let devices =
+            Selector::Together { names: vec![other, DeviceName::CPU], parts: Some(parts.to_vec()) };
+        let verifier = verifier_on(devices, &Drill::default(), &Journal::off());
+        let fingerprint = verifier.candidate(&model(), &set, POLICY).unwrap();
+        assert_eq!(fingerprint.run.device, expected, "{parts:?}");
     }
 }

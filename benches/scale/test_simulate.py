@@ -43,13 +43,13 @@ class Reproduces(unittest.TestCase):
     def test_ranks_on_one_machine(self) -> None:
         training = FIGURES["training"]
         two = simulate.two_ranks(training["ranks"])
-        self.training(two + training["oversubscribed"], simulate.measured_network(two, training["ranks"]))
+        self.training(two + training["oversubscribed"], simulate.measured_network(two, training["ranks"], simulate.SHARED_MEMORY))
 
     def test_hosts(self) -> None:
         training = FIGURES["training"]
         cases = training["hosts"]
         self.assertEqual({case["ranks"] for case in cases}, {2, 4})
-        self.training(cases, simulate.measured_network(cases, training["ranks"]))
+        self.training(cases, simulate.measured_network(cases, training["ranks"], training["latency_of_hosts"]))
 
 
 class Behaves(unittest.TestCase):

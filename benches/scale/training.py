@@ -45,6 +45,8 @@ WORKLOADS = {
 WORKLOADS = {name: config for name, config in WORKLOADS.items() if name.startswith(ONLY)}
 # Steps of these take so many times as long: fewer are run.
 SLOWER = {"gpt 4 × 128": 4}
+# What these exchange passes at once, whatever the rate: a limit by a token bucket lets 256 kB through.
+TOO_SMALL = ("cnn 32 × 2",)
 PARTS = ("computing", "agreeing", "summing", "updating")
 
 
@@ -64,8 +66,8 @@ class Place:
         book(folder)
         (folder / "job.yaml").write_text(config + "steps: 1\n")
 
-    def train(self, ranks: int, threads: int, hosts: Hosts | None = None, part: int = 1) -> dict:
-        """The report of a run of all steps, or a part of them."""
+    def train(self, ranks: int, threads: int, hosts: Hosts | None = None, part: int = 1, bound: bool = False) -> dict:
+        """The report of a run of all steps, or a part of them; `bound` to one processor, as ranks are."""
         self.runs += 1
         command = [self.surefoot, "train", "job.yaml", "--steps", str(self.steps // part), "--json", "-q", "--folder", f"runs/{self.runs}"]
         environment = {**os.environ, **MPI, "RAYON_NUM_THREADS": str(threads)}
@@ -80,7 +82,9 @@ class Place:
             command += ["--launcher", f"mpirun --hostfile hosts --wdir {self.folder} -x RAYON_NUM_THREADS"]
             command = [*hosts.on(hosts.names[0]), *command]
             environment = {**hosts.environment(), **environment}
-        run = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True)
+        processor = {min(os.sched_getaffinity(0))}
+        bind = (lambda: os.sched_setaffinity(0, processor)) if bound else None
+        run = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, preexec_fn=bind)
         if run.returncode != 0:
             sys.exit(f"{' '.join(command)} ended with {run.returncode}:\n{run.stderr}")
         return json.loads(run.stdout.splitlines()[-1])
@@ -121,7 +125,7 @@ def measure_ranks(surefoot: str) -> dict:
             rows, parts, parameters = [], [], 0
             # In turns, so that what else the machine does meets all alike.
             for _ in range(ROUNDS):
-                single, double = rate(place.train(1, 1)), rate(place.train(1, 2))
+                single, double = rate(place.train(1, 1, bound=True)), rate(place.train(1, 2))
                 report = place.train(2, 1)
                 together, parameters = rate(report), report["parameters"]
                 rows.append({"one_thread": single, "two_threads": double, "two_ranks": together, "ratio": together / double})
@@ -137,6 +141,39 @@ def measure_ranks(surefoot: str) -> dict:
     return measured
 
 
+ECHO = """
+import socket
+with socket.create_server(("", 7777)) as server:
+    print("ready", flush=True)
+    connection, _ = server.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while message := connection.recv(64):
+        connection.sendall(message)
+"""
+ASK = """
+import socket, statistics, time
+connection = socket.create_connection(("host-2", 7777))
+connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+seen = []
+for _ in range(500):
+    begun = time.perf_counter()
+    connection.sendall(bytes(64))
+    connection.recv(64, socket.MSG_WAITALL)
+    seen.append(time.perf_counter() - begun)
+print(statistics.median(seen) / 2)
+"""
+
+
+def latency_of_hosts() -> float:
+    """Seconds of a short message over TCP from one host to another."""
+    with Hosts(2, RATE) as hosts:
+        server = hosts.start("host-2", [sys.executable, "-c", ECHO])
+        server.stdout.readline()
+        asked = hosts.command("host-1", [sys.executable, "-c", ASK], check=True)
+        server.communicate()
+    return float(asked.stdout)
+
+
 def measure_many(surefoot: str, over_network: bool) -> list[dict]:
     """Runs of 4 ranks on this machine, or of 2 and 4 hosts."""
     cases = []
@@ -144,6 +181,8 @@ def measure_many(surefoot: str, over_network: bool) -> list[dict]:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for ranks in (2, 4) if over_network else (4,):
         for workload, config in WORKLOADS.items():
+            if over_network and workload in TOO_SMALL:
+                continue
             with tempfile.TemporaryDirectory() as name:
                 place, seen, parts = Place(surefoot, Path(name), workload), [], []
                 hosts = Hosts(ranks, RATE) if over_network else None
@@ -187,7 +226,7 @@ def write(figures: dict) -> None:
     known = json.loads(path.read_text())
     training = known.setdefault("training", {})
     training["processors"] = os.cpu_count()
-    for name in ("ranks", "oversubscribed", "hosts"):
+    for name in ("ranks", "oversubscribed", "hosts", "latency_of_hosts"):
         if name in figures:
             training[name] = figures[name]
     path.write_text(json.dumps(known, indent=2, ensure_ascii=False) + "\n")
@@ -205,6 +244,7 @@ def main() -> None:
         figures["oversubscribed"] = measure_many(surefoot, False)
     if "hosts" in wanted:
         figures["hosts"] = measure_many(surefoot, True)
+        figures["latency_of_hosts"] = latency_of_hosts()
     if "merge" in wanted:
         figures["merge"] = measure_merge(surefoot)
     print(json.dumps(figures))

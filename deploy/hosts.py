@@ -28,7 +28,7 @@ class Hosts:
         self.rate = rate
         self.servers = []
         self.folder = Path(tempfile.mkdtemp(prefix="surefoot-hosts-"))
-        # Longer than the limit of a socket's path if it were below another folder.
+        # A short name: Open MPI puts sockets below it, whose paths are limited.
         self.scratch = Path(tempfile.mkdtemp(prefix="sf", dir="/tmp"))
 
     def __enter__(self):

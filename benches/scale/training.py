@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -183,19 +184,12 @@ def measure_many(surefoot: str, over_network: bool) -> list[dict]:
         for workload, config in WORKLOADS.items():
             if over_network and workload in TOO_SMALL:
                 continue
-            with tempfile.TemporaryDirectory() as name:
+            with tempfile.TemporaryDirectory() as name, (Hosts(ranks, RATE) if over_network else nullcontext()) as hosts:
                 place, seen, parts = Place(surefoot, Path(name), workload), [], []
-                hosts = Hosts(ranks, RATE) if over_network else None
-                if hosts:
-                    hosts.__enter__()
-                try:
-                    for _ in range(ROUNDS):
-                        report = place.train(ranks, 1, hosts, 3)
-                        seen.append(batch_of(config) / rate(report))
-                        parts.append(parts_of_a_step(report))
-                finally:
-                    if hosts:
-                        hosts.remove()
+                for _ in range(ROUNDS):
+                    report = place.train(ranks, 1, hosts, 3)
+                    seen.append(batch_of(config) / rate(report))
+                    parts.append(parts_of_a_step(report))
             step, spent = statistics.median(seen), medians(parts)
             cases.append({"workload": workload, "ranks": ranks, "network": RATE if over_network else "shared memory", "step": step, "parts": spent})
             print(f"| {workload} | {ranks} | {1e3 * step:.1f} | {milliseconds(spent)} |", flush=True)

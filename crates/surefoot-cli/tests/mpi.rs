@@ -105,12 +105,24 @@ fn a_fault_in_one_rank_is_recovered_there() {
     let calm = loss(&report(&place.mpirun("-n 2 @ --json")));
     for at in ["before", "during", "after"] {
         let drill = format!("--drill 'out_of_memory:step=3,op=train step,at={at}'");
-        let output = place.mpirun(&format!("-n 1 @ --json : -n 1 @ --json {drill}"));
+        let own = format!("--json --journal {at}.jsonl --folder {at}");
+        let output = place.mpirun(&format!("-n 1 @ {own} : -n 1 @ {own} {drill}"));
         let report = report(&output);
         assert!((loss(&report) - calm).abs() < TOLERANCE, "{at}: {report}");
         assert_eq!(report["fault_log"][0]["rank"], 1, "{report}");
         assert_eq!(report["ranks"][1]["faults"], 1, "{report}");
         assert!(report["ranks"][1]["peak_memory"].as_u64().unwrap() > 0, "{report}");
+        // One journal and one page, of the first rank, tell of both.
+        let journal = fs::read_to_string(place.0.path().join(format!("{at}.jsonl"))).unwrap();
+        let events = journal.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+        let events: Vec<Value> = events.filter(|event| event["context"]["rank"] == 1).collect();
+        let faults = events.iter().filter(|event| event["kind"] == "fault").count();
+        assert_eq!(faults, 1, "{journal}");
+        let last = events.iter().rfind(|event| event["op"] == "rank").unwrap();
+        assert_eq!(last["context"]["faults"], 1, "{last}");
+        assert!(last["context"]["peak_memory"].as_u64().unwrap() > 0, "{last}");
+        let page = fs::read_to_string(place.0.path().join(at).join("report.html")).unwrap();
+        assert!(page.contains("at step 4 of rank 1") && page.contains("1 fault"), "{at}");
     }
 }
 

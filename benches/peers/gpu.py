@@ -12,8 +12,9 @@ configuration that this script writes. The work: GPT with 6 blocks, 8 heads, wid
 and under bf16 autocast. Prints the median of a step, the kernel launches of a step where the program counts them, the
 first step, and the ratio to PyTorch in fp32 (above 1: Surefoot is faster).
 
-With --decode it compares decoding of one sequence instead: a Llama of 1.1 B parameters (TinyLlama's shape) with random weights
-in fp16, in `surefoot generate` and in transformers, whose time for the first token is taken off. Needs transformers.
+With --decode it compares decoding instead, of one sequence or of --sequences N with prompts of --prompt TOKENS: a Llama of 1.1 B
+parameters (TinyLlama's shape) with random weights in fp16, in `surefoot generate` and in transformers, whose time for the first
+token is taken off and told separately. Needs transformers.
 """
 
 import argparse
@@ -155,30 +156,36 @@ def make_llama(folder):
     return model.eval()
 
 
-def transformers_decode(model):
-    """Seconds for one token."""
+def transformers_decode(model, given):
+    """Seconds for one token of each sequence, and for the first one."""
     import torch
 
-    ids = torch.arange(4, device="cuda").unsqueeze(0)
+    ids = (torch.arange(given.prompt, device="cuda") % 96).repeat(given.sequences, 1)
 
     def generate(count):
         torch.cuda.synchronize()
         started = time.perf_counter()
-        model.generate(ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0)
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, min_new_tokens=count,
+                       do_sample=False, eos_token_id=None, pad_token_id=0)
         torch.cuda.synchronize()
         return time.perf_counter() - started
 
-    generate(FEW)
     with torch.no_grad():
-        return statistics.median((generate(MANY) - generate(FEW)) / (MANY - FEW) for _ in range(3))
+        generate(FEW)
+        first = statistics.median(generate(1) for _ in range(3))
+        return statistics.median((generate(MANY) - generate(FEW)) / (MANY - FEW) for _ in range(3)), first
 
 
-def surefoot_decode(program, device, precision, folder):
-    """Seconds for one token, and seconds of the first process, which gives few tokens."""
+def surefoot_decode(program, device, given, folder):
+    """Seconds for one token of each sequence, for the first one, and of the first process, which gives few tokens."""
+    prompts = os.path.join(folder, "prompts.txt")
+    with open(prompts, "w", encoding="utf-8") as file:
+        for _ in range(given.sequences):
+            file.write("".join(chr(97 + at % 26) for at in range(given.prompt)) + "\n")
 
     def generate(count):
-        command = [program, "generate", folder, "abcd", "--max-tokens", str(count), "--device", device,
-                   "--precision", precision, "--json", "-q"]
+        command = [program, "generate", folder, "--prompts", prompts, "--max-tokens", str(count), "--device", device,
+                   "--precision", given.precision, "--json", "-q"]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise RuntimeError((done.stderr or done.stdout).strip()[-600:])
@@ -186,25 +193,27 @@ def surefoot_decode(program, device, precision, folder):
         return document["seconds"] - document["load_seconds"]
 
     # The first process compiles kernels, which later ones may find on disk.
-    first = generate(FEW)
-    return statistics.median((generate(MANY) - generate(FEW)) / (MANY - FEW) for _ in range(3)), first
+    fresh = generate(FEW)
+    first = statistics.median(generate(1) for _ in range(3))
+    each = statistics.median((generate(MANY) - generate(FEW)) / (MANY - FEW) for _ in range(3))
+    return each, first, fresh
 
 
 def decode(given):
     with tempfile.TemporaryDirectory() as folder:
         model = make_llama(folder)
-        theirs = transformers_decode(model)
-        print(f"transformers, fp16: {1 / theirs:.1f} tokens/s", flush=True)
+        theirs, their_first = transformers_decode(model, given)
+        print(f"transformers, fp16: {given.sequences / theirs:.1f} tokens/s, first token in {1e3 * their_first:.1f} ms", flush=True)
         del model
         for program in given.programs:
             path, _, device = program.partition("@")
             try:
-                ours, few = surefoot_decode(path, device or given.device, given.precision, folder)
+                ours, first, fresh = surefoot_decode(path, device or given.device, given, folder)
             except RuntimeError as error:
                 print(f"{program}: {error}", flush=True)
                 continue
-            print(f"{program} {given.precision}: {1 / ours:.1f} tokens/s, the first {FEW} in {few:.1f} s, "
-                  f"ratio {theirs / ours:.2f}", flush=True)
+            print(f"{program} {given.precision}: {given.sequences / ours:.1f} tokens/s, ratio {theirs / ours:.2f}; first token in "
+                  f"{1e3 * first:.1f} ms, ratio {their_first / first:.2f}; the first {FEW} in {fresh:.1f} s on a fresh machine", flush=True)
 
 
 def main():
@@ -216,6 +225,8 @@ def main():
     parser.add_argument("--kernels", type=int, default=25, metavar="N", help="of how many kernels to print the launches")
     parser.add_argument("programs", nargs="+", metavar="SUREFOOT")
     parser.add_argument("--decode", action="store_true")
+    parser.add_argument("--sequences", type=int, default=1, help="decoded at once, with --decode")
+    parser.add_argument("--prompt", type=int, default=4, metavar="TOKENS", help="length of the prompts, with --decode")
     given = parser.parse_args()
     if given.decode:
         return decode(given)

@@ -2,28 +2,33 @@
 //!
 //! Burn's CPU convolution copies every window of the image into a matrix (nine numbers for each
 //! one of a 3×3 kernel) and multiplies that. Here a kernel's tap is a shift of the padded image,
-//! and what is worked on stays in the cache; see `layout` and `kernel`.
+//! and what is worked on stays in the cache; see `layout` and `kernel`. On GPUs `cube/conv.rs` does it.
 
 mod kernel;
 mod layout;
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use burn::backend::Cube;
 use burn::backend::autodiff::checkpoint::base::Checkpointer;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
-use burn::backend::{Backend, Dispatch, Flex, backend_extension};
+use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::Tensor;
 use burn::tensor::ops::ConvOptions;
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
 use self::kernel::{Correlate, Products};
-use self::layout::{InputGradient, Sizes};
+use self::layout::InputGradient;
+pub(crate) use self::layout::Sizes;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+use crate::cube::{self, CubeKernels};
 use crate::flat;
 
 /// The backends' side of [`conv2d`].
@@ -57,11 +62,104 @@ fn composed<B: Backend>(
     B::conv2d(x, weight, None, ConvOptions::new([stride; 2], [padding; 2], [1, 1], 1))
 }
 
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-impl Conv for burn::backend::Cube {}
+/// Kernels of a backend.
+pub(crate) trait Kernels: Backend {
+    /// Whether the kernels take a convolution of these tensors.
+    fn take(x: &FloatTensor<Self>, weight: &FloatTensor<Self>, sizes: &Sizes) -> bool;
+
+    /// The result.
+    fn forward(x: FloatTensor<Self>, weight: FloatTensor<Self>, sizes: &Sizes)
+    -> FloatTensor<Self>;
+
+    /// The gradient by the images.
+    fn x_gradient(
+        weight: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        sizes: &Sizes,
+    ) -> FloatTensor<Self>;
+
+    /// The gradient by the weights.
+    fn weight_gradient(
+        x: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        sizes: &Sizes,
+    ) -> FloatTensor<Self>;
+}
+
+impl Kernels for Flex {
+    fn take(x: &FlexTensor, weight: &FlexTensor, _: &Sizes) -> bool {
+        flat::is_ours(x) && flat::is_ours(weight)
+    }
+
+    fn forward(x: FlexTensor, weight: FlexTensor, sizes: &Sizes) -> FlexTensor {
+        forward(sizes, x, weight)
+    }
+
+    fn x_gradient(weight: FlexTensor, gradient: FlexTensor, sizes: &Sizes) -> FlexTensor {
+        x_gradient(sizes, weight, gradient)
+    }
+
+    fn weight_gradient(x: FlexTensor, gradient: FlexTensor, sizes: &Sizes) -> FlexTensor {
+        weight_gradient(sizes, x, gradient)
+    }
+}
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
-impl<C: CheckpointStrategy> Conv for Autodiff<burn::backend::Cube, C> {}
+impl Kernels for Cube {
+    fn take(x: &FloatTensor<Self>, weight: &FloatTensor<Self>, sizes: &Sizes) -> bool {
+        let [rows, columns] = sizes.kernel;
+        cube::is_ours(x) && cube::is_ours(weight) && rows * columns <= cube::MOST_TAPS
+    }
+
+    fn forward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        sizes: &Sizes,
+    ) -> FloatTensor<Self> {
+        <Self as CubeKernels>::convolution(x, weight, *sizes)
+    }
+
+    fn x_gradient(
+        weight: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        sizes: &Sizes,
+    ) -> FloatTensor<Self> {
+        <Self as CubeKernels>::convolution_x_gradient(weight, gradient, *sizes)
+    }
+
+    fn weight_gradient(
+        x: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        sizes: &Sizes,
+    ) -> FloatTensor<Self> {
+        <Self as CubeKernels>::convolution_weight_gradient(x, gradient, *sizes)
+    }
+}
+
+/// By the backend's kernels, or composed.
+fn plain<B: Kernels>(
+    x: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    stride: usize,
+    padding: usize,
+) -> FloatTensor<B> {
+    match sizes::<B>(&x, &weight, stride, padding) {
+        Some(sizes) => B::forward(x, weight, &sizes),
+        None => composed::<B>(x, weight, stride, padding),
+    }
+}
+
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+impl Conv for Cube {
+    fn plain_conv2d(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        stride: usize,
+        padding: usize,
+    ) -> FloatTensor<Self> {
+        plain::<Self>(x, weight, stride, padding)
+    }
+}
 
 impl Conv for Flex {
     fn plain_conv2d(
@@ -70,30 +168,27 @@ impl Conv for Flex {
         stride: usize,
         padding: usize,
     ) -> FlexTensor {
-        match sizes(&x, &weight, stride, padding) {
-            Some(sizes) => forward(&sizes, x, weight),
-            None => composed::<Self>(x, weight, stride, padding),
-        }
+        plain::<Self>(x, weight, stride, padding)
     }
 }
 
-impl<C: CheckpointStrategy> Conv for Autodiff<Flex, C> {
+impl<B: Kernels, C: CheckpointStrategy> Conv for Autodiff<B, C> {
     fn plain_conv2d(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         stride: usize,
         padding: usize,
     ) -> FloatTensor<Self> {
-        let Some(sizes) = sizes(x.primitive(), weight.primitive(), stride, padding) else {
+        let Some(sizes) = sizes::<B>(x.primitive(), weight.primitive(), stride, padding) else {
             return composed::<Self>(x, weight, stride, padding);
         };
         match ConvBackward.prepare::<C>([x.node(), weight.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 let state = (prep.checkpoint(&x), prep.checkpoint(&weight), sizes);
-                prep.finish(state, forward(&sizes, x.into_primitive(), weight.into_primitive()))
+                prep.finish(state, B::forward(x.into_primitive(), weight.into_primitive(), &sizes))
             }
             OpsKind::UnTracked(prep) => {
-                prep.finish(forward(&sizes, x.into_primitive(), weight.into_primitive()))
+                prep.finish(B::forward(x.into_primitive(), weight.into_primitive(), &sizes))
             }
         }
     }
@@ -102,7 +197,7 @@ impl<C: CheckpointStrategy> Conv for Autodiff<Flex, C> {
 #[derive(Debug)]
 struct ConvBackward;
 
-impl Backward<Flex, 2> for ConvBackward {
+impl<B: Kernels> Backward<B, 2> for ConvBackward {
     type State = (NodeId, NodeId, Sizes);
 
     fn backward(
@@ -113,37 +208,36 @@ impl Backward<Flex, 2> for ConvBackward {
     ) {
         point(Point::Operation);
         let [of_x, of_weight] = ops.parents;
-        let gradient = grads.consume::<Flex>(&ops.node);
+        let gradient = grads.consume::<B>(&ops.node);
         let (x, weight, sizes) = ops.state;
-        let x = checkpointer.retrieve_node_output::<FlexTensor>(x);
-        let weight = checkpointer.retrieve_node_output::<FlexTensor>(weight);
+        let x = checkpointer.retrieve_node_output::<FloatTensor<B>>(x);
+        let weight = checkpointer.retrieve_node_output::<FloatTensor<B>>(weight);
         if let Some(node) = of_x {
-            grads.register::<Flex>(node.id, x_gradient(&sizes, weight, gradient.clone()));
+            grads.register::<B>(node.id, B::x_gradient(weight, gradient.clone(), &sizes));
         }
         if let Some(node) = of_weight {
-            grads.register::<Flex>(node.id, weight_gradient(&sizes, x, gradient));
+            grads.register::<B>(node.id, B::weight_gradient(x, gradient, &sizes));
         }
     }
 }
 
 /// The sizes of a convolution that the kernels here do.
-fn sizes(x: &FlexTensor, weight: &FlexTensor, stride: usize, padding: usize) -> Option<Sizes> {
-    let [samples, inputs, height, width] = flat::dims(x);
-    let [outputs, same, rows, columns] = flat::dims(weight);
+fn sizes<B: Kernels>(
+    x: &FloatTensor<B>,
+    weight: &FloatTensor<B>,
+    stride: usize,
+    padding: usize,
+) -> Option<Sizes> {
+    let [samples, inputs, height, width] = x.shape().dims();
+    let [outputs, same, rows, columns] = weight.shape().dims();
     let fits = inputs == same
         && [rows, columns].iter().all(|size| *size > 0)
         && height + 2 * padding >= rows
         && width + 2 * padding >= columns
         && samples * inputs * outputs * height * width * stride > 0;
-    (fits && flat::is_ours(x) && flat::is_ours(weight)).then_some(Sizes {
-        samples,
-        inputs,
-        outputs,
-        image: [height, width],
-        kernel: [rows, columns],
-        stride,
-        padding,
-    })
+    let (image, kernel) = ([height, width], [rows, columns]);
+    let sizes = Sizes { samples, inputs, outputs, image, kernel, stride, padding };
+    (fits && B::take(x, weight, &sizes)).then_some(sizes)
 }
 
 fn forward(sizes: &Sizes, x: FlexTensor, weight: FlexTensor) -> FlexTensor {

@@ -7,7 +7,9 @@
 mod decode;
 mod processor;
 
-pub use decode::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_TOKENS};
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+pub(crate) use decode::MOST_TOKENS;
+pub use decode::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
 
 use burn::tensor::Tensor;
 

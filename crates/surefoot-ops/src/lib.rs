@@ -65,7 +65,7 @@ pub use gelu::gelu;
 pub use group_norm::{GroupNorm, group_norm};
 pub use half_linear::half_linear;
 pub use inference::{
-    AppendedAttention, AppendedTensors, DecodeProducts, MOST_QUERIES, MOST_TOKENS, attend_to_all,
+    AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED, MOST_QUERIES, attend_to_all,
     gated_silu, rms_norm, rotate,
 };
 pub use launches::{Launches, count_launches};

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use surefoot_ops::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_TOKENS};
+use surefoot_ops::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
 
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -49,7 +49,11 @@ fn product(x: &[f32], weight: &[f32], inputs: usize) -> Vec<f64> {
 const EPSILON: f64 = 1e-3;
 
 /// Tokens, inputs, and the outputs of each weight: below and above what the units of a row read at once, and rows that fill no cube.
-const SIZES: [(usize, usize, &[usize]); 6] = [
+const SIZES: [(usize, usize, &[usize]); 9] = [
+    // More tokens than one launch takes: tiles of our products, cut off and not, and what is left to Burn.
+    (9, 64, &[128, 32, 32]),
+    (150, 32, &[132]),
+    (20, 36, &[7, 2]),
     (1, 4, &[1]),
     (1, 36, &[7, 2]),
     (2, 128, &[4, 8, 5]),
@@ -109,7 +113,7 @@ fn products_with_norm_bias_and_residual_are_their_formula() {
 #[test]
 fn a_weight_that_gates_another_is_its_formula() {
     let Some(gpu) = testkit::gpu() else { return };
-    for (tokens, inputs, rows) in [(1, 64, 3), (4, 260, 18), (8, 32, 5)] {
+    for (tokens, inputs, rows) in [(1, 64, 3), (4, 260, 18), (8, 32, 5), (33, 64, 48), (9, 12, 5)] {
         let (x, gamma) = (numbers(1, tokens * inputs), numbers(2, inputs));
         let [gate, value] = [3, 4].map(|seed| numbers(seed, rows * inputs));
         let weights = [&gate, &value].map(|w| tensor(w, [rows, inputs], gpu.burn()));
@@ -137,11 +141,17 @@ fn weights_in_half_precision_multiply_rounded_tokens() {
     if !gpu.burn().supports_dtype(half) {
         return;
     }
-    let (tokens, inputs, rows) = (3, 260, 12);
+    for (tokens, inputs) in [(3, 260), (8, 2564), (40, 256)] {
+        check_half(gpu.burn(), tokens, inputs);
+    }
+}
+
+fn check_half(device: &Device, tokens: usize, inputs: usize) {
+    let (half, rows) = (FloatDType::F16, 12);
     let (x, gamma, weight) =
         (numbers(1, tokens * inputs), numbers(2, inputs), numbers(3, rows * inputs));
-    let gamma_there = tensor(&gamma, [inputs], gpu.burn());
-    let weight_there = tensor(&weight, [rows, inputs], gpu.burn()).cast(half);
+    let gamma_there = tensor(&gamma, [inputs], device);
+    let weight_there = tensor(&weight, [rows, inputs], device).cast(half);
     // A part of a weight, which begins elsewhere in its buffer.
     let second = weight_there.clone().narrow(0, 4, 8);
     let products = DecodeProducts {
@@ -149,7 +159,7 @@ fn weights_in_half_precision_multiply_rounded_tokens() {
         weights: vec![&weight_there, &second],
         ..DecodeProducts::default()
     };
-    let is = read(products.of(&tensor(&x, [tokens, inputs], gpu.burn())).unwrap());
+    let is = read(products.of(&tensor(&x, [tokens, inputs], device)).unwrap());
     let rounded = |numbers: &[f32]| {
         let cpu = tensor(numbers, [numbers.len()], &Device::flex());
         read(cpu.cast(half).cast(FloatDType::F32))
@@ -168,8 +178,8 @@ fn products_that_have_no_kernel_are_left_to_the_caller() {
         let products = DecodeProducts { weights: vec![&weight], ..DecodeProducts::default() };
         products.of(&tensor(&numbers(2, tokens * inputs), [tokens, inputs], device)).is_some()
     };
-    assert!(of(gpu.burn(), MOST_TOKENS, 8));
-    assert!(!of(gpu.burn(), MOST_TOKENS + 1, 8));
+    assert!(of(gpu.burn(), MOST_DECODED, 8));
+    assert!(!of(gpu.burn(), MOST_DECODED + 1, 8));
     assert!(!of(gpu.burn(), 1, 6));
     assert!(!of(&Device::flex(), 1, 8));
     assert!(!of(&gpu.burn().clone().autodiff(), 1, 8));

@@ -72,6 +72,23 @@ fn gelu(size: usize) -> Case {
     (format!("gelu {size}"), vec![size], Box::new(run))
 }
 
+/// Images of three samples, and square kernels.
+fn conv(
+    inputs: usize,
+    outputs: usize,
+    image: [usize; 2],
+    [kernel, stride, padding]: [usize; 3],
+) -> Case {
+    let of_x = [3, inputs, image[0], image[1]];
+    let of_weight = [outputs, inputs, kernel, kernel];
+    let run = move |t: &[Tensor<1>]| {
+        let (x, weight) = (t[0].clone().reshape(of_x), t[1].clone().reshape(of_weight));
+        ops::conv2d(x, weight, stride, padding).flatten(0, 3)
+    };
+    let name = format!("conv2d {inputs} {outputs} {image:?} {kernel} {stride} {padding}");
+    (name, vec![of_x.iter().product(), of_weight.iter().product()], Box::new(run))
+}
+
 fn operations() -> Vec<Case> {
     let norm = ops::GroupNorm { groups: 2, epsilon: 1e-5, relu: true };
     let image = [2, 4, 5, 5];
@@ -92,6 +109,14 @@ fn operations() -> Vec<Case> {
                 ops::group_norm(x, t[1].clone(), t[2].clone(), Some(around), norm).flatten(0, 3)
             }),
         ),
+        // Channels below and above what a cube and a run take, and kernels that reach over the edge or leave some pixels out.
+        conv(1, 1, [4, 5], [1, 1, 0]),
+        conv(20, 19, [9, 7], [3, 1, 1]),
+        conv(16, 8, [12, 12], [3, 2, 1]),
+        conv(5, 9, [11, 8], [5, 3, 2]),
+        conv(3, 4, [7, 7], [1, 2, 0]),
+        // Too large a kernel for ours.
+        conv(2, 3, [9, 9], [7, 1, 3]),
         layer_norm(5, 12),
         layer_norm(1, 300),
         layer_norm(70, 33),

@@ -1,4 +1,4 @@
-//! A block that decodes one token of each of a few sequences on a device of its own, in five launches: queries, keys and values of the
+//! A block that decodes one token of each sequence on a device of its own. Up to eight tokens take five launches: queries, keys and values of the
 //! normalised token; attention, which adds to the cache; the way out of attention and the residual; gate and value; the way down
 //! and the residual.
 //!
@@ -9,7 +9,7 @@
 use burn::tensor::Tensor;
 use surefoot::recover::Point;
 use surefoot::recover::drill::point;
-use surefoot_ops::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_TOKENS};
+use surefoot_ops::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
 
 use super::block::{BlockRunner, Pass};
 use super::cache::{DeviceCache, Store};
@@ -30,7 +30,7 @@ impl BlockRunner {
         let blueprint = pass.blueprint;
         let block = &blueprint.blocks[self.number];
         let is_plain = pass.width == 1
-            && pass.batch <= MOST_TOKENS
+            && pass.batch <= MOST_DECODED
             && pass.tuning.is_none()
             && !is_host(&x.device())
             && !x.is_autodiff()

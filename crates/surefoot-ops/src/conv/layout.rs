@@ -9,21 +9,21 @@ use super::kernel::{BLOCK, STRIP};
 
 /// The sizes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Sizes {
-    pub(super) samples: usize,
-    pub(super) inputs: usize,
-    pub(super) outputs: usize,
-    pub(super) image: [usize; 2],
-    pub(super) kernel: [usize; 2],
-    pub(super) stride: usize,
-    pub(super) padding: usize,
+pub(crate) struct Sizes {
+    pub(crate) samples: usize,
+    pub(crate) inputs: usize,
+    pub(crate) outputs: usize,
+    pub(crate) image: [usize; 2],
+    pub(crate) kernel: [usize; 2],
+    pub(crate) stride: usize,
+    pub(crate) padding: usize,
 }
 
 /// Bytes of a core's cache that a chunk of samples may take.
 const CACHE: usize = 512 << 10;
 
 impl Sizes {
-    pub(super) fn out_image(&self) -> [usize; 2] {
+    pub(crate) fn out_image(&self) -> [usize; 2] {
         std::array::from_fn(|at| {
             (self.image[at] + 2 * self.padding - self.kernel[at]) / self.stride + 1
         })

@@ -2,69 +2,134 @@
 //! the norm of the tokens, several weights side by side or one that gates another, bias and residual. One launch each.
 //!
 //! Tokens are rows of `x` and of the result. Each row of a weight has [`LANES`] units, which read it in fours, multiply it with
-//! every token and add up in f32. Tokens are rounded to the weights' dtype, as other products have them. With a norm, each cube
-//! makes the roots of the mean squares for itself: that reads what its units read anyway.
+//! every token and add up in f32. Tokens are rounded to the weights' dtype, as other products have them. Each cube normalises and
+//! rounds the tokens for itself, into shared memory where there is room: that is less than its rows would read of them.
+//!
+//! With more tokens than [`MOST_TOKENS`] (`many`) each weight is a product of its own, on matrix units where the device has them.
 
+mod many;
+
+use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
+use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
+use cubecl::client::Client;
+use cubecl::ir::features::Plane;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::launch::empty;
 use super::product::Four;
 use super::reduce::sum_of_units;
+use crate::inference::MOST_TOKENS;
 
-/// Units that share a row of a weight.
+/// Units that share a row of a weight: a plane, where planes have as many.
 const LANES: usize = 32;
 /// How often their number can be halved.
 const HALVINGS: usize = 5;
 /// Units of a cube.
-const UNITS: usize = 128;
+const UNITS: usize = 256;
 /// Rows of a weight that a cube takes.
 const ROWS: usize = UNITS / LANES;
+/// Bytes of shared memory in which a cube keeps its tokens, normalised and rounded. If they take more, each row reads them anew.
+const MOST_STAGED: usize = 32 << 10;
+/// Reads of a unit that are on their way at once.
+const READS: usize = 8;
 
-/// Adds a row of a weight times each token, to be summed over lanes and over the four.
+/// What is before and behind the products, and how a cube goes about them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Form {
+    tokens: usize,
+    normed: bool,
+    gated: bool,
+    bias: bool,
+    residual: bool,
+    /// Fours of all tokens in shared memory; none if they are not kept there.
+    staged: usize,
+    /// Whether planes have [`LANES`] units and add up.
+    planes: bool,
+}
+
+impl Form {
+    /// Fours that a unit reads at once of each weight.
+    fn reads(&self) -> usize {
+        if self.tokens > 2 || self.gated { READS / 2 } else { READS }
+    }
+}
+
+/// What a row of a weight is multiplied with: a four of a token, normalised and rounded.
 #[cube]
-fn add_products<W: Float>(
-    weight: &[Vector<W, Const<4>>],
+fn four_of_token<W: Float>(
     x: &[Four],
     gamma: &[Four],
     inverse: &Array<f32>,
+    staged: &Shared<[Vector<W, Const<4>>]>,
+    fours: usize,
+    place: usize,
+    #[comptime] token: usize,
+    #[comptime] form: Form,
+) -> Four {
+    if comptime!(form.staged > 0) {
+        Four::cast_from(staged[token * fours + place])
+    } else {
+        let mut number = x[token * fours + place];
+        if comptime!(form.normed) {
+            number = number * Four::new(inverse[token]) * gamma[place];
+        }
+        Four::cast_from(Vector::<W, Const<4>>::cast_from(number))
+    }
+}
+
+/// Adds a row of a weight times each token, to be summed over lanes and over the four; with a gate, of two weights.
+#[cube]
+fn add_products<W: Float>(
+    weight: &[Vector<W, Const<4>>],
+    other: &[Vector<W, Const<4>>],
+    x: &[Four],
+    gamma: &[Four],
+    inverse: &Array<f32>,
+    staged: &Shared<[Vector<W, Const<4>>]>,
     sums: &mut Array<Four>,
+    others: &mut Array<Four>,
     start: usize,
     fours: usize,
-    #[comptime] tokens: usize,
-    #[comptime] normed: bool,
+    #[comptime] form: Form,
 ) {
+    let reads = comptime!(form.reads());
     let mut at = UNIT_POS as usize % LANES;
-    // Four reads are on their way at once.
     while at < fours {
-        let mut read = Array::<Vector<W, Const<4>>>::new(4usize);
+        let mut read = Array::<Vector<W, Const<4>>>::new(reads);
+        let mut read_too = Array::<Vector<W, Const<4>>>::new(reads);
         #[unroll]
-        for step in 0..4usize {
+        for step in 0..reads {
             // What is read beyond the row's end is not used.
-            read[step] = weight[start + (at + step * LANES).min(fours - 1)];
+            let place = start + (at + step * LANES).min(fours - 1);
+            read[step] = weight[place];
+            if comptime!(form.gated) {
+                read_too[step] = other[place];
+            }
         }
         #[unroll]
-        for step in 0..4usize {
+        for step in 0..reads {
             let place = at + step * LANES;
             if place < fours {
                 let factor = Four::cast_from(read[step]);
                 #[unroll]
-                for token in 0..tokens {
-                    let mut number = x[token * fours + place];
-                    if comptime!(normed) {
-                        number = number * Four::new(inverse[token]) * gamma[place];
+                for token in 0..comptime!(form.tokens) {
+                    let of_token =
+                        four_of_token::<W>(x, gamma, inverse, staged, fours, place, token, form);
+                    sums[token] = fma(factor, of_token, sums[token]);
+                    if comptime!(form.gated) {
+                        let factor = Four::cast_from(read_too[step]);
+                        others[token] = fma(factor, of_token, others[token]);
                     }
-                    let rounded = Vector::<W, Const<4>>::cast_from(number);
-                    sums[token] = fma(factor, Four::cast_from(rounded), sums[token]);
                 }
             }
         }
-        at += 4 * LANES;
+        at += comptime!(reads * LANES);
     }
 }
 
@@ -73,41 +138,68 @@ fn sum_of_four(four: Four) -> f32 {
     (four.extract(0usize) + four.extract(1usize)) + (four.extract(2usize) + four.extract(3usize))
 }
 
-/// The sums over the lanes of each row, at the first lane's place: `[tokens, units]`.
+/// The sum over all units of the cube.
 #[cube]
-fn sums_of_lanes(sums: &Array<Four>, #[comptime] tokens: usize) -> Shared<[f32]> {
-    let unit = UNIT_POS as usize;
-    let mut partial = Shared::<[f32]>::new_slice(UNITS * tokens);
-    #[unroll]
-    for token in 0..tokens {
-        partial[token * UNITS + unit] = sum_of_four(sums[token]);
-    }
-    sync_cube();
-    #[unroll]
-    for halving in 0..HALVINGS {
-        let step = comptime!(LANES >> (halving + 1));
-        if unit % LANES < step {
-            #[unroll]
-            for token in 0..tokens {
-                let right = partial[token * UNITS + unit + step];
-                partial[token * UNITS + unit] += right;
-            }
+fn sum_of_cube(value: f32, #[comptime] planes: bool) -> f32 {
+    let mut sum = 0.0f32;
+    if comptime!(planes) {
+        let mut of_planes = Shared::<[f32]>::new_slice(ROWS);
+        let of_plane = plane_sum(value);
+        if UNIT_POS as usize % LANES == 0 {
+            of_planes[UNIT_POS as usize / LANES] = of_plane;
         }
         sync_cube();
+        #[unroll]
+        for plane in 0..ROWS {
+            sum += of_planes[plane];
+        }
+    } else {
+        sum = sum_of_units(value, UNITS);
     }
-    partial
+    sum
 }
 
-/// What is before and behind the products.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Around {
-    normed: bool,
-    gated: bool,
-    bias: bool,
-    residual: bool,
+/// The sum over the lanes of a row, for the token whose number the lane has.
+#[cube]
+fn sum_of_lanes(sums: &Array<Four>, #[comptime] form: Form) -> f32 {
+    let unit = UNIT_POS as usize;
+    let lane = unit % LANES;
+    let mut own = 0.0f32;
+    if comptime!(form.planes) {
+        #[unroll]
+        for token in 0..comptime!(form.tokens) {
+            let sum = plane_sum(sum_of_four(sums[token]));
+            if lane == token {
+                own = sum;
+            }
+        }
+    } else {
+        let mut partial = Shared::<[f32]>::new_slice(comptime!(UNITS * form.tokens));
+        #[unroll]
+        for token in 0..comptime!(form.tokens) {
+            partial[token * UNITS + unit] = sum_of_four(sums[token]);
+        }
+        sync_cube();
+        #[unroll]
+        for halving in 0..HALVINGS {
+            let step = comptime!(LANES >> (halving + 1));
+            if lane < step {
+                #[unroll]
+                for token in 0..comptime!(form.tokens) {
+                    let right = partial[token * UNITS + unit + step];
+                    partial[token * UNITS + unit] += right;
+                }
+            }
+            sync_cube();
+        }
+        if lane < comptime!(form.tokens) {
+            own = partial[lane * UNITS + unit - lane];
+        }
+    }
+    own
 }
 
-/// The weights are `first`, `second` and `third` below each other, with rows up to `ends`; or `second` is gated by `first`.
+/// The weights are `first`, `second` and `third` below each other, with rows up to the ends; or `second` is gated by `first`.
 #[cube(launch)]
 fn products<W: Float>(
     x: &[Four],
@@ -125,22 +217,22 @@ fn products<W: Float>(
     line: u32,
     epsilon: f32,
     factor: f32,
-    #[comptime] tokens: usize,
-    #[comptime] around: Around,
+    #[comptime] form: Form,
     #[define(W)] _dtype: ElemType,
 ) {
     let (rows, fours, line) = (rows as usize, fours as usize, line as usize);
     let (first_end, second_end) = (first_end as usize, second_end as usize);
     let unit = UNIT_POS as usize;
-    let of_cube = unit / LANES;
-    let first_row = CUBE_POS * ROWS;
+    let first_row = CUBE_POS * ROWS + unit / LANES;
     // Rows beyond the last are read as the last, and not written.
-    let row = (first_row + of_cube).min(rows - 1);
+    let row = first_row.min(rows - 1);
+    let tokens = comptime!(form.tokens);
+    let mut staged = Shared::<[Vector<W, Const<4>>]>::new_slice(comptime!(form.staged.max(1)));
     let mut inverse = Array::<f32>::new(tokens);
     #[unroll]
     for token in 0..tokens {
         inverse[token] = 1.0f32;
-        if comptime!(around.normed) {
+        if comptime!(form.normed) {
             let mut squares = Four::new(0.0f32);
             let mut at = unit;
             while at < fours {
@@ -148,10 +240,24 @@ fn products<W: Float>(
                 squares = fma(four, four, squares);
                 at += UNITS;
             }
-            let sum = sum_of_units(sum_of_four(squares), UNITS);
+            let sum = sum_of_cube(sum_of_four(squares), comptime!(form.planes));
             let mean = sum / f32::cast_from(4 * fours as u32);
             inverse[token] = 1.0f32 / (mean + epsilon).sqrt();
         }
+        if comptime!(form.staged > 0) {
+            let mut at = unit;
+            while at < fours {
+                let mut four = x[token * fours + at];
+                if comptime!(form.normed) {
+                    four = four * Four::new(inverse[token]) * gamma[at];
+                }
+                staged[token * fours + at] = Vector::<W, Const<4>>::cast_from(four);
+                at += UNITS;
+            }
+        }
+    }
+    if comptime!(form.staged > 0) {
+        sync_cube();
     }
     let mut sums = Array::<Four>::new(tokens);
     let mut others = Array::<Four>::new(tokens);
@@ -160,40 +266,91 @@ fn products<W: Float>(
         sums[token] = Four::new(0.0f32);
         others[token] = Four::new(0.0f32);
     }
-    let normed = comptime!(around.normed);
-    if comptime!(around.gated) {
-        add_products(first, x, gamma, &inverse, &mut sums, row * line, fours, tokens, normed);
-        add_products(second, x, gamma, &inverse, &mut others, row * line, fours, tokens, normed);
+    // A weight that has a row for every output is the only one, or gated.
+    let mut start = row * line;
+    if comptime!(form.gated) {
+        add_products::<W>(
+            first,
+            second,
+            x,
+            gamma,
+            &inverse,
+            &staged,
+            &mut sums,
+            &mut others,
+            start,
+            fours,
+            form,
+        );
     } else if row < first_end {
-        add_products(first, x, gamma, &inverse, &mut sums, row * line, fours, tokens, normed);
+        add_products::<W>(
+            first,
+            first,
+            x,
+            gamma,
+            &inverse,
+            &staged,
+            &mut sums,
+            &mut others,
+            start,
+            fours,
+            form,
+        );
     } else if row < second_end {
-        let start = (row - first_end) * line;
-        add_products(second, x, gamma, &inverse, &mut sums, start, fours, tokens, normed);
+        start = (row - first_end) * line;
+        add_products::<W>(
+            second,
+            second,
+            x,
+            gamma,
+            &inverse,
+            &staged,
+            &mut sums,
+            &mut others,
+            start,
+            fours,
+            form,
+        );
     } else {
-        let start = (row - second_end) * line;
-        add_products(third, x, gamma, &inverse, &mut sums, start, fours, tokens, normed);
+        start = (row - second_end) * line;
+        add_products::<W>(
+            third,
+            third,
+            x,
+            gamma,
+            &inverse,
+            &staged,
+            &mut sums,
+            &mut others,
+            start,
+            fours,
+            form,
+        );
     }
-    let sums = sums_of_lanes(&sums, tokens);
+    let mut number = sum_of_lanes(&sums, form);
     let token = unit % LANES;
-    let writes = token < tokens && first_row + of_cube < rows;
-    let place = token * UNITS + of_cube * LANES;
-    if comptime!(around.gated) {
-        let others = sums_of_lanes(&others, tokens);
-        if writes {
-            let gate = sums[place];
-            let gated = gate / (1.0f32 + (0.0f32 - gate).exp()) * others[place];
-            out[token * rows + row] = gated;
-        }
-    } else if writes {
-        let mut number = sums[place];
-        if comptime!(around.bias) {
+    let place = token * rows + row;
+    let writes = token < tokens && first_row < rows;
+    if comptime!(form.gated) {
+        let value = sum_of_lanes(&others, form);
+        number = number / (1.0f32 + (0.0f32 - number).exp()) * value;
+    }
+    if writes {
+        if comptime!(form.bias) {
             number += bias[row];
         }
-        if comptime!(around.residual) {
-            number = residual[token * rows + row] + factor * number;
+        if comptime!(form.residual) {
+            number = residual[place] + factor * number;
         }
-        out[token * rows + row] = number;
+        out[place] = number;
     }
+}
+
+/// Whether planes have [`LANES`] units and can add up.
+fn has_planes(client: &Client) -> bool {
+    let (properties, lanes) = (client.properties(), LANES as u32);
+    let sizes = (properties.hardware.plane_size_min, properties.hardware.plane_size_max);
+    sizes == (lanes, lanes) && properties.features.plane.contains(Plane::Ops)
 }
 
 /// What goes into the launch beside the tokens.
@@ -209,14 +366,16 @@ pub(super) struct Given {
     pub(super) residual: Option<(CubeTensor, f64)>,
 }
 
+/// How far it is from one row of a weight to the next, if the numbers of a row lie side by side.
+fn line_of(weight: &CubeTensor) -> Option<usize> {
+    let (line, step) = (weight.meta.strides()[0], weight.meta.strides()[1]);
+    (step == 1 && line.is_multiple_of(4) && !weight.meta.is_tiled()).then_some(line)
+}
+
 /// Weights whose rows are as far apart as those of the first, with their numbers side by side; those that lie otherwise are copied.
 fn arranged(weights: Vec<CubeTensor>) -> Vec<CubeTensor> {
-    let line = |weight: &CubeTensor| {
-        let (line, step) = (weight.meta.strides()[0], weight.meta.strides()[1]);
-        (step == 1 && line.is_multiple_of(4) && !weight.meta.is_tiled()).then_some(line)
-    };
-    let first = weights.first().and_then(line);
-    match first.is_some() && weights.iter().all(|weight| line(weight) == first) {
+    let first = weights.first().and_then(line_of);
+    match first.is_some() && weights.iter().all(|weight| line_of(weight) == first) {
         true => weights,
         false => weights.into_iter().map(into_contiguous).collect(),
     }
@@ -226,6 +385,9 @@ fn arranged(weights: Vec<CubeTensor>) -> Vec<CubeTensor> {
 pub(super) fn forward(x: CubeTensor, given: Given) -> CubeTensor {
     let x = into_contiguous(x);
     let (tokens, width) = (x.meta.shape()[0], x.meta.shape()[1]);
+    if tokens > MOST_TOKENS {
+        return many::forward(x, given);
+    }
     let Given { norm, weights, gated, bias, residual } = given;
     let weights = arranged(weights);
     // There is a weight, and what is not there is never read.
@@ -246,18 +408,22 @@ pub(super) fn forward(x: CubeTensor, given: Given) -> CubeTensor {
         DType::BF16 => FloatKind::BF16,
         _ => FloatKind::F32,
     };
-    let around = Around {
+    let client = x.client.clone();
+    let staged = tokens * width * first.dtype.size() <= MOST_STAGED;
+    let form = Form {
+        tokens,
         normed: norm.is_some(),
         gated,
         bias: bias.is_some(),
         residual: residual.is_some(),
+        staged: if staged { tokens * width / 4 } else { 0 },
+        planes: has_planes(&client),
     };
     let (gamma, epsilon) = norm.unwrap_or_else(|| (x.clone(), 0.0));
     let bias = bias.unwrap_or_else(|| x.clone());
     let (residual, factor) = residual.unwrap_or_else(|| (x.clone(), 1.0));
     let line = first.meta.strides()[0];
     let out = empty(&x, Shape::new([tokens, rows]));
-    let client = x.client.clone();
     let dim = CubeDim::new_1d(UNITS as u32);
     let count = calculate_cube_count_elemwise(&client, rows.div_ceil(ROWS) * UNITS, dim);
     products::launch(
@@ -279,9 +445,29 @@ pub(super) fn forward(x: CubeTensor, given: Given) -> CubeTensor {
         (line / 4) as u32,
         epsilon as f32,
         factor as f32,
-        tokens,
-        around,
+        form,
         ElemType::Float(kind),
     );
     out
+}
+
+/// `matrix · x`, `[rows, columns]`, where `x` is `[inputs, columns]`. None unless the matrix is in a dtype of the kernel, its rows are of
+/// whole fours, and `x` has few columns.
+pub(super) fn product(matrix: &CubeTensor, x: &CubeTensor) -> Option<CubeTensor> {
+    let (inputs, columns) = (x.meta.shape()[0], x.meta.shape()[1]);
+    let line = line_of(matrix);
+    let fits = matches!(matrix.dtype, DType::F32 | DType::F16 | DType::BF16)
+        && x.dtype == DType::F32
+        && (1..=MOST_TOKENS).contains(&columns)
+        && inputs.is_multiple_of(4)
+        && matrix.meta.num_elements() > 0
+        && line.is_some();
+    if !fits {
+        return None;
+    }
+    let turned =
+        |tensor| <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(tensor, 0, 1);
+    let weights = vec![matrix.clone()];
+    let given = Given { norm: None, weights, gated: false, bias: None, residual: None };
+    Some(turned(forward(turned(x.clone()), given)))
 }

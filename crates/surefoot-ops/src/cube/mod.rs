@@ -12,11 +12,11 @@
 
 mod append_attention;
 mod attention;
+mod conv;
 mod cross_entropy;
 mod decode_attention;
 mod decode_products;
 mod embedding;
-mod few_columns;
 mod gated;
 mod gelu;
 mod group_norm;
@@ -36,6 +36,9 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::kernel::cast;
 use burn_cubecl::tensor::CubeTensor;
 
+pub(crate) use conv::MOST_TAPS;
+
+use crate::conv::Sizes as ConvSizes;
 use crate::inference::AppendedAttention;
 use crate::optional::Optional;
 use crate::packed::AT_ONCE;
@@ -117,6 +120,27 @@ pub(crate) trait CubeKernels: Backend {
         gradient: FloatTensor<Self>,
         groups: usize,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// A convolution without a bias.
+    fn convolution(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        sizes: ConvSizes,
+    ) -> FloatTensor<Self>;
+
+    /// Its gradient by the images.
+    fn convolution_x_gradient(
+        weight: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        sizes: ConvSizes,
+    ) -> FloatTensor<Self>;
+
+    /// Its gradient by the weights.
+    fn convolution_weight_gradient(
+        x: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        sizes: ConvSizes,
+    ) -> FloatTensor<Self>;
 
     /// `x · Φ(x)`.
     fn gelu(x: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -327,6 +351,26 @@ impl CubeKernels for CubeBackend {
         group_norm::backward(x, gamma, stats, gradient, groups)
     }
 
+    fn convolution(x: CubeTensor, weight: CubeTensor, sizes: ConvSizes) -> CubeTensor {
+        conv::forward(x, weight, &sizes)
+    }
+
+    fn convolution_x_gradient(
+        weight: CubeTensor,
+        gradient: CubeTensor,
+        sizes: ConvSizes,
+    ) -> CubeTensor {
+        conv::x_gradient(weight, gradient, &sizes)
+    }
+
+    fn convolution_weight_gradient(
+        x: CubeTensor,
+        gradient: CubeTensor,
+        sizes: ConvSizes,
+    ) -> CubeTensor {
+        conv::weight_gradient(x, gradient, &sizes)
+    }
+
     fn gelu(x: CubeTensor) -> CubeTensor {
         gelu::forward(x)
     }
@@ -376,7 +420,9 @@ impl CubeKernels for CubeBackend {
     }
 
     fn weight_product(weight: CubeTensor, x: CubeTensor) -> CubeTensor {
-        few_columns::product(&weight, &x).unwrap_or_else(|| {
+        let made = decode_products::product(&weight, &x)
+            .or_else(|| product::product_in(weight.dtype, [&weight, &x], None, None));
+        made.unwrap_or_else(|| {
             let x = if x.dtype == weight.dtype { x } else { cast(x, weight.dtype) };
             product::product(weight, x)
         })

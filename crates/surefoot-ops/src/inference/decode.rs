@@ -2,12 +2,15 @@
 //! of several weights, bias and residual in one; rotation, cache and attention in another.
 //!
 //! They are for devices of CubeCL, where the host's work for a launch takes longer than the launch: each gives none on the processor,
-//! under autodiff, for more than [`MOST_TOKENS`] tokens and for tensors that its kernel does not take.
+//! under autodiff, for more than [`MOST_DECODED`] tokens and for tensors that its kernel does not take.
 
 use burn::tensor::Tensor;
 
-/// Tokens that the products of [`DecodeProducts`] take at once.
-pub const MOST_TOKENS: usize = 8;
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+/// Tokens for which all of [`DecodeProducts`] is one launch. With more, each weight is a product of its own.
+pub(crate) const MOST_TOKENS: usize = 8;
+/// Tokens that [`DecodeProducts`] take at once.
+pub const MOST_DECODED: usize = 1024;
 
 /// Products of weights `[outputs, inputs]` with tokens, and what is before and behind them.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +95,7 @@ mod launched {
     use surefoot_core::recover::Point;
     use surefoot_core::recover::drill::point;
 
-    use super::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_TOKENS};
+    use super::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
     use crate::cube::{CubeKernels, LARGEST_HEAD};
     use crate::inference::launched::{is_device, is_ours};
     use crate::optional::optional;
@@ -101,7 +104,7 @@ mod launched {
         let [tokens, inputs] = x.dims();
         let [first, more @ ..] = &how.weights[..] else { return None };
         let outputs: usize = how.weights.iter().map(|weight| weight.dims()[0]).sum();
-        let fits = (1..=MOST_TOKENS).contains(&tokens)
+        let fits = (1..=MOST_DECODED).contains(&tokens)
             && inputs.is_multiple_of(4)
             && more.len() <= 2
             && is_ours(x)

@@ -1,5 +1,5 @@
-//! Products on matrix units: numbers in f32 are rounded on their way into shared memory, so that nothing is cast in a launch of its
-//! own, and sums are in f32.
+//! Products on matrix units: numbers in f32 or half precision are rounded on their way into shared memory, so that nothing is cast in a
+//! launch of its own, and sums are in f32.
 //!
 //! A cube makes a tile of [`SIDE`] × [`SIDE`] numbers with eight planes of 32 units; each plane adds up 2 × 4 fragments of 16 × 16. While
 //! they multiply a run of [`RUN`] numbers of each line, the next run is on its way. Lines beyond the operands' are read as the
@@ -7,6 +7,7 @@
 
 use burn_cubecl::cubecl;
 use cubecl::cmma;
+use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::kernel::{Four, Place, Sizes};
@@ -71,8 +72,8 @@ fn number_of(#[comptime] at: usize, #[comptime] along: bool) -> usize {
 
 /// Reads a unit's numbers of a run that begins at `from`.
 #[cube]
-fn bring(
-    operand: &[f32],
+fn bring<E: Float>(
+    operand: &[E],
     start: usize,
     step: usize,
     lines: usize,
@@ -89,7 +90,7 @@ fn bring(
         if comptime!(along) {
             place = start + line * step + number;
         }
-        found[at] = operand[place];
+        found[at] = f32::cast_from(operand[place]);
     }
     found
 }
@@ -130,9 +131,9 @@ fn fragment_start(
 
 /// `left · right`, with a bias and a residual.
 #[cube(launch)]
-pub(super) fn tiles_of_fragments<T: Float>(
-    left: &[f32],
-    right: &[f32],
+pub(super) fn tiles_of_fragments<T: Float, L: Float, R: Float>(
+    left: &[L],
+    right: &[R],
     bias: &[Four],
     residual: &[Four],
     out: &mut [Four],
@@ -141,7 +142,9 @@ pub(super) fn tiles_of_fragments<T: Float>(
     out_place: Place,
     sizes: Sizes,
     #[comptime] form: Form,
-    #[define(T)] _dtype: cubecl::ir::ElemType,
+    #[define(T)] _rounded: ElemType,
+    #[define(L)] _left: ElemType,
+    #[define(R)] _right: ElemType,
 ) {
     let (left_along, right_along) = (comptime!(form.left_along), comptime!(form.right_along));
     let (depth, padding) = (comptime!(form.depth), comptime!(form.padding));
@@ -169,9 +172,9 @@ pub(super) fn tiles_of_fragments<T: Float>(
         ));
     }
     let all = sizes.depth as usize;
-    let mut of_left = bring(left, left_start, left_step, rows, first_row, 0usize, left_along);
+    let mut of_left = bring::<L>(left, left_start, left_step, rows, first_row, 0usize, left_along);
     let mut of_right =
-        bring(right, right_start, right_step, columns, first_column, 0usize, right_along);
+        bring::<R>(right, right_start, right_step, columns, first_column, 0usize, right_along);
     let mut from = 0usize;
     while from < all {
         put::<T>(&of_left, &mut left_tile, left_along, padding);
@@ -179,9 +182,16 @@ pub(super) fn tiles_of_fragments<T: Float>(
         sync_cube();
         from += RUN;
         if from < all {
-            of_left = bring(left, left_start, left_step, rows, first_row, from, left_along);
-            of_right =
-                bring(right, right_start, right_step, columns, first_column, from, right_along);
+            of_left = bring::<L>(left, left_start, left_step, rows, first_row, from, left_along);
+            of_right = bring::<R>(
+                right,
+                right_start,
+                right_step,
+                columns,
+                first_column,
+                from,
+                right_along,
+            );
         }
         #[unroll]
         for step in 0..comptime!(RUN / depth) {

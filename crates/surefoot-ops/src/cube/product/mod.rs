@@ -73,13 +73,32 @@ impl Operand {
     /// Whether its numbers can be read in fours.
     fn is_in_fours(&self) -> bool {
         let places = [self.first, self.line, self.outer, self.inner];
-        self.tensor.dtype() == DType::F32 && places.iter().all(|place| place.is_multiple_of(4))
+        places.iter().all(|place| place.is_multiple_of(4))
+    }
+
+    fn is_f32(&self) -> bool {
+        self.tensor.dtype() == DType::F32
+    }
+
+    /// The type of its numbers, if it is one that [`matrix_units`] reads.
+    fn element(&self) -> Option<ElemType> {
+        float_kind(self.tensor.dtype()).map(ElemType::Float)
     }
 
     fn place(&self) -> PlaceLaunch {
         let [first, line, outer, inner] =
             [self.first, self.line, self.outer, self.inner].map(|place| (place / 4) as u32);
         PlaceLaunch::new(first, line, outer, inner)
+    }
+}
+
+/// Floating-point numbers that kernels here read.
+fn float_kind(dtype: DType) -> Option<FloatKind> {
+    match dtype {
+        DType::F32 => Some(FloatKind::F32),
+        DType::F16 => Some(FloatKind::F16),
+        DType::BF16 => Some(FloatKind::BF16),
+        _ => None,
     }
 }
 
@@ -162,13 +181,14 @@ impl MatrixUnits {
         sizes.depth.is_multiple_of(matrix_units::RUN)
     }
 
-    /// `left · right`, with a bias and a residual.
+    /// `left · right`, with a bias and a residual. Both sides are of types that [`Operand::element`] knows.
     fn launch(
         self,
         [left, right, out]: [Operand; 3],
         [bias, residual]: [Option<CubeTensor>; 2],
         sizes: Sizes,
     ) {
+        let (Some(of_left), Some(of_right)) = (left.element(), right.element()) else { return };
         let client = out.tensor.client.clone();
         let form = matrix_units::Form {
             left_along: left.along,
@@ -183,7 +203,7 @@ impl MatrixUnits {
         let places = (left.place(), right.place(), out.place());
         // What is not there is never read.
         let [bias, residual] =
-            [bias, residual].map(|tensor| tensor.unwrap_or_else(|| left.tensor.clone()));
+            [bias, residual].map(|tensor| tensor.unwrap_or_else(|| out.tensor.clone()));
         matrix_units::tiles_of_fragments::launch(
             &client,
             CubeCount::Static(across, down, (sizes.outer * sizes.inner) as u32),
@@ -199,6 +219,8 @@ impl MatrixUnits {
             sizes.launched(),
             form,
             ElemType::Float(self.kind),
+            of_left,
+            of_right,
         );
     }
 }
@@ -247,13 +269,15 @@ fn taken(left: &CubeTensor, right: &CubeTensor) -> Option<(Operand, Operand, Siz
     let sizes = Sizes { rows, columns, depth, outer, inner };
     let left = Operand::of(left.clone(), true)?;
     let right = Operand::of(right.clone(), false)?;
-    let fits = sizes.fit(left.along) && left.is_in_fours() && right.is_in_fours();
+    let known = left.element().is_some() && right.element().is_some();
+    let fits = known && sizes.fit(left.along) && left.is_in_fours() && right.is_in_fours();
     fits.then_some((left, right, sizes))
 }
 
 /// `left · right`, of matrices or of batches of them.
 pub(super) fn product(left: CubeTensor, right: CubeTensor) -> CubeTensor {
-    let Some((of_left, of_right, sizes)) = taken(&left, &right) else {
+    let taken = taken(&left, &right).filter(|(left, right, _)| left.is_f32() && right.is_f32());
+    let Some((of_left, of_right, sizes)) = taken else {
         return <CubeBackend as FloatTensorOps<CubeBackend>>::float_matmul(left, right);
     };
     let mut shape: Vec<usize> = left.meta.shape().to_vec();
@@ -278,7 +302,49 @@ fn whole(tensor: &CubeTensor, sizes: Sizes) -> Operand {
     }
 }
 
-/// `left · right` of tensors in f32, whose numbers are rounded to `dtype`, with a bias and a residual behind a product of two
+/// Writes `x · weightᵀ` into the columns of `out` from `first` on: `x` is `[tokens, inputs]`, the weight `[outputs, inputs]` in its own
+/// dtype, to which the tokens are rounded. False if no kernel takes them, with nothing written.
+pub(super) fn tokens_into(
+    x: &CubeTensor,
+    weight: &CubeTensor,
+    out: &CubeTensor,
+    first: usize,
+) -> bool {
+    let (tokens, inputs) = (x.meta.shape()[0], x.meta.shape()[1]);
+    let (outputs, line) = (weight.meta.shape()[0], out.meta.shape()[1]);
+    let turned =
+        <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(weight.clone(), 0, 1);
+    let (Some(left), Some(right)) =
+        (Operand::of(x.clone(), true), Operand::of(turned, false).filter(|right| right.along))
+    else {
+        return false;
+    };
+    let sizes = Sizes { rows: tokens, columns: outputs, depth: inputs, outer: 1, inner: 1 };
+    let place = Operand { tensor: out.clone(), first, line, outer: 0, inner: 0, along: true };
+    let in_fours = [&left, &right, &place].into_iter().all(Operand::is_in_fours);
+    let fits = left.is_f32()
+        && left.along
+        && in_fours
+        && outputs.is_multiple_of(4)
+        && outputs.div_ceil(NARROW) <= MOST_CUBES
+        && inputs > 0;
+    if !fits {
+        return false;
+    }
+    match MatrixUnits::find(&out.client, weight.dtype()) {
+        Some(units) if MatrixUnits::take(sizes) => {
+            units.launch([left, right, place], [None, None], sizes);
+            true
+        }
+        _ if right.is_f32() && inputs.is_multiple_of(DEPTH) => {
+            product_into(left, right, place, sizes);
+            true
+        }
+        _ => false,
+    }
+}
+
+/// `left · right` of tensors whose numbers are rounded to `dtype`, with a bias and a residual behind a product of two
 /// matrices. None if no kernel on matrix units takes them.
 pub(super) fn product_in(
     dtype: DType,
@@ -312,7 +378,8 @@ pub(super) fn product_and_bias(
     if let Some(out) = product_in(DType::F32, [left, right], Some(bias), around) {
         return Some(out);
     }
-    let (left, right, sizes) = taken(left, right)?;
+    let (left, right, sizes) =
+        taken(left, right).filter(|(left, right, _)| left.is_f32() && right.is_f32())?;
     let out = empty(&left.tensor, Shape::new([sizes.rows, sizes.columns]));
     let client = out.client.clone();
     let (count, dim, wide) = sizes.cubes();

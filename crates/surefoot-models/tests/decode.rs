@@ -1,0 +1,126 @@
+//! Sequences that are decoded together, a token each at a time, have the logits of a pass over the whole text on the CPU: on another
+//! device blocks are decoded by kernels of their own. `SUREFOOT_TEST_DEVICE` names a device other than the CPU.
+#![allow(clippy::unwrap_used, reason = "a test that can't go on has failed")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use burn::tensor::Device;
+use surefoot_models::generate::session::{Decoding, Limits};
+use surefoot_models::generate::tokens::WANT;
+use surefoot_models::stream::needs::Work;
+use surefoot_models::{Logits, Model, Opened, Rectangle, TokenBatch, Want};
+
+/// Tokens that are decoded behind the prompts.
+const STEPS: usize = 6;
+/// The prompts' lengths: those that are shorter are padded in the cache.
+const LENGTHS: [usize; 3] = [9, 4, 7];
+
+fn device() -> Device {
+    match std::env::var("SUREFOOT_TEST_DEVICE") {
+        Ok(name) => surefoot::device::open(name.parse().unwrap()).unwrap().burn().clone(),
+        Err(_) => Device::flex(),
+    }
+}
+
+fn load(folder: &Path, device: &Device) -> Model {
+    let work = Work { batch: LENGTHS.len(), prompt: 16, new_tokens: STEPS, want: WANT };
+    let opened = Opened::new(folder).unwrap();
+    let plan = opened.plan_with_share(&work, 1.0);
+    opened.load(&plan, device, Arc::default()).unwrap()
+}
+
+/// The fixtures with a head, each a decoder or not.
+fn folders() -> Vec<PathBuf> {
+    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+    let mut folders: Vec<PathBuf> = std::fs::read_dir(fixtures)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|folder| folder.join("golden.safetensors").exists())
+        .collect();
+    folders.sort();
+    folders
+}
+
+/// Token `at` of sequence `number`; the same on each device, whatever the logits say.
+fn token(number: usize, at: usize) -> u32 {
+    ((at * 31 + number * 17 + 5) % 96) as u32
+}
+
+fn text(number: usize, length: usize) -> Vec<u32> {
+    (0..length).map(|at| token(number, at)).collect()
+}
+
+/// The logits behind each sequence, from a pass over all of it.
+fn expected(model: &Model, more: usize) -> Vec<Vec<f32>> {
+    let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
+    let of = |(number, length): (usize, &usize)| {
+        let batch = TokenBatch::new(&[text(number, length + more)], model.blueprint().vocab);
+        model.forward(&batch.unwrap(), want).unwrap().logits.unwrap().numbers
+    };
+    LENGTHS.iter().enumerate().map(of).collect()
+}
+
+fn check(folder: &Path, device: &Device) {
+    let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+    let plain = load(folder, &Device::flex());
+    if !plain.has_head() || !plain.blueprint().causal {
+        return;
+    }
+    let model = load(folder, device);
+    let mut limits = Limits { rows: 4, positions: 24, cache_tokens: 0, pass_tokens: 64 };
+    limits.cache_tokens = limits.most_cache_tokens();
+    let mut decoding = Decoding::new(&model, limits);
+    let mut passes = model.passes();
+    let prompts: Vec<Vec<u32>> =
+        LENGTHS.iter().enumerate().map(|(number, length)| text(number, *length)).collect();
+    decoding.join(&mut passes, &prompts, Rectangle::default()).unwrap();
+    for step in 1..=STEPS {
+        let last: Vec<u32> = LENGTHS
+            .iter()
+            .enumerate()
+            .map(|(number, length)| token(number, length + step - 1))
+            .collect();
+        let rows = decoding.step(&mut passes, &last, 0).unwrap();
+        for (number, expected) in expected(&plain, step).iter().enumerate() {
+            let row = rows.row(number);
+            let worst = row.iter().zip(expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst <= 2e-4, "{name}: token {step} of sequence {number}: off by {worst}");
+        }
+    }
+}
+
+#[test]
+fn tokens_that_are_decoded_together_have_the_logits_of_a_whole_pass() {
+    let device = device();
+    let folders = folders();
+    assert!(folders.len() >= 5, "{folders:?}");
+    for folder in folders {
+        check(&folder, &device);
+    }
+}
+
+/// What the host pays for a token: five launches a block, two norms and heads, and what reading takes.
+#[test]
+fn a_token_of_a_llama_takes_five_launches_a_block() {
+    let device = device();
+    if device == Device::flex() {
+        return;
+    }
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama-tiny");
+    let model = load(&folder, &device);
+    let blocks = model.blueprint().blocks.len() as u64;
+    let mut limits = Limits { rows: 1, positions: 24, cache_tokens: 0, pass_tokens: 64 };
+    limits.cache_tokens = limits.most_cache_tokens();
+    let mut decoding = Decoding::new(&model, limits);
+    let mut passes = model.passes();
+    decoding.join(&mut passes, &[text(0, 5)], Rectangle::default()).unwrap();
+    // Other tests of this process may launch kernels meanwhile: the fewest of several tokens are this one's.
+    let least = (0..8)
+        .map(|_| {
+            let step = || decoding.step(&mut passes, &[7], 0).unwrap();
+            surefoot_ops::count_launches(step).1.values().sum::<u64>()
+        })
+        .min();
+    assert!(least.is_some_and(|least| least <= 5 * blocks + 3), "{least:?} for {blocks} blocks");
+}

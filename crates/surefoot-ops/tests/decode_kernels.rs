@@ -49,10 +49,12 @@ fn product(x: &[f32], weight: &[f32], inputs: usize) -> Vec<f64> {
 const EPSILON: f64 = 1e-3;
 
 /// Tokens, inputs, and the outputs of each weight: below and above what the units of a row read at once, and rows that fill no cube.
-const SIZES: [(usize, usize, &[usize]); 9] = [
+const SIZES: [(usize, usize, &[usize]); 10] = [
     // More tokens than one launch takes: tiles of our products, cut off and not, and what is left to Burn.
     (9, 64, &[128, 32, 32]),
     (150, 32, &[132]),
+    // In four parts along the depth.
+    (12, 1024, &[40, 32]),
     (20, 36, &[7, 2]),
     (1, 4, &[1]),
     (1, 36, &[7, 2]),
@@ -113,7 +115,9 @@ fn products_with_norm_bias_and_residual_are_their_formula() {
 #[test]
 fn a_weight_that_gates_another_is_its_formula() {
     let Some(gpu) = testkit::gpu() else { return };
-    for (tokens, inputs, rows) in [(1, 64, 3), (4, 260, 18), (8, 32, 5), (33, 64, 48), (9, 12, 5)] {
+    for (tokens, inputs, rows) in
+        [(1, 64, 3), (4, 260, 18), (8, 32, 5), (33, 64, 48), (9, 512, 36), (9, 12, 5)]
+    {
         let (x, gamma) = (numbers(1, tokens * inputs), numbers(2, inputs));
         let [gate, value] = [3, 4].map(|seed| numbers(seed, rows * inputs));
         let weights = [&gate, &value].map(|w| tensor(w, [rows, inputs], gpu.burn()));

@@ -54,6 +54,12 @@ struct Form {
 }
 
 impl Form {
+    /// Bytes of shared memory in which units add up: for each norm, and for each row.
+    fn bytes_of_sums(&self) -> usize {
+        let norms = if self.normed { self.tokens } else { 0 };
+        4 * UNITS * (norms + 1 + usize::from(self.gated))
+    }
+
     /// Fours that a unit reads at once of each weight.
     fn reads(&self) -> usize {
         if self.tokens > 2 || self.gated { READS / 2 } else { READS }
@@ -174,26 +180,24 @@ fn sum_of_lanes(sums: &Array<Four>, #[comptime] form: Form) -> f32 {
             }
         }
     } else {
-        let mut partial = Shared::<[f32]>::new_slice(comptime!(UNITS * form.tokens));
+        let mut partial = Shared::<[f32]>::new_slice(UNITS);
         #[unroll]
         for token in 0..comptime!(form.tokens) {
-            partial[token * UNITS + unit] = sum_of_four(sums[token]);
-        }
-        sync_cube();
-        #[unroll]
-        for halving in 0..HALVINGS {
-            let step = comptime!(LANES >> (halving + 1));
-            if lane < step {
-                #[unroll]
-                for token in 0..comptime!(form.tokens) {
-                    let right = partial[token * UNITS + unit + step];
-                    partial[token * UNITS + unit] += right;
+            partial[unit] = sum_of_four(sums[token]);
+            sync_cube();
+            #[unroll]
+            for halving in 0..HALVINGS {
+                let step = comptime!(LANES >> (halving + 1));
+                if lane < step {
+                    let right = partial[unit + step];
+                    partial[unit] += right;
                 }
+                sync_cube();
+            }
+            if lane == token {
+                own = partial[unit - lane];
             }
             sync_cube();
-        }
-        if lane < comptime!(form.tokens) {
-            own = partial[lane * UNITS + unit - lane];
         }
     }
     own
@@ -409,16 +413,20 @@ pub(super) fn forward(x: CubeTensor, given: Given) -> CubeTensor {
         _ => FloatKind::F32,
     };
     let client = x.client.clone();
-    let staged = tokens * width * first.dtype.size() <= MOST_STAGED;
-    let form = Form {
+    let mut form = Form {
         tokens,
         normed: norm.is_some(),
         gated,
         bias: bias.is_some(),
         residual: residual.is_some(),
-        staged: if staged { tokens * width / 4 } else { 0 },
+        staged: 0,
         planes: has_planes(&client),
     };
+    let room = client.properties().hardware.max_shared_memory_size;
+    let room = room.saturating_sub(form.bytes_of_sums()).min(MOST_STAGED);
+    if tokens * width * first.dtype.size() <= room {
+        form.staged = tokens * width / 4;
+    }
     let (gamma, epsilon) = norm.unwrap_or_else(|| (x.clone(), 0.0));
     let bias = bias.unwrap_or_else(|| x.clone());
     let (residual, factor) = residual.unwrap_or_else(|| (x.clone(), 1.0));

@@ -1,4 +1,5 @@
 //! The products of [`super`] for many tokens: the norm, a product for each weight, and what is behind them are launches of their own.
+//! Products are made in parts along their depth where tiles would be few, and added up with what is behind them.
 
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
@@ -10,30 +11,57 @@ use cubecl::prelude::*;
 
 use super::Given;
 use crate::cube::launch::{elements, empty};
-use crate::cube::product::tokens_into;
-use crate::cube::{gated, rms_norm};
+use crate::cube::product::{parts_of_depth, tokens_into};
+use crate::cube::rms_norm;
 
-/// `residual + factor · (product + bias)`.
+/// What is behind the products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Behind {
+    gated: bool,
+    bias: bool,
+    residual: bool,
+}
+
+/// The sum of a number's parts.
+#[cube]
+fn sum_of_parts(products: &[f32], place: usize, parts: usize, part: usize) -> f32 {
+    let mut sum = 0.0f32;
+    for at in 0..parts {
+        sum += products[at * part + place];
+    }
+    sum
+}
+
+/// `residual + factor · (product + bias)`, or the first half of the columns gating the second. `products` are `[parts, tokens, columns]`.
 #[cube(launch)]
 fn behind_products(
-    product: &[f32],
+    products: &[f32],
     bias: &[f32],
     residual: &[f32],
     out: &mut [f32],
+    parts: u32,
+    part: u32,
     width: u32,
     factor: f32,
-    #[comptime] has_bias: bool,
-    #[comptime] has_residual: bool,
+    #[comptime] behind: Behind,
 ) {
+    let (parts, part, width) = (parts as usize, part as usize, width as usize);
     if ABSOLUTE_POS < out.len() {
-        let mut number = product[ABSOLUTE_POS];
-        if comptime!(has_bias) {
-            number += bias[ABSOLUTE_POS % width as usize];
+        if comptime!(behind.gated) {
+            let (token, column) = (ABSOLUTE_POS / width, ABSOLUTE_POS % width);
+            let gate = sum_of_parts(products, 2 * token * width + column, parts, part);
+            let value = sum_of_parts(products, (2 * token + 1) * width + column, parts, part);
+            out[ABSOLUTE_POS] = gate / (1.0f32 + (0.0f32 - gate).exp()) * value;
+        } else {
+            let mut number = sum_of_parts(products, ABSOLUTE_POS, parts, part);
+            if comptime!(behind.bias) {
+                number += bias[ABSOLUTE_POS % width];
+            }
+            if comptime!(behind.residual) {
+                number = residual[ABSOLUTE_POS] + factor * number;
+            }
+            out[ABSOLUTE_POS] = number;
         }
-        if comptime!(has_residual) {
-            number = residual[ABSOLUTE_POS] + factor * number;
-        }
-        out[ABSOLUTE_POS] = number;
     }
 }
 
@@ -47,11 +75,12 @@ fn by_burn(x: CubeTensor, weight: &CubeTensor) -> CubeTensor {
     if made.dtype == DType::F32 { made } else { cast(made, DType::F32) }
 }
 
-/// The products of weights side by side.
+/// The products of weights side by side, in parts: `[parts, tokens, outputs]`.
 fn side_by_side(x: &CubeTensor, weights: &[CubeTensor]) -> CubeTensor {
-    let tokens = x.meta.shape()[0];
+    let (tokens, inputs) = (x.meta.shape()[0], x.meta.shape()[1]);
     let outputs: usize = weights.iter().map(|weight| weight.meta.shape()[0]).sum();
-    let out = empty(x, Shape::new([tokens, outputs]));
+    let parts = parts_of_depth(tokens, outputs, inputs);
+    let out = empty(x, Shape::new([parts, tokens, outputs]));
     let mut first = 0;
     let ours = weights.iter().all(|weight| {
         let written = tokens_into(x, weight, &out, first);
@@ -61,8 +90,10 @@ fn side_by_side(x: &CubeTensor, weights: &[CubeTensor]) -> CubeTensor {
     if ours {
         return out;
     }
-    let parts = weights.iter().map(|weight| by_burn(x.clone(), weight)).collect();
-    <CubeBackend as FloatTensorOps<CubeBackend>>::float_cat(parts, 1)
+    let made = weights.iter().map(|weight| by_burn(x.clone(), weight)).collect();
+    let whole = <CubeBackend as FloatTensorOps<CubeBackend>>::float_cat(made, 1);
+    let shape = Shape::new([1, tokens, outputs]);
+    <CubeBackend as FloatTensorOps<CubeBackend>>::float_reshape(whole, shape)
 }
 
 /// See [`super::forward`].
@@ -72,36 +103,34 @@ pub(super) fn forward(x: CubeTensor, given: Given) -> CubeTensor {
         Some((gamma, epsilon)) => rms_norm::forward(x, gamma, epsilon),
         None => x,
     };
-    if gated && let [gate, value] = &weights[..] {
-        let [gate, value] =
-            [gate, value].map(|weight| side_by_side(&x, std::slice::from_ref(weight)));
-        return gated::forward(gate, value);
+    let tokens = x.meta.shape()[0];
+    let products = into_contiguous(side_by_side(&x, &weights));
+    let (parts, columns) = (products.meta.shape()[0], products.meta.shape()[2]);
+    let behind = Behind { gated, bias: bias.is_some(), residual: residual.is_some() };
+    let width = if gated { columns / 2 } else { columns };
+    let shape = Shape::new([tokens, width]);
+    if parts == 1 && behind == (Behind { gated: false, bias: false, residual: false }) {
+        return <CubeBackend as FloatTensorOps<CubeBackend>>::float_reshape(products, shape);
     }
-    let product = side_by_side(&x, &weights);
-    if bias.is_none() && residual.is_none() {
-        return product;
-    }
-    let product = into_contiguous(product);
-    let out = empty(&product, product.meta.shape().clone());
-    let client = product.client.clone();
+    let out = empty(&products, shape);
+    let client = products.client.clone();
     let (count, dim) = elements(&client, out.meta.num_elements());
-    let has = (bias.is_some(), residual.is_some());
-    let width = product.meta.shape()[1] as u32;
     // What is not there is never read.
-    let bias = into_contiguous(bias.unwrap_or_else(|| product.clone()));
-    let (residual, factor) = residual.unwrap_or_else(|| (product.clone(), 1.0));
+    let bias = into_contiguous(bias.unwrap_or_else(|| x.clone()));
+    let (residual, factor) = residual.unwrap_or_else(|| (x.clone(), 1.0));
     behind_products::launch(
         &client,
         count,
         dim,
-        product.into_buffer_arg(),
+        products.into_buffer_arg(),
         bias.into_buffer_arg(),
         into_contiguous(residual).into_buffer_arg(),
         out.clone().into_buffer_arg(),
-        width,
+        parts as u32,
+        (tokens * columns) as u32,
+        width as u32,
         factor as f32,
-        has.0,
-        has.1,
+        behind,
     );
     out
 }

@@ -302,32 +302,36 @@ fn whole(tensor: &CubeTensor, sizes: Sizes) -> Operand {
     }
 }
 
-/// Writes `x · weightᵀ` into the columns of `out` from `first` on: `x` is `[tokens, inputs]`, the weight `[outputs, inputs]` in its own
-/// dtype, to which the tokens are rounded. False if no kernel takes them, with nothing written.
+/// Writes `x · weightᵀ` into the columns of `out` from `first` on, in parts along the depth that are to be added up: `x` is
+/// `[tokens, inputs]`, the weight `[outputs, inputs]` in its own dtype, to which the tokens are rounded, and `out`
+/// `[parts, tokens, columns]`. False if no kernel takes them, with nothing written. `parts` are of [`parts_of_depth`].
 pub(super) fn tokens_into(
     x: &CubeTensor,
     weight: &CubeTensor,
     out: &CubeTensor,
     first: usize,
 ) -> bool {
-    let (tokens, inputs) = (x.meta.shape()[0], x.meta.shape()[1]);
-    let (outputs, line) = (weight.meta.shape()[0], out.meta.shape()[1]);
+    let (tokens, outputs) = (x.meta.shape()[0], weight.meta.shape()[0]);
+    let (parts, line) = (out.meta.shape()[0], out.meta.shape()[2]);
+    let depth = x.meta.shape()[1] / parts;
     let turned =
         <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(weight.clone(), 0, 1);
-    let (Some(left), Some(right)) =
-        (Operand::of(x.clone(), true), Operand::of(turned, false).filter(|right| right.along))
+    let (Some(left), Some(right)) = (Operand::of(x.clone(), true), Operand::of(turned, false))
     else {
         return false;
     };
-    let sizes = Sizes { rows: tokens, columns: outputs, depth: inputs, outer: 1, inner: 1 };
-    let place = Operand { tensor: out.clone(), first, line, outer: 0, inner: 0, along: true };
+    let along = left.along && right.along;
+    let (left, right) = (Operand { outer: depth, ..left }, Operand { outer: depth, ..right });
+    let sizes = Sizes { rows: tokens, columns: outputs, depth, outer: parts, inner: 1 };
+    let tensor = out.clone();
+    let place = Operand { tensor, first, line, outer: tokens * line, inner: 0, along: true };
     let in_fours = [&left, &right, &place].into_iter().all(Operand::is_in_fours);
     let fits = left.is_f32()
-        && left.along
+        && along
         && in_fours
         && outputs.is_multiple_of(4)
         && outputs.div_ceil(NARROW) <= MOST_CUBES
-        && inputs > 0;
+        && depth > 0;
     if !fits {
         return false;
     }
@@ -336,12 +340,27 @@ pub(super) fn tokens_into(
             units.launch([left, right, place], [None, None], sizes);
             true
         }
-        _ if right.is_f32() && inputs.is_multiple_of(DEPTH) => {
+        _ if right.is_f32() && depth.is_multiple_of(DEPTH) => {
             product_into(left, right, place, sizes);
             true
         }
         _ => false,
     }
+}
+
+/// Tiles that keep a large GPU at work, and the depth that a part has at least.
+const MANY_TILES: usize = 256;
+const LEAST_DEPTH: usize = 256;
+
+/// How many parts a product with few tokens is made in along its depth, so that there are enough tiles: a power of two.
+pub(super) fn parts_of_depth(tokens: usize, outputs: usize, depth: usize) -> usize {
+    let tiles = tokens.div_ceil(matrix_units::SIDE) * outputs.div_ceil(matrix_units::SIDE);
+    let fits = |parts: &usize| {
+        depth.is_multiple_of(parts * matrix_units::RUN)
+            && depth / parts >= LEAST_DEPTH
+            && tiles * parts <= MANY_TILES
+    };
+    std::iter::successors(Some(2), |parts| Some(2 * parts)).take_while(fits).last().unwrap_or(1)
 }
 
 /// `left · right` of tensors whose numbers are rounded to `dtype`, with a bias and a residual behind a product of two

@@ -17,10 +17,8 @@ use super::decode_attention::UNITS;
 use super::launch::empty;
 use super::product::Four;
 use super::reduce::{maximum_of_units, sum_of_units};
+use super::rows::LOWEST;
 use crate::inference::AppendedAttention;
-
-/// Below every score. WGSL has no literal for minus infinity.
-const LOWEST: f32 = -3.4e38;
 
 /// What heads are made of: numbers, pairs that are turned, whether pairs are neighbours, whether heads are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -7,10 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::launch::{elements, empty, row_cubes};
-use super::reduce::{maximum_of_units, sum_of_units};
-
-/// Below every logit. WGSL has no literal for minus infinity.
-const LOWEST: f32 = -3.4e38;
+use super::rows::{maximum_of_row, powers_of_row, sum_of_row};
 
 #[cube(launch)]
 fn entropy_of_rows(
@@ -28,23 +25,8 @@ fn entropy_of_rows(
         terminate!();
     }
     let first = row * width;
-    let mut most = f32::new(LOWEST);
-    let mut at = UNIT_POS as usize;
-    while at < width {
-        let logit = logits[first + at];
-        if logit > most {
-            most = logit;
-        }
-        at += units;
-    }
-    let most = maximum_of_units(most, units);
-    let mut sum = 0.0f32;
-    let mut at = UNIT_POS as usize;
-    while at < width {
-        sum += (logits[first + at] - most).exp();
-        at += units;
-    }
-    let sum = sum_of_units(sum, units);
+    let most = maximum_of_row(logits, first, width, units);
+    let sum = powers_of_row(logits, first, width, most, 1.0f32, units);
     let target = targets[row] as usize;
     let mut at = UNIT_POS as usize;
     while at < width {
@@ -68,13 +50,7 @@ fn entropy_of_rows(
 /// All losses, added up by one cube.
 #[cube(launch)]
 fn sum_of_losses(losses: &[f32], total: &mut [f32], rows: u32, #[comptime] units: usize) {
-    let mut sum = 0.0f32;
-    let mut at = UNIT_POS as usize;
-    while at < rows as usize {
-        sum += losses[at];
-        at += units;
-    }
-    let sum = sum_of_units(sum, units);
+    let sum = sum_of_row(losses, 0usize, rows as usize, units);
     if UNIT_POS == 0 {
         total[0] = sum;
     }

@@ -11,9 +11,8 @@ use cubecl::prelude::*;
 
 use super::launch::empty;
 use super::reduce::{maximum_of_units, sum_of_units};
+use super::rows::LOWEST;
 
-/// Below every score. WGSL has no literal for minus infinity.
-const LOWEST: f32 = -3.4e38;
 /// Units of a cube; heads may have as many dimensions.
 pub(crate) const UNITS: usize = 128;
 

@@ -11,6 +11,7 @@ use cubecl::prelude::*;
 
 use super::launch::{elements, empty, row_cubes};
 use super::reduce::{sum_of_units, total};
+use super::rows::{squares_of_row, sum_of_row};
 
 /// ReLU, which lets through what is not a number.
 #[cube]
@@ -48,21 +49,9 @@ fn normalise_groups(
     let first = row * size;
     let first_channel = row % (channels as usize / each) * each;
     let count = f32::cast_from(size as u32);
-    let mut sum = 0.0f32;
-    let mut at = UNIT_POS as usize;
-    while at < size {
-        sum += x[first + at];
-        at += units;
-    }
-    let mean = sum_of_units(sum, units) / count;
-    let mut square = 0.0f32;
-    let mut at = UNIT_POS as usize;
-    while at < size {
-        let off = x[first + at] - mean;
-        square += off * off;
-        at += units;
-    }
-    let inverse = 1.0f32 / (sum_of_units(square, units) / count + epsilon).sqrt();
+    let mean = sum_of_row(x, first, size, units) / count;
+    let squares = squares_of_row(x, first, size, mean, units);
+    let inverse = 1.0f32 / (squares / count + epsilon).sqrt();
     let mut at = UNIT_POS as usize;
     while at < size {
         let number = first_channel + at / channel;

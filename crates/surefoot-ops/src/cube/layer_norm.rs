@@ -8,6 +8,7 @@ use cubecl::prelude::*;
 
 use super::launch::{elements, empty, row_cubes};
 use super::reduce::{rows_per_band, sum_of_units, total};
+use super::rows::{squares_of_row, sum_of_row};
 
 #[cube(launch)]
 fn normalise_rows(
@@ -27,21 +28,9 @@ fn normalise_rows(
     }
     let first = row * width;
     let count = f32::cast_from(width as u32);
-    let mut sum = 0.0f32;
-    let mut at = UNIT_POS as usize;
-    while at < width {
-        sum += x[first + at];
-        at += units;
-    }
-    let mean = sum_of_units(sum, units) / count;
-    let mut square = 0.0f32;
-    let mut at = UNIT_POS as usize;
-    while at < width {
-        let off = x[first + at] - mean;
-        square += off * off;
-        at += units;
-    }
-    let inverse = 1.0f32 / (sum_of_units(square, units) / count + epsilon).sqrt();
+    let mean = sum_of_row(x, first, width, units) / count;
+    let squares = squares_of_row(x, first, width, mean, units);
+    let inverse = 1.0f32 / (squares / count + epsilon).sqrt();
     let mut at = UNIT_POS as usize;
     while at < width {
         out[first + at] = (x[first + at] - mean) * inverse * gamma[at] + beta[at];

@@ -28,6 +28,7 @@ mod product;
 mod reduce;
 mod rms_norm;
 mod rotary;
+mod rows;
 
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Backend, ExtensionType, TensorMetadata, backend_extension};

@@ -6,7 +6,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::launch::{empty, row_cubes};
-use super::reduce::sum_of_units;
+use super::rows::squares_of_row;
 
 #[cube(launch)]
 fn rms_of_rows(
@@ -24,14 +24,7 @@ fn rms_of_rows(
         terminate!();
     }
     let first = row * width;
-    let mut square = 0.0f32;
-    let mut at = UNIT_POS as usize;
-    while at < width {
-        let number = x[first + at];
-        square += number * number;
-        at += units;
-    }
-    let mean = sum_of_units(square, units) / f32::cast_from(width as u32);
+    let mean = squares_of_row(x, first, width, 0.0f32, units) / f32::cast_from(width as u32);
     let deviation = (mean + epsilon).sqrt();
     let mut at = UNIT_POS as usize;
     while at < width {

@@ -125,7 +125,7 @@ mod launched {
         point(Point::Operation);
         let found = <Dispatch as CubeKernels>::decode_products(
             x.clone().into_dispatch(),
-            first.to_owned().clone().into_dispatch(),
+            (*first).clone().into_dispatch(),
             optional(more.first().map(|weight| (*weight).clone())),
             optional(more.get(1).map(|weight| (*weight).clone())),
             optional(how.norm.map(|(gamma, _)| gamma.clone())),

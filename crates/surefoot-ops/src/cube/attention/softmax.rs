@@ -6,10 +6,8 @@ use cubecl::prelude::*;
 
 use super::Sizes;
 use crate::cube::launch::{empty, row_cubes};
-use crate::cube::reduce::{maximum_of_units, sum_of_units};
-
-/// Below every score. WGSL has no literal for minus infinity.
-const LOWEST: f32 = -3.4e38;
+use crate::cube::reduce::sum_of_units;
+use crate::cube::rows::{maximum_of_row, powers_of_row};
 
 /// The softmax of each row of scores times `scale`, over what the row's token may see; 0 for the rest.
 #[cube(launch)]
@@ -28,23 +26,8 @@ fn soften(
     }
     let first = row * tokens;
     let seen = row % tokens + 1;
-    let mut most = f32::new(LOWEST);
-    let mut at = UNIT_POS as usize;
-    while at < seen {
-        let score = scores[first + at];
-        if score > most {
-            most = score;
-        }
-        at += units;
-    }
-    let most = maximum_of_units(most, units);
-    let mut sum = 0.0f32;
-    let mut at = UNIT_POS as usize;
-    while at < seen {
-        sum += ((scores[first + at] - most) * scale).exp();
-        at += units;
-    }
-    let inverse = 1.0f32 / sum_of_units(sum, units);
+    let most = maximum_of_row(scores, first, seen, units);
+    let inverse = 1.0f32 / powers_of_row(scores, first, seen, most, scale, units);
     let mut at = UNIT_POS as usize;
     while at < tokens {
         let mut share = 0.0f32;

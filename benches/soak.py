@@ -111,7 +111,9 @@ class Server:
 
     def __init__(self, program, model, options):
         command = [program, "serve", model, "--port", "0", "--chat-template", "plain", "--name", "model",
-                   "--device", "cpu", "--max-sequences", "32", "--context", "1200", *options]
+                   "--device", "cpu", "--max-sequences", "32", "--context", "1200",
+                   # A busy machine is slow; what counts here is what is lost.
+                   "--timeout", "3600", *options]
         self.log = tempfile.TemporaryFile("w+")
         self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
         self.url = None

@@ -9,6 +9,11 @@
     clippy::too_many_arguments,
     reason = "a kernel's sizes and factors are arguments of their own"
 )]
+#![allow(
+    clippy::collapsible_if,
+    clippy::manual_is_multiple_of,
+    reason = "kernels are written in the part of Rust that CubeCL translates"
+)]
 
 mod append_attention;
 mod attention;

@@ -143,8 +143,8 @@ pub(super) fn tiles_of_fragments<T: Float, L: Float, R: Float>(
     sizes: Sizes,
     #[comptime] form: Form,
     #[define(T)] _rounded: ElemType,
-    #[define(L)] _left: ElemType,
-    #[define(R)] _right: ElemType,
+    #[define(L)] _of_left: ElemType,
+    #[define(R)] _of_right: ElemType,
 ) {
     let (left_along, right_along) = (comptime!(form.left_along), comptime!(form.right_along));
     let (depth, padding) = (comptime!(form.depth), comptime!(form.padding));

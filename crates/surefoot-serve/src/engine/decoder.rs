@@ -359,7 +359,8 @@ impl Decoder {
         outcome.map(|outcome| outcome.value)
     }
 
-    /// Runs each sequence of a pass that failed alone, and fails those that fail alone.
+    /// Runs each sequence of a pass that failed alone, and fails those that fail alone. Those that had their turn keep
+    /// their pages as long as there is room for those that have it next.
     pub(super) fn try_each_alone(
         &self,
         live: &mut LiveSequences,
@@ -378,6 +379,7 @@ impl Decoder {
         }
         live.joined = 0;
         for suspect in suspects {
+            self.metrics.preempted(live.make_room_for(&suspect, &mut slot.pages));
             let mut alone = LiveSequences::default();
             let pass = match pass {
                 Pass::Tokens(_) => Pass::Tokens(vec![Share {

@@ -128,3 +128,26 @@ fn sequences_that_give_up_their_pages_get_the_tokens_they_get_alone() {
         assert_eq!((metrics.counts().failed, metrics.counts().finished), (0, 8), "{drill}");
     }
 }
+
+/// When the ladder ends, each sequence is run alone, and those that had their turn hold pages meanwhile.
+#[test]
+fn issue_17_where_pages_are_few_a_pass_that_fails_for_good_is_run_by_each_alone_and_loses_nobody() {
+    let numbers: Vec<usize> = (0..8).collect();
+    let (calm, _) = engine("");
+    let alone: Vec<Vec<u32>> = numbers.iter().flat_map(|at| tokens(&calm, &[*at])).collect();
+    for (mode, draft) in [
+        (SpeculationMode::Off, None),
+        (SpeculationMode::Lookup, None),
+        (SpeculationMode::Draft, Some("llama-tiny")),
+    ] {
+        for step in [7, 30] {
+            for moment in ["at=during,nth=3", "at=after"] {
+                let drill = format!("kernel_compile:op=decode,{moment},step={step},count=1");
+                let (struck, metrics) = speculating(&drill, mode, draft);
+                assert_eq!(tokens(&struck, &numbers), alone, "{mode:?} {drill}");
+                let counts = metrics.counts();
+                assert_eq!((counts.failed, counts.finished), (0, 8), "{mode:?} {drill}");
+            }
+        }
+    }
+}

@@ -12,6 +12,7 @@
 use surefoot_models::generate::pages::PagedCache;
 
 use super::live::LiveSequences;
+use super::sequence::Sequence;
 
 /// The tokens of a sequence that a pass runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +85,21 @@ impl LiveSequences {
         cache.end(youngest.key);
         scheduled.preempted += 1;
         true
+    }
+
+    /// Makes room for all tokens of a sequence that is not among these and runs alone next: the youngest of these give up
+    /// their pages. Gives how many did.
+    pub(crate) fn make_room_for(&self, sequence: &Sequence, cache: &mut PagedCache) -> usize {
+        let mut preempted = 0;
+        for holder in self.sequences.iter().rev() {
+            let (_, pages) = cache.needs(sequence.namespace(), sequence.tokens());
+            if pages <= cache.free_pages() {
+                break;
+            }
+            preempted += usize::from(cache.filled(holder.key).is_some());
+            cache.end(holder.key);
+        }
+        preempted
     }
 
     /// Shares a pass out.

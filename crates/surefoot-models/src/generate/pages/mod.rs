@@ -171,13 +171,16 @@ impl PagedCache {
     }
 
     /// Makes room for the first `tokens` of a sequence that was begun, if there is any: pages that nobody uses
-    /// go first.
+    /// go first. If there is none, nothing is changed.
     pub fn reserve(&mut self, key: u64, tokens: usize) -> bool {
         let Some(sequence) = self.sequences.get_mut(&key) else { return false };
         let missing = pages_of(tokens).saturating_sub(sequence.pages.len());
         let free = self.pool.most() - self.pool.in_use();
-        if missing > free && self.prefixes.evict(missing - free) < missing - free {
-            return false;
+        if missing > free {
+            if missing - free > self.prefixes.idle() {
+                return false;
+            }
+            self.prefixes.evict(missing - free);
         }
         for _ in 0..missing {
             let Some(page) = self.pool.take() else { return false };

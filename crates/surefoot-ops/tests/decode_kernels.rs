@@ -409,8 +409,8 @@ fn check_prompt(case: Prompt, device: &Device) {
     );
     let is = read(is.unwrap());
     let mut should = Vec::new();
-    for sample in 0..batch {
-        let first = if padded { pads[sample] as usize } else { 0 };
+    for (sample, pad) in pads.iter().enumerate() {
+        let first = if padded { *pad as usize } else { 0 };
         for head in 0..heads {
             let line = |cache: &[f32], key: usize| -> Vec<f64> {
                 let start =

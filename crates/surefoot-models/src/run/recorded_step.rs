@@ -188,12 +188,6 @@ impl std::fmt::Debug for StepRecorder {
 }
 
 impl StepRecorder {
-    /// Whether the last step was repeated or recorded.
-    #[cfg(test)]
-    pub(crate) fn has_recorded(&self) -> bool {
-        self.recorded.is_some()
-    }
-
     /// The logits behind one token of each sequence, whose keys and values are in the cache then, in its next column. None if the step has to be run block by
     /// block. After an error the cache must not be used any more.
     fn step(

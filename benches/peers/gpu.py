@@ -218,9 +218,12 @@ def served_first(program, device, given, folder):
             raise RuntimeError("the server did not start")
         threading.Thread(target=server.stdout.read, daemon=True).start()
 
+        with urllib.request.urlopen(address + "/v1/models", timeout=60) as answer:
+            model = json.load(answer)["data"][0]["id"]
+
         def ask(seed):
             ids = [(seed + at * 7) % 90 + 1 for at in range(given.prompt)]
-            body = json.dumps({"model": "m", "prompt": ids, "max_tokens": 1, "temperature": 0}).encode()
+            body = json.dumps({"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0}).encode()
             request = urllib.request.Request(address + "/v1/completions", body, {"Content-Type": "application/json"})
             started = time.perf_counter()
             with urllib.request.urlopen(request, timeout=300) as answer:

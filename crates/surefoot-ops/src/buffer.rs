@@ -45,7 +45,8 @@ mod cube {
         let whole = tensor.dtype == DType::F32
             && tensor.is_contiguous()
             && tensor.meta.num_elements() == numbers.len()
-            && tensor.handle.size_in_used() == bytes;
+            // Devices round the sizes of buffers up.
+            && tensor.handle.size_in_used() >= bytes;
         if whole {
             tensor.client.write(&tensor.handle, Bytes::from_elems(numbers));
         }

@@ -14,19 +14,23 @@ first step, and the ratio to PyTorch in fp32 (above 1: Surefoot is faster).
 
 With --decode it compares decoding instead, of one sequence or of --sequences N with prompts of --prompt TOKENS: a Llama of 1.1 B
 parameters (TinyLlama's shape) with random weights in fp16, in `surefoot generate` and in transformers, whose time for the first
-token is taken off and told separately. Needs transformers.
+token is taken off and told separately. The first token of a prompt is measured in `surefoot serve` too, whose process has run such a
+prompt before, as transformers' has. Needs transformers.
 """
 
 import argparse
 import json
 import os
 import random
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+import urllib.request
 
 LAYERS, HEADS, WIDTH, LENGTH, BATCH = 6, 8, 512, 256, 16
 LETTERS = [chr(code) for code in range(32, 127)]
@@ -199,6 +203,41 @@ def surefoot_decode(program, device, given, folder):
     return each, first, fresh
 
 
+def served_first(program, device, given, folder):
+    """Seconds until a server that is warm has answered prompts with one token each, sent one after the other."""
+    command = [program, "serve", folder, "--device", device, "--precision", given.precision, "--port", "0", "--max-tokens", "16"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        address = None
+        for line in server.stdout:
+            found = re.search(r"http://[0-9.]+:[0-9]+", line)
+            if found:
+                address = found.group(0)
+                break
+        if address is None:
+            raise RuntimeError("the server did not start")
+        threading.Thread(target=server.stdout.read, daemon=True).start()
+
+        with urllib.request.urlopen(address + "/v1/models", timeout=60) as answer:
+            model = json.load(answer)["data"][0]["id"]
+
+        def ask(seed):
+            ids = [(seed + at * 7) % 90 + 1 for at in range(given.prompt)]
+            body = json.dumps({"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0}).encode()
+            request = urllib.request.Request(address + "/v1/completions", body, {"Content-Type": "application/json"})
+            started = time.perf_counter()
+            with urllib.request.urlopen(request, timeout=300) as answer:
+                answer.read()
+            return time.perf_counter() - started
+
+        for seed in range(2):
+            ask(seed)
+        return statistics.median(ask(seed) for seed in range(2, 9))
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
 def decode(given):
     with tempfile.TemporaryDirectory() as folder:
         model = make_llama(folder)
@@ -209,11 +248,13 @@ def decode(given):
             path, _, device = program.partition("@")
             try:
                 ours, first, fresh = surefoot_decode(path, device or given.device, given, folder)
-            except RuntimeError as error:
+                served = served_first(path, device or given.device, given, folder)
+            except (RuntimeError, OSError) as error:
                 print(f"{program}: {error}", flush=True)
                 continue
             print(f"{program} {given.precision}: {given.sequences / ours:.1f} tokens/s, ratio {theirs / ours:.2f}; first token in "
-                  f"{1e3 * first:.1f} ms, ratio {their_first / first:.2f}; the first {FEW} in {fresh:.1f} s on a fresh machine", flush=True)
+                  f"{1e3 * first:.1f} ms of a new process, in {1e3 * served:.1f} ms of a warm server, ratio {their_first / served:.2f}; the first {FEW} in "
+                  f"{fresh:.1f} s on a fresh machine", flush=True)
 
 
 def main():

@@ -71,6 +71,7 @@ pub(crate) enum Command {
     Run(commands::run::Run),
     Serve(Box<commands::serve::Serve>),
     Train(Box<commands::train::Train>),
+    Tune(Box<commands::tune::Tune>),
     Verify(Box<commands::verify::Verify>),
 }
 

@@ -34,6 +34,7 @@ pub mod run;
 pub mod runner;
 pub mod save;
 pub mod stream;
+pub mod tune;
 pub mod weights;
 
 pub use error::ModelError;

@@ -11,8 +11,8 @@ use surefoot_models::generate::tokens::WANT;
 use surefoot_models::stream::needs::Work;
 use surefoot_models::{Logits, Model, Opened, Rectangle, TokenBatch, Want};
 
-/// Tokens that are decoded behind the prompts.
-const STEPS: usize = 6;
+/// Tokens that are decoded behind the prompts. On devices that record steps, the last ones repeat a recording.
+const STEPS: usize = 7;
 /// The prompts' lengths: those that are shorter are padded in the cache.
 const LENGTHS: [usize; 3] = [9, 4, 7];
 
@@ -75,7 +75,7 @@ fn check(folder: &Path, device: &Device) {
     let name = folder.file_name().unwrap().to_string_lossy().into_owned();
     let plain = load(folder, &Device::flex());
     let model = load(folder, device);
-    let mut limits = Limits { rows: 4, positions: 24, cache_tokens: 0, pass_tokens: 64 };
+    let mut limits = Limits { rows: 4, positions: 64, cache_tokens: 0, pass_tokens: 64 };
     limits.cache_tokens = limits.most_cache_tokens();
     let mut decoding = Decoding::new(&model, limits);
     let mut passes = model.passes();
@@ -103,9 +103,49 @@ fn tokens_that_are_decoded_together_have_the_logits_of_a_whole_pass() {
     for name in FIXTURES {
         check(&folder(name), &device);
     }
+    check_changes(&device);
     // Here, and not in a test of its own: launches of other threads would be counted too.
     if device != Device::flex() {
         check_launches(&device);
+    }
+}
+
+/// Sequences that leave and join, and a cache that grows, between steps that may be repeated from a recording.
+fn check_changes(device: &Device) {
+    let folder = folder("llama-tiny");
+    let (plain, model) = (load(&folder, &Device::flex()), load(&folder, device));
+    let mut limits = Limits { rows: 4, positions: 64, cache_tokens: 0, pass_tokens: 64 };
+    limits.cache_tokens = limits.most_cache_tokens();
+    let mut decoding = Decoding::new(&model, limits);
+    let mut passes = model.passes();
+    // What each row of the cache has: the number of its sequence and how many tokens of it.
+    let mut live: Vec<(usize, usize)> = vec![(0, 9), (1, 4), (2, 7)];
+    let prompts: Vec<Vec<u32>> =
+        live.iter().map(|(number, length)| text(*number, *length)).collect();
+    decoding.join(&mut passes, &prompts, Rectangle::default()).unwrap();
+    for turn in 0..30 {
+        match turn {
+            9 => {
+                decoding.leave(0);
+                live.swap_remove(0);
+            }
+            18 => {
+                decoding.join(&mut passes, &[text(3, 5)], Rectangle::default()).unwrap();
+                live.push((3, 5));
+            }
+            _ => {}
+        }
+        let last: Vec<u32> = live.iter().map(|(number, length)| token(*number, *length)).collect();
+        let rows = decoding.step(&mut passes, &last, 0).unwrap();
+        for (row, (number, length)) in live.iter_mut().enumerate() {
+            *length += 1;
+            let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
+            let batch = TokenBatch::new(&[text(*number, *length)], plain.blueprint().vocab);
+            let expected = plain.forward(&batch.unwrap(), want).unwrap().logits.unwrap().numbers;
+            let worst =
+                rows.row(row).iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+            assert!(worst <= 2e-4, "turn {turn}: sequence {number}: off by {worst}");
+        }
     }
 }
 
@@ -113,13 +153,22 @@ fn tokens_that_are_decoded_together_have_the_logits_of_a_whole_pass() {
 fn check_launches(device: &Device) {
     let model = load(&folder("llama-tiny"), device);
     let blocks = model.blueprint().blocks.len() as u64;
-    let mut limits = Limits { rows: 1, positions: 24, cache_tokens: 0, pass_tokens: 64 };
+    let mut limits = Limits { rows: 1, positions: 64, cache_tokens: 0, pass_tokens: 64 };
     limits.cache_tokens = limits.most_cache_tokens();
     let mut decoding = Decoding::new(&model, limits);
     let mut passes = model.passes();
     decoding.join(&mut passes, &[text(0, 5)], Rectangle::default()).unwrap();
-    let step = || decoding.step(&mut passes, &[7], 0).unwrap();
-    let launches = surefoot_ops::count_launches(step).1;
-    let count: u64 = launches.values().sum();
-    assert!(count <= 5 * blocks + 3, "{count} for {blocks} blocks: {launches:?}");
+    let mut count = || {
+        let step = || decoding.step(&mut passes, &[7], 0).unwrap();
+        let launches = surefoot_ops::count_launches(step).1;
+        (launches.values().sum::<u64>(), launches)
+    };
+    let (first, launches) = count();
+    assert!(first <= 5 * blocks + 3, "{first} for {blocks} blocks: {launches:?}");
+    // The fourth step is run and recorded, and from then on none is described anew.
+    for _ in 2..=4 {
+        count();
+    }
+    let (repeated, launches) = count();
+    assert_eq!(repeated, 0, "{launches:?}");
 }

@@ -6,10 +6,12 @@
 
 mod decode;
 mod processor;
+mod prompt;
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 pub(crate) use decode::MOST_TOKENS;
 pub use decode::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
+pub use prompt::PromptAttention;
 
 use burn::tensor::Tensor;
 

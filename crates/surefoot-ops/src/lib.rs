@@ -31,6 +31,7 @@
 #![cfg_attr(not(test), warn(clippy::expect_used))]
 
 mod attention;
+mod buffer;
 mod constant_product;
 mod conv;
 mod cross_entropy;
@@ -57,6 +58,7 @@ mod tf32;
 mod update;
 
 pub use attention::causal_attention;
+pub use buffer::{buffer_of, overwrite};
 pub use constant_product::{ConstantMatrix, constant_product};
 pub use conv::conv2d;
 pub use cross_entropy::cross_entropy;
@@ -65,8 +67,8 @@ pub use gelu::gelu;
 pub use group_norm::{GroupNorm, group_norm};
 pub use half_linear::half_linear;
 pub use inference::{
-    AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED, MOST_QUERIES, attend_to_all,
-    gated_silu, rms_norm, rotate,
+    AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED, MOST_QUERIES,
+    PromptAttention, attend_to_all, gated_silu, rms_norm, rotate,
 };
 pub use launches::{Launches, count_launches};
 pub use layer_norm::layer_norm;

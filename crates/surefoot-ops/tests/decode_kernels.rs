@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use surefoot_ops::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
+use surefoot_ops::{
+    AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED, PromptAttention,
+};
 
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
     let mut random = fastrand::Rng::with_seed(seed);
@@ -199,6 +201,7 @@ struct Case {
     /// The first column that is seen, and the one that is written.
     from: usize,
     filled: usize,
+    window: Option<usize>,
     pairs: usize,
     interleaved: bool,
     normed: bool,
@@ -212,17 +215,21 @@ const PLAIN: Case = Case {
     each: 16,
     from: 0,
     filled: 5,
+    window: None,
     pairs: 8,
     interleaved: false,
     normed: false,
     padded: false,
 };
 
-const CASES: [Case; 8] = [
+const CASES: [Case; 10] = [
     PLAIN,
     // The first token of all.
     Case { filled: 0, ..PLAIN },
     Case { from: 3, filled: 140, heads: 4, kv_heads: 4, each: 24, pairs: 6, ..PLAIN },
+    // A window that begins behind the first column, and one that begins before it.
+    Case { from: 3, filled: 140, window: Some(20), ..PLAIN },
+    Case { from: 3, filled: 10, window: Some(20), ..PLAIN },
     Case { filled: 300, each: 128, pairs: 64, interleaved: true, ..PLAIN },
     Case { sequences: 3, heads: 6, kv_heads: 2, filled: 128, normed: true, ..PLAIN },
     Case { sequences: 2, heads: 4, kv_heads: 2, pairs: 0, each: 64, filled: 129, ..PLAIN },
@@ -257,7 +264,7 @@ fn turned(case: Case, x: &[f32], gamma: &[f32], angles: &[f32]) -> Vec<f64> {
 }
 
 fn check_attention(case: Case, device: &Device) {
-    let Case { sequences, heads, kv_heads, each, from, filled, pairs, .. } = case;
+    let Case { sequences, heads, kv_heads, each, from, filled, window, pairs, .. } = case;
     let (rows, capacity, width) = (sequences + 1, filled + 4, (heads + 2 * kv_heads) * each);
     let cache_shape = [rows, kv_heads, capacity, each];
     let mixed = numbers(1, sequences * width);
@@ -273,10 +280,14 @@ fn check_attention(case: Case, device: &Device) {
         tensor(&numbers, [sequences, 1, 1, pairs.max(1)], device)
     };
     let (cos, sin) = (table(f32::cos), table(f32::sin));
-    let firsts_there = tensor(&firsts, [sequences], device);
+    let mut places = vec![filled as f32, from as f32];
+    if case.padded {
+        places.extend(&firsts);
+    }
+    let places = tensor(&places, [places.len()], device);
     let how = AppendedAttention {
         heads,
-        from,
+        window,
         filled,
         scale: 0.7,
         interleaved: case.interleaved,
@@ -288,7 +299,7 @@ fn check_attention(case: Case, device: &Device) {
         values: &values_there,
         rotation: (pairs > 0).then_some((&cos, &sin)),
         norms: case.normed.then_some((&gammas[0], &gammas[1])),
-        firsts: case.padded.then_some(&firsts_there),
+        places: &places,
     });
     let is = read(seen.unwrap());
 
@@ -309,6 +320,7 @@ fn check_attention(case: Case, device: &Device) {
             new_values[to..to + each].copy_from_slice(head(heads + kv_heads + kv));
         }
         let first = if case.padded { from.max(firsts[sequence] as usize) } else { from };
+        let first = first.max(window.map_or(0, |window| (filled + 1).saturating_sub(window)));
         for own in 0..heads {
             let kv = own / (heads / kv_heads);
             let query = turned(case, head(own), &q_gamma, angles);
@@ -339,4 +351,109 @@ fn attention_that_appends_is_its_formula_and_changes_one_column() {
     for case in CASES {
         check_attention(case, gpu.burn());
     }
+}
+
+/// One case of attention of prompts.
+#[derive(Clone, Copy, Debug)]
+struct Prompt {
+    batch: usize,
+    heads: usize,
+    kv_heads: usize,
+    each: usize,
+    width: usize,
+    past: usize,
+    causal: bool,
+    window: Option<usize>,
+    padded: bool,
+}
+
+const PROMPT: Prompt = Prompt {
+    batch: 1,
+    heads: 2,
+    kv_heads: 1,
+    each: 16,
+    width: 5,
+    past: 0,
+    causal: true,
+    window: None,
+    padded: false,
+};
+
+const PROMPTS: [Prompt; 7] = [
+    PROMPT,
+    // More queries and keys than are taken at once, behind others.
+    Prompt { width: 70, past: 37, heads: 4, kv_heads: 2, each: 64, ..PROMPT },
+    Prompt { batch: 2, width: 40, each: 128, padded: true, ..PROMPT },
+    Prompt { batch: 3, width: 33, past: 9, each: 36, padded: true, kv_heads: 2, ..PROMPT },
+    Prompt { width: 50, past: 20, window: Some(7), ..PROMPT },
+    Prompt { batch: 2, width: 35, causal: false, padded: true, each: 12, ..PROMPT },
+    Prompt { width: 1, past: 100, each: 80, ..PROMPT },
+];
+
+fn check_prompt(case: Prompt, device: &Device) {
+    let Prompt { batch, heads, kv_heads, each, width, past, causal, window, padded } = case;
+    let (seen, capacity) = (past + width, past + width + 3);
+    let query = numbers(1, batch * heads * width * each);
+    let cache_shape = [batch, kv_heads, capacity, each];
+    let [keys, values] = [2, 3].map(|seed| numbers(seed, cache_shape.iter().product()));
+    let pads: Vec<f32> = (0..batch).map(|sample| (3 * sample) as f32).collect();
+    let [keys_there, values_there] =
+        [&keys, &values].map(|cache| tensor(cache, cache_shape, device).narrow(2, 0, seen));
+    let pads_there = tensor(&pads, [batch], device);
+    let how = PromptAttention { scale: 0.3, past, causal, window };
+    let is = how.attend(
+        &tensor(&query, [batch, heads, width, each], device),
+        &keys_there,
+        &values_there,
+        padded.then_some(&pads_there),
+    );
+    let is = read(is.unwrap());
+    let mut should = Vec::new();
+    for (sample, pad) in pads.iter().enumerate() {
+        let first = if padded { *pad as usize } else { 0 };
+        for head in 0..heads {
+            let line = |cache: &[f32], key: usize| -> Vec<f64> {
+                let start =
+                    ((sample * kv_heads + head / (heads / kv_heads)) * capacity + key) * each;
+                cache[start..start + each].iter().map(|x| f64::from(*x)).collect()
+            };
+            for row in 0..width {
+                let start = ((sample * heads + head) * width + row) * each;
+                let own = &query[start..start + each];
+                let position = past + row;
+                let sees = |key: &usize| {
+                    *key >= first
+                        && (!causal || *key <= position)
+                        && window.is_none_or(|window| key + window > position)
+                };
+                let columns: Vec<usize> = (0..seen).filter(sees).collect();
+                let score = |key: &usize| -> f64 {
+                    0.3 * own
+                        .iter()
+                        .zip(line(&keys, *key))
+                        .map(|(q, k)| f64::from(*q) * k)
+                        .sum::<f64>()
+                };
+                let powers: Vec<f64> = columns.iter().map(|key| score(key).exp()).collect();
+                let sum: f64 = powers.iter().sum();
+                should.extend((0..each).map(|at| -> f64 {
+                    let of = |(key, power): (&usize, &f64)| power / sum * line(&values, *key)[at];
+                    // A query that sees nothing gets zeros.
+                    columns.iter().zip(&powers).map(of).sum()
+                }));
+            }
+        }
+    }
+    close(&format!("{case:?}"), &is, &should, 1e-4);
+}
+
+#[test]
+fn attention_of_prompts_is_its_formula() {
+    let Some(gpu) = testkit::gpu() else { return };
+    for case in PROMPTS {
+        check_prompt(case, gpu.burn());
+    }
+    let wide = tensor(&numbers(1, 132), [1, 1, 1, 132], gpu.burn());
+    let how = PromptAttention { scale: 1.0, past: 0, causal: true, window: None };
+    assert!(how.attend(&wide, &wide, &wide, None).is_none());
 }

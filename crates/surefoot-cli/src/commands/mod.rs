@@ -24,6 +24,7 @@ pub(crate) mod rerank;
 pub(crate) mod run;
 pub(crate) mod serve;
 pub(crate) mod train;
+pub(crate) mod tune;
 pub(crate) mod verify;
 
 use crate::args::{Arguments, Command};
@@ -56,6 +57,7 @@ pub(crate) fn run(arguments: Arguments, terminal: &Terminal) -> Result<Exit, Fai
         Command::Run(command) => command.run(global, terminal),
         Command::Serve(command) => command.run(global, terminal),
         Command::Train(command) => command.run(global, terminal),
+        Command::Tune(command) => command.run(global, terminal),
         Command::Verify(command) => command.run(global, terminal),
     }
 }

@@ -17,6 +17,7 @@ use crate::run::batch::{Rectangle, TokenBatch};
 use crate::run::cache::{Cache, moved_to};
 use crate::run::model::Model;
 use crate::run::output::{Logits, Output, Rows, Want};
+use crate::run::recorded_step::StepRecorder;
 use crate::stream::store::Session;
 
 /// Columns that a cache has at least behind its longest sequence: so many steps until it is moved.
@@ -112,6 +113,7 @@ pub struct Decoding {
     pads: Vec<usize>,
     rows: usize,
     capacity: usize,
+    recorder: StepRecorder,
 }
 
 impl Decoding {
@@ -119,7 +121,8 @@ impl Decoding {
     pub fn new(model: &Model, limits: Limits) -> Self {
         let layers = model.blueprint.blocks.iter().map(|_| None).collect();
         let cache = Cache { layers, start: 0, filled: 0 };
-        Self { limits, cache, pads: Vec::new(), rows: 0, capacity: 0 }
+        let recorder = StepRecorder::default();
+        Self { limits, cache, pads: Vec::new(), rows: 0, capacity: 0, recorder }
     }
 
     /// How many sequences there are.
@@ -210,8 +213,9 @@ impl Decoding {
         let pads = self.pads.iter().map(|pad| pad - start).collect();
         let batch = TokenBatch { ids: tokens.to_vec(), pads, width: 1 }
             .at_least(Rectangle { rows: rows.min(self.rows), width: 1 });
-        let output = model.pass(&batch, WANT, &mut passes.session, Some(&mut self.cache))?;
-        first_logits(output, tokens.len())
+        let (recorder, session) = (&mut self.recorder, &mut passes.session);
+        let logits = model.decode_step(recorder, &batch, session, &mut self.cache)?;
+        Ok(first_rows(logits, tokens.len()))
     }
 
     /// Takes a sequence out; the last one gets its number.
@@ -325,9 +329,13 @@ impl Decoding {
 
 /// The logits of the first `count` rows: those behind them are idle.
 fn first_logits(output: Output, count: usize) -> Result<Rows, ModelError> {
-    let mut logits = output.logits.ok_or_else(|| ModelError::request("the pass gave no logits"))?;
+    let logits = output.logits.ok_or_else(|| ModelError::request("the pass gave no logits"))?;
+    Ok(first_rows(logits, count))
+}
+
+fn first_rows(mut logits: Rows, count: usize) -> Rows {
     logits.numbers.truncate(count * logits.cols);
-    Ok(logits)
+    logits
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::run::batch::TokenBatch;
 use crate::run::cache::Cache;
 use crate::run::model::Model;
 use crate::run::output::{Logits, Want};
+use crate::run::recorded_step::StepRecorder;
 
 /// What is to be generated.
 #[derive(Clone, Debug)]
@@ -93,9 +94,9 @@ impl Model {
         let mut cache = Cache::new(&self.blueprint, batch.len(), longest + steps, &self.parts);
         let mut session = self.store.open(steps);
         let mut next = batch;
+        let mut recorder = StepRecorder::default();
         for _ in 0..steps {
-            let output = self.pass(&next, WANT, &mut session, Some(&mut cache))?;
-            let Some(logits) = output.logits else { break };
+            let logits = self.decode_step(&mut recorder, &next, &mut session, &mut cache)?;
             let logits = logits.checked("logits")?;
             let mut ids = Vec::with_capacity(sequences.len());
             for (number, sequence) in sequences.iter_mut().enumerate() {

@@ -4,11 +4,13 @@
 //! Queries are taken in runs whose scores stay small, so a long prompt needs no memory that
 //! grows with its square.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 
 use burn::tensor::{DType, Device, Tensor, TensorData, activation};
 use rayon::prelude::*;
-use surefoot_ops::{PAGE_TOKENS, PageLayout, PagedAttention, QueryRun};
+use surefoot_ops::{PAGE_TOKENS, PageLayout, PagedAttention, PromptAttention, QueryRun};
+
+use crate::weights::format::is_host;
 
 /// The scores of one run of queries hold at most this many numbers.
 pub(crate) const MAX_SCORES: usize = 1 << 20;
@@ -29,6 +31,8 @@ pub(crate) struct AttentionMask<'a> {
     pub(crate) segments: Option<&'a [u32]>,
     /// The mask that was made last: blocks mostly need the same one.
     pub(crate) last: LastMask,
+    /// The padding on the device, where some sequence has any.
+    pub(crate) device_pads: OnceCell<Option<Tensor<1>>>,
 }
 
 /// A mask, and what it was made for: queries from where and how many, keys, window.
@@ -162,6 +166,9 @@ pub(crate) fn attend(
     {
         return seen;
     }
+    if let Some(seen) = attend_on_device(&q, k, v, scores, mask) {
+        return seen;
+    }
     if let Some(seen) = attend_in_pages(&q, k, v, scores, mask) {
         return seen;
     }
@@ -178,6 +185,32 @@ pub(crate) fn attend(
         })
         .collect();
     Tensor::cat(runs, 2)
+}
+
+/// Queries of any number on a GPU, by a kernel that needs no scores in memory. None where there is none for them.
+fn attend_on_device(
+    q: &Tensor<4>,
+    k: &Tensor<4>,
+    v: &Tensor<4>,
+    scores: Scores,
+    mask: &AttentionMask<'_>,
+) -> Option<Tensor<4>> {
+    if scores.cap.is_some() || mask.segments.is_some() || is_host(&q.device()) || q.is_autodiff() {
+        return None;
+    }
+    let pads = mask.device_pads.get_or_init(|| {
+        mask.pads.iter().any(|pad| *pad > 0).then(|| {
+            let pads: Vec<f32> = mask.pads.iter().map(|pad| *pad as f32).collect();
+            Tensor::from_data(TensorData::new(pads, [mask.pads.len()]), &q.device())
+        })
+    });
+    let how = PromptAttention {
+        scale: scores.scale,
+        past: mask.past,
+        causal: mask.causal,
+        window: scores.window,
+    };
+    how.attend(q, k, v, pads.as_ref())
 }
 
 /// Prompts on the processor: keys and values are put into the pages of the kernel that serves from them, which needs no scores in

@@ -89,22 +89,30 @@ pub(crate) struct Pass<'a> {
     pub(crate) batch: usize,
     pub(crate) width: usize,
     pub(crate) tuning: Option<&'a Tuning>,
-    /// See [`Self::firsts`]; the same for all blocks.
-    pub(crate) firsts: OnceCell<Option<Tensor<1>>>,
+    /// See [`Self::places`]; the same for all blocks.
+    pub(crate) places: OnceCell<Tensor<1>>,
 }
 
 impl Pass<'_> {
-    /// The first column of each sequence in a cache whose columns from `start` on are in use, if some begin later than others.
-    pub(super) fn firsts(&self, start: usize, device: &Device) -> Option<Tensor<1>> {
-        let firsts = self.firsts.get_or_init(|| {
-            let pads = self.mask.pads;
-            pads.iter().any(|pad| *pad > 0).then(|| {
-                let firsts: Vec<f32> = pads.iter().map(|pad| (start + pad) as f32).collect();
-                Tensor::from_data(TensorData::new(firsts, [pads.len()]), device)
-            })
-        });
-        firsts.clone()
+    /// The columns of a cache that the tokens of this pass are written to and see, as [`column_numbers`] gives them.
+    pub(super) fn places(&self, start: usize, filled: usize, device: &Device) -> Tensor<1> {
+        let made = || {
+            let numbers = column_numbers(start, filled, self.mask.pads);
+            let count = numbers.len();
+            Tensor::from_data(TensorData::new(numbers, [count]), device)
+        };
+        self.places.get_or_init(made).clone()
     }
+}
+
+/// What [`surefoot_ops::AppendedTensors::places`] takes for sequences that have `pads` columns of padding in a cache whose columns from `start`
+/// to `filled` are in use.
+pub(super) fn column_numbers(start: usize, filled: usize, pads: &[usize]) -> Vec<f32> {
+    let mut numbers = vec![filled as f32, start as f32];
+    if pads.iter().any(|pad| *pad > 0) {
+        numbers.extend(pads.iter().map(|pad| (start + pad) as f32));
+    }
+    numbers
 }
 
 impl BlockRunner {

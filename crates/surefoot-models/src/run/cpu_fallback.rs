@@ -53,6 +53,25 @@ impl CpuFallback {
         self.confirms_blocks.store(on, Ordering::Relaxed);
     }
 
+    /// Whether no part ran on the CPU and no block's result is to be confirmed.
+    pub(super) fn is_idle(&self) -> bool {
+        let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);
+        moved.is_empty() && !self.confirms_blocks.load(Ordering::Relaxed)
+    }
+
+    /// Lets a drill strike the points of block `number`, whose work was recorded with that of others: the fault is the run's.
+    pub(super) fn strike(
+        &self,
+        number: usize,
+        points: impl FnOnce() -> Result<(), ModelError>,
+    ) -> Result<(), ModelError> {
+        let drill = self.footing.drill();
+        match drill.is_empty() {
+            true => points(),
+            false => drill.part(&self.name(number), &self.homes[number].to_string(), points),
+        }
+    }
+
     /// The parts that ran on the CPU.
     pub(crate) fn on_cpu(&self) -> Vec<MovedPart> {
         let moved = self.moved.lock().unwrap_or_else(PoisonError::into_inner);

@@ -77,7 +77,7 @@ impl BlockRunner {
             Rotary::Global => pass.rotation.as_ref(),
             Rotary::Local => pass.local_rotation.as_ref(),
         };
-        let firsts = pass.firsts(start, &device);
+        let places = pass.places(start, filled, &device);
         let factor = blueprint.scales.residual;
 
         point(Point::Operation);
@@ -91,7 +91,7 @@ impl BlockRunner {
         point(Point::Allocation);
         let attention = AppendedAttention {
             heads: blueprint.heads,
-            from: start.max(block.window.map_or(0, |window| (filled + 1).saturating_sub(window))),
+            window: block.window,
             filled,
             scale: block.scale,
             interleaved: rotation.is_some_and(|rotation| rotation.interleaved()),
@@ -103,7 +103,7 @@ impl BlockRunner {
             values,
             rotation: rotation.map(|rotation| rotation.tables()),
             norms: head_norms.map(|((q, _), (k, _))| (q, k)),
-            firsts: firsts.as_ref(),
+            places: &places,
         })?;
         let attended = DecodeProducts {
             weights: vec![&out_weight],

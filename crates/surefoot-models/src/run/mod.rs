@@ -17,6 +17,7 @@ pub mod output;
 pub(crate) mod paged;
 pub(crate) mod part_devices;
 pub(crate) mod pass;
+pub(crate) mod recorded_step;
 pub(crate) mod rotary;
 pub mod sequences;
 pub mod training;

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use burn::tensor::Device;
@@ -44,6 +45,16 @@ pub struct Model {
     pub(crate) tuning: Option<Arc<Tuning>>,
     /// Adapters that passes ask for by their numbers.
     pub(super) adapters: Vec<Arc<Tuning>>,
+    /// No other model of this process has it.
+    pub(super) number: u64,
+    /// Whether the device refused a recording of a step of this model.
+    pub(super) records_no_steps: AtomicBool,
+}
+
+/// A number for a model that no other has.
+pub(super) fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Model {
@@ -92,6 +103,16 @@ impl Model {
         device: &Device,
     ) -> Result<BlockRunner, ModelError> {
         BlockRunner::load(number, &self.blueprint, &self.binding.blocks[number], device)
+    }
+
+    /// Whether steps are no longer recorded ([`super::recorded_step`]).
+    pub(super) fn records_no_steps(&self) -> bool {
+        self.records_no_steps.load(Ordering::Relaxed)
+    }
+
+    /// Records no more steps.
+    pub(super) fn record_no_steps(&self) {
+        self.records_no_steps.store(true, Ordering::Relaxed);
     }
 
     /// What the model is made of.

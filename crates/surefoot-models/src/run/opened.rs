@@ -4,12 +4,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use burn::tensor::Device;
 use surefoot::Room;
 
 use super::block::BlockRunner;
-use super::model::Model;
+use super::model::{Model, next_number};
 use super::norm::Norm;
 use super::part_devices::PartDevices;
 use super::tuning::Tuning;
@@ -241,6 +242,8 @@ impl Opened {
             adapters: self.adapters.iter().map(|tuning| Arc::new(tuning.on(device))).collect(),
             budgeted: plan.budget_bytes.is_some(),
             format: Format::new(device, format.compute),
+            number: next_number(),
+            records_no_steps: AtomicBool::new(false),
             parts,
             blueprint,
             binding,

@@ -164,6 +164,7 @@ mod tests {
             causal: true,
             segments: None,
             last: Default::default(),
+            device_pads: Default::default(),
         };
         let mut start = 0;
         for rows in [200, 1, 8, 1, 1] {

@@ -45,6 +45,9 @@ pub(crate) struct PassRows<'a> {
     pub(crate) wanted: Option<Vec<usize>>,
 }
 
+/// The row of a table that each token takes.
+type RowOf<'r> = &'r dyn Fn(usize) -> usize;
+
 impl Model {
     /// Runs one batch behind what the cache holds.
     pub(crate) fn pass(
@@ -120,11 +123,12 @@ impl Model {
                 causal: self.blueprint.causal,
                 segments: None,
                 last: LastMask::default(),
+                device_pads: OnceCell::new(),
             },
             batch: rows.pads.len(),
             width: rows.width,
             tuning,
-            firsts: OnceCell::new(),
+            places: OnceCell::new(),
         };
         let mut pass = on(&self.device);
         let mut output = Output::default();
@@ -201,7 +205,7 @@ impl Model {
     }
 
     /// A budget is kept by plan and measured, so that it can be told whether it was.
-    fn look_at_pool(&self) {
+    pub(super) fn look_at_pool(&self) {
         if !self.budgeted {
             return;
         }
@@ -216,7 +220,7 @@ impl Model {
         }
     }
 
-    fn check_positions(&self, positions: &[usize]) -> Result<(), ModelError> {
+    pub(super) fn check_positions(&self, positions: &[usize]) -> Result<(), ModelError> {
         let longest = positions.iter().max().map_or(0, |last| last + 1);
         let limit = self.blueprint.max_positions;
         if self.binding.positions.is_some() && longest > limit {
@@ -235,9 +239,6 @@ impl Model {
         token_types: &[u8],
         tuning: Option<&Tuning>,
     ) -> Result<Tensor<2>, ModelError> {
-        let hidden = self.blueprint.hidden;
-        let first_position = self.blueprint.embeddings.first_position;
-        let mut numbers = vec![0.0_f32; ids.len() * hidden];
         // Tables that are trained are looked up as tensors, so that gradients reach them.
         let mut trained: Option<Tensor<2>> = None;
         let mut look_up = |table: &Stored, row_of: &dyn Fn(usize) -> usize| {
@@ -254,6 +255,31 @@ impl Model {
             });
             true
         };
+        let numbers = self.rows_of_tables(ids, positions, token_types, &mut look_up)?;
+        let shape = [ids.len(), self.blueprint.hidden];
+        let x = Tensor::from_data(TensorData::new(numbers, shape), &self.device);
+        let x = match trained {
+            Some(trained) => trained * self.blueprint.scales.embedding + x,
+            None => x,
+        };
+        Ok(match &self.embedding_norm {
+            Some(norm) => norm.apply(x, tuning),
+            None => x,
+        })
+    }
+
+    /// The rows of the embedding tables, added up, read from the files as they are needed. `skip` is shown each table with the row of each
+    /// token; what it takes is left out.
+    pub(super) fn rows_of_tables(
+        &self,
+        ids: &[u32],
+        positions: &[usize],
+        token_types: &[u8],
+        skip: &mut dyn FnMut(&Stored, RowOf<'_>) -> bool,
+    ) -> Result<Vec<f32>, ModelError> {
+        let hidden = self.blueprint.hidden;
+        let first_position = self.blueprint.embeddings.first_position;
+        let mut numbers = vec![0.0_f32; ids.len() * hidden];
         let add = |table: &Stored, target, row_of: &dyn Fn(usize) -> usize, numbers: &mut [f32]| {
             let format = table.format()?;
             for (at, sum) in numbers.chunks_exact_mut(hidden).enumerate() {
@@ -261,7 +287,6 @@ impl Model {
             }
             Ok::<_, ModelError>(())
         };
-        type RowOf<'r> = &'r dyn Fn(usize) -> usize;
         let tables: [(Option<&Stored>, RowOf<'_>); 3] = [
             (Some(&self.binding.tokens), &|at| ids[at] as usize),
             (self.binding.positions.as_ref(), &|at| first_position + positions[at]),
@@ -271,7 +296,7 @@ impl Model {
         ];
         for (number, (table, row_of)) in tables.into_iter().enumerate() {
             if let Some(table) = table
-                && !look_up(table, row_of)
+                && !skip(table, row_of)
             {
                 let target =
                     if number == 0 { self.binding.tokens_target } else { table.format()? };
@@ -282,15 +307,7 @@ impl Model {
         if factor != 1.0 {
             numbers.iter_mut().for_each(|number| *number *= factor);
         }
-        let x = Tensor::from_data(TensorData::new(numbers, [ids.len(), hidden]), &self.device);
-        let x = match trained {
-            Some(trained) => trained * f64::from(factor) + x,
-            None => x,
-        };
-        Ok(match &self.embedding_norm {
-            Some(norm) => norm.apply(x, tuning),
-            None => x,
-        })
+        Ok(numbers)
     }
 
     /// What a pass over `rows` of `width` columns is tuned by, if the first of them run with these adapters.
@@ -344,6 +361,12 @@ impl Model {
             }
             Ok(())
         })?;
+        self.scale_logits(&mut numbers);
+        Ok(Rows { cols: vocab, numbers })
+    }
+
+    /// Applies the factor and the cap of the family to what the head gave.
+    pub(super) fn scale_logits(&self, numbers: &mut [f32]) {
         let factor = self.blueprint.scales.logits as f32;
         if factor != 1.0 {
             numbers.iter_mut().for_each(|number| *number *= factor);
@@ -352,7 +375,6 @@ impl Model {
             let cap = cap as f32;
             numbers.iter_mut().for_each(|number| *number = cap * (*number / cap).tanh());
         }
-        Ok(Rows { cols: vocab, numbers })
     }
 
     /// Logits with the factor and the cap of the family.

@@ -4,7 +4,22 @@ use burn::tensor::{Device, Tensor, TensorData};
 
 use crate::arch::rope::Rope;
 
+/// Cosines and sines of each position, a number for each pair.
+pub(super) fn table_numbers(rope: &Rope, positions: &[usize]) -> (Vec<f32>, Vec<f32>) {
+    let count = positions.len() * rope.frequencies.len();
+    let (mut cos, mut sin) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    for &position in positions {
+        for &frequency in &rope.frequencies {
+            let angle = position as f32 * frequency;
+            cos.push(angle.cos() * rope.factor);
+            sin.push(angle.sin() * rope.factor);
+        }
+    }
+    (cos, sin)
+}
+
 /// Cosines and sines for the positions of one pass: `[batch or 1, 1, width, pairs]`.
+#[derive(Clone)]
 pub(crate) struct Rotation {
     cos: Tensor<4>,
     sin: Tensor<4>,
@@ -15,23 +30,22 @@ pub(crate) struct Rotation {
 impl Rotation {
     /// The tables for `positions`, `rows` rows of equal length.
     pub(crate) fn new(rope: &Rope, positions: &[usize], rows: usize, device: &Device) -> Self {
-        let pairs = rope.frequencies.len();
-        let mut cos = Vec::with_capacity(positions.len() * pairs);
-        let mut sin = Vec::with_capacity(positions.len() * pairs);
-        for &position in positions {
-            for &frequency in &rope.frequencies {
-                let angle = position as f32 * frequency;
-                cos.push(angle.cos() * rope.factor);
-                sin.push(angle.sin() * rope.factor);
-            }
-        }
-        let shape = [rows, 1, positions.len() / rows, pairs];
+        let (cos, sin) = table_numbers(rope, positions);
+        let shape = [rows, 1, positions.len() / rows, rope.frequencies.len()];
         Self {
             cos: Tensor::from_data(TensorData::new(cos, shape), device),
             sin: Tensor::from_data(TensorData::new(sin, shape), device),
             dims: rope.dims(),
             interleaved: rope.interleaved,
         }
+    }
+
+    /// The same of tables that are on the device, one position for each row.
+    pub(super) fn of_tables(rope: &Rope, cos: Tensor<1>, sin: Tensor<1>) -> Self {
+        let pairs = rope.frequencies.len();
+        let shape = [cos.dims()[0] / pairs.max(1), 1, 1, pairs];
+        let (cos, sin) = (cos.reshape(shape), sin.reshape(shape));
+        Self { cos, sin, dims: rope.dims(), interleaved: rope.interleaved }
     }
 
     /// Cosines and sines.

@@ -56,11 +56,12 @@ impl Model {
                 causal: self.blueprint.causal,
                 segments: Some(&batch.segments),
                 last: LastMask::default(),
+                device_pads: OnceCell::new(),
             },
             batch: batch.rows(),
             width: batch.width,
             tuning: Some(tuning),
-            firsts: OnceCell::new(),
+            places: OnceCell::new(),
         };
         let session = self.store.open_on_demand();
         Ok(TrainingPass { model: self, session, batch, tuning, positions, pass })

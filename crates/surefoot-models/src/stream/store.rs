@@ -266,6 +266,11 @@ impl Session<'_> {
         }
     }
 
+    /// All matrices, if each is on `device` in one piece.
+    pub(crate) fn all_resident(&self, device: &Device) -> Option<Vec<Tensor<2>>> {
+        (0..self.store.matrices.len()).map(|matrix| self.resident(matrix, device)).collect()
+    }
+
     /// [`Self::apply`] with what `tuning` adds or puts in the matrix's place.
     pub(crate) fn apply_tuned(
         &mut self,

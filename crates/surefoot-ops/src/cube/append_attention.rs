@@ -15,8 +15,8 @@ use cubecl::prelude::*;
 
 use super::decode_attention::UNITS;
 use super::launch::empty;
+use super::planes::{has_planes, maximum_of_cube, sum_of_cube};
 use super::product::Four;
-use super::reduce::{maximum_of_units, sum_of_units};
 use super::rows::LOWEST;
 use crate::inference::AppendedAttention;
 
@@ -29,26 +29,30 @@ struct Head {
     normed: bool,
     /// Whether sequences begin in different columns.
     padded: bool,
+    /// Columns that a token sees, itself among them; 0 if it sees all.
+    window: usize,
+    /// Whether planes add up.
+    planes: bool,
 }
 
 /// Where a cache's keys or values lie, counted in fours: how far it is from one sequence, head and token to the next.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 #[expand(derive(Clone, Copy))]
-struct Place {
+pub(super) struct Place {
     sequence: u32,
     head: u32,
-    line: u32,
+    pub(super) line: u32,
 }
 
 #[cube]
 impl Place {
-    fn start(&self, sequence: usize, head: usize) -> usize {
+    pub(super) fn start(&self, sequence: usize, head: usize) -> usize {
         sequence * self.sequence as usize + head * self.head as usize
     }
 }
 
 /// The place of a cache's numbers, of which each token's lie side by side: nobody turns a cache.
-fn place(cache: &CubeTensor) -> PlaceLaunch {
+pub(super) fn place(cache: &CubeTensor) -> PlaceLaunch {
     let strides = cache.meta.strides();
     debug_assert!(strides[3] == 1 && strides.iter().take(3).all(|step| step.is_multiple_of(4)));
     let [sequence, head, line] = [0, 1, 2].map(|at| (strides[at] / 4) as u32);
@@ -60,8 +64,8 @@ fn place(cache: &CubeTensor) -> PlaceLaunch {
 fn inverse_root(number: f32, epsilon: f32, #[comptime] head: Head) -> f32 {
     let mut inverse = 1.0f32;
     if comptime!(head.normed) {
-        let mean =
-            sum_of_units(number * number, UNITS) / f32::cast_from(comptime!(head.each as u32));
+        let mean = sum_of_cube(number * number, UNITS, head.planes)
+            / f32::cast_from(comptime!(head.each as u32));
         inverse = 1.0f32 / (mean + epsilon).sqrt();
     }
     inverse
@@ -131,7 +135,8 @@ fn four_at(numbers: &Shared<[f32]>, first: usize) -> Four {
     four
 }
 
-/// `mixed` is `[sequences, (heads + 2 · kv_heads) · each]`, the cache `[rows, kv_heads, capacity, each]`.
+/// `mixed` is `[sequences, (heads + 2 · kv_heads) · each]`, the cache `[rows, kv_heads, capacity, each]`; `places` are the column that is
+/// written, the first column that any sequence sees, and where sequences differ the first column of each.
 #[cube(launch)]
 fn attend_and_append(
     mixed: &[f32],
@@ -139,7 +144,7 @@ fn attend_and_append(
     k_gamma: &[f32],
     cos: &[f32],
     sin: &[f32],
-    firsts: &[f32],
+    places: &[f32],
     keys: &mut [Four],
     values: &mut [Four],
     out: &mut [Four],
@@ -148,14 +153,13 @@ fn attend_and_append(
     kv_heads: u32,
     key_place: Place,
     value_place: Place,
-    from: u32,
-    filled: u32,
     tables: u32,
     scale: f32,
     epsilon: f32,
     #[comptime] head: Head,
 ) {
-    let (heads, kv_heads, filled) = (heads as usize, kv_heads as usize, filled as usize);
+    let (heads, kv_heads) = (heads as usize, kv_heads as usize);
+    let filled = u32::cast_from(places[0]) as usize;
     let row = CUBE_POS;
     if row >= sequences as usize * heads {
         terminate!();
@@ -173,9 +177,14 @@ fn attend_and_append(
     let first_key = key_place.start(sequence, of_group);
     let first_value = value_place.start(sequence, of_group);
     let (key_line, value_line) = (key_place.line as usize, value_place.line as usize);
-    let mut first = from as usize;
+    let mut first = u32::cast_from(places[1]) as usize;
+    if comptime!(head.window > 0) {
+        if filled + 1 > first + head.window {
+            first = filled + 1 - head.window;
+        }
+    }
     if comptime!(head.padded) {
-        let own_first = u32::cast_from(firsts[sequence]) as usize;
+        let own_first = u32::cast_from(places[2 + sequence]) as usize;
         if own_first > first {
             first = own_first;
         }
@@ -203,7 +212,7 @@ fn attend_and_append(
         new_value[unit] = mixed[value_start + unit];
     }
     // With barriers inside, after which all of them can be read.
-    let mut most = sum_of_units(query * key, UNITS);
+    let mut most = sum_of_cube(query * key, UNITS, head.planes);
     let mut sum = 1.0f32;
 
     // Units of a lane take four dimensions each; lanes take turns with the keys of a run.
@@ -233,7 +242,7 @@ fn attend_and_append(
                 + (product.extract(2usize) + product.extract(3usize));
         }
         let before = most;
-        let of_run = maximum_of_units(score, UNITS);
+        let of_run = maximum_of_cube(score, UNITS, head.planes);
         if of_run > most {
             most = of_run;
         }
@@ -244,7 +253,7 @@ fn attend_and_append(
         powers[unit] = power;
         let rescale = (before - most).exp();
         // With barriers inside, after which all powers can be read.
-        sum = sum * rescale + sum_of_units(power, UNITS);
+        sum = sum * rescale + sum_of_cube(power, UNITS, head.planes);
         if lane < lanes {
             found *= Four::new(rescale);
             let mut at = lane;
@@ -277,27 +286,28 @@ pub(super) struct Given {
     pub(super) values: CubeTensor,
     pub(super) rotation: Option<(CubeTensor, CubeTensor)>,
     pub(super) norms: Option<(CubeTensor, CubeTensor)>,
-    pub(super) firsts: Option<CubeTensor>,
+    pub(super) places: CubeTensor,
 }
 
 /// What each token gets: `[sequences, heads · each]`.
 pub(super) fn forward(given: Given, how: AppendedAttention) -> CubeTensor {
-    let Given { mixed, keys, values, rotation, norms, firsts } = given;
+    let Given { mixed, keys, values, rotation, norms, places } = given;
     let mixed = into_contiguous(mixed);
     let sequences = mixed.meta.shape()[0];
     let (kv_heads, each) = (keys.meta.shape()[1], keys.meta.shape()[3]);
-    let places = (place(&keys), place(&values));
+    let (key_place, value_place) = (place(&keys), place(&values));
     let tables = rotation.as_ref().map_or(1, |(cos, _)| cos.meta.shape()[0]);
     let head = Head {
         each,
         half: rotation.as_ref().map_or(0, |(cos, _)| cos.meta.shape()[3]),
         interleaved: how.interleaved,
         normed: norms.is_some(),
-        padded: firsts.is_some(),
+        padded: places.meta.num_elements() > 2,
+        window: how.window.unwrap_or(0),
+        planes: has_planes(&mixed.client),
     };
     let (cos, sin) = rotation.unwrap_or_else(|| (mixed.clone(), mixed.clone()));
     let (q_gamma, k_gamma) = norms.unwrap_or_else(|| (mixed.clone(), mixed.clone()));
-    let firsts = firsts.unwrap_or_else(|| mixed.clone());
     let out = empty(&mixed, Shape::new([sequences, how.heads * each]));
     let client = mixed.client.clone();
     let dim = CubeDim::new_1d(UNITS as u32);
@@ -311,17 +321,15 @@ pub(super) fn forward(given: Given, how: AppendedAttention) -> CubeTensor {
         into_contiguous(k_gamma).into_buffer_arg(),
         into_contiguous(cos).into_buffer_arg(),
         into_contiguous(sin).into_buffer_arg(),
-        into_contiguous(firsts).into_buffer_arg(),
+        into_contiguous(places).into_buffer_arg(),
         keys.into_buffer_arg(),
         values.into_buffer_arg(),
         out.clone().into_buffer_arg(),
         sequences as u32,
         how.heads as u32,
         kv_heads as u32,
-        places.0,
-        places.1,
-        how.from as u32,
-        how.filled as u32,
+        key_place,
+        value_place,
         tables as u32,
         how.scale as f32,
         how.epsilon as f32,

@@ -3,7 +3,8 @@
 //!
 //! Tokens are rows of `x` and of the result. Each row of a weight has [`LANES`] units, which read it in fours, multiply it with
 //! every token and add up in f32. Tokens are rounded to the weights' dtype, as other products have them. Each cube normalises and
-//! rounds the tokens for itself, into shared memory where there is room: that is less than its rows would read of them.
+//! rounds the tokens for itself, into shared memory where there is room: that is less than its rows would read of them. The first
+//! numbers of a weight are on their way meanwhile, and the next ones while some are multiplied.
 //!
 //! With more tokens than [`MOST_TOKENS`] (`many`) each weight is a product of its own, on matrix units where the device has them.
 
@@ -16,18 +17,14 @@ use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
-use cubecl::client::Client;
-use cubecl::ir::features::Plane;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::launch::empty;
+use super::planes::{LANES, has_planes, sum_of_cube};
 use super::product::Four;
-use super::reduce::sum_of_units;
 use crate::inference::MOST_TOKENS;
 
-/// Units that share a row of a weight: a plane, where planes have as many.
-const LANES: usize = 32;
 /// How often their number can be halved.
 const HALVINGS: usize = 5;
 /// Units of a cube.
@@ -89,80 +86,88 @@ fn four_of_token<W: Float>(
     }
 }
 
-/// Adds a row of a weight times each token, to be summed over lanes and over the four; with a gate, of two weights.
+/// Reads a unit's next numbers of a row of a weight. What is read beyond the row's end is not used.
+#[cube]
+fn read_row<W: Float>(
+    weight: &[Vector<W, Const<4>>],
+    start: usize,
+    at: usize,
+    fours: usize,
+    #[comptime] reads: usize,
+) -> Array<Vector<W, Const<4>>> {
+    let mut read = Array::<Vector<W, Const<4>>>::new(reads);
+    #[unroll]
+    for step in 0..reads {
+        read[step] = weight[start + (at + step * LANES).min(fours - 1)];
+    }
+    read
+}
+
+/// The same of the weight that has this row: rows of `first` end before `first_end`, those of `second` before `second_end`.
+#[cube]
+fn read_weight<W: Float>(
+    first: &[Vector<W, Const<4>>],
+    second: &[Vector<W, Const<4>>],
+    third: &[Vector<W, Const<4>>],
+    row: usize,
+    first_end: usize,
+    second_end: usize,
+    start: usize,
+    at: usize,
+    fours: usize,
+    #[comptime] form: Form,
+) -> Array<Vector<W, Const<4>>> {
+    let reads = comptime!(form.reads());
+    let mut read = Array::<Vector<W, Const<4>>>::new(reads);
+    if row < first_end {
+        read = read_row::<W>(first, start, at, fours, reads);
+    }
+    if row >= first_end && row < second_end {
+        read = read_row::<W>(second, start, at, fours, reads);
+    }
+    if row >= second_end {
+        read = read_row::<W>(third, start, at, fours, reads);
+    }
+    read
+}
+
+/// Adds what was read of a row times each token, to be summed over lanes and over the four; with a gate, of two weights.
 #[cube]
 fn add_products<W: Float>(
-    weight: &[Vector<W, Const<4>>],
-    other: &[Vector<W, Const<4>>],
+    read: &Array<Vector<W, Const<4>>>,
+    read_too: &Array<Vector<W, Const<4>>>,
     x: &[Four],
     gamma: &[Four],
     inverse: &Array<f32>,
     staged: &Shared<[Vector<W, Const<4>>]>,
     sums: &mut Array<Four>,
     others: &mut Array<Four>,
-    start: usize,
+    at: usize,
     fours: usize,
     #[comptime] form: Form,
 ) {
-    let reads = comptime!(form.reads());
-    let mut at = UNIT_POS as usize % LANES;
-    while at < fours {
-        let mut read = Array::<Vector<W, Const<4>>>::new(reads);
-        let mut read_too = Array::<Vector<W, Const<4>>>::new(reads);
-        #[unroll]
-        for step in 0..reads {
-            // What is read beyond the row's end is not used.
-            let place = start + (at + step * LANES).min(fours - 1);
-            read[step] = weight[place];
-            if comptime!(form.gated) {
-                read_too[step] = other[place];
-            }
-        }
-        #[unroll]
-        for step in 0..reads {
-            let place = at + step * LANES;
-            if place < fours {
-                let factor = Four::cast_from(read[step]);
-                #[unroll]
-                for token in 0..comptime!(form.tokens) {
-                    let of_token =
-                        four_of_token::<W>(x, gamma, inverse, staged, fours, place, token, form);
-                    sums[token] = fma(factor, of_token, sums[token]);
-                    if comptime!(form.gated) {
-                        let factor = Four::cast_from(read_too[step]);
-                        others[token] = fma(factor, of_token, others[token]);
-                    }
+    #[unroll]
+    for step in 0..comptime!(form.reads()) {
+        let place = at + step * LANES;
+        if place < fours {
+            let factor = Four::cast_from(read[step]);
+            #[unroll]
+            for token in 0..comptime!(form.tokens) {
+                let of_token =
+                    four_of_token::<W>(x, gamma, inverse, staged, fours, place, token, form);
+                sums[token] = fma(factor, of_token, sums[token]);
+                if comptime!(form.gated) {
+                    let factor = Four::cast_from(read_too[step]);
+                    others[token] = fma(factor, of_token, others[token]);
                 }
             }
         }
-        at += comptime!(reads * LANES);
     }
 }
 
 #[cube]
 fn sum_of_four(four: Four) -> f32 {
     (four.extract(0usize) + four.extract(1usize)) + (four.extract(2usize) + four.extract(3usize))
-}
-
-/// The sum over all units of the cube.
-#[cube]
-fn sum_of_cube(value: f32, #[comptime] planes: bool) -> f32 {
-    let mut sum = 0.0f32;
-    if comptime!(planes) {
-        let mut of_planes = Shared::<[f32]>::new_slice(ROWS);
-        let of_plane = plane_sum(value);
-        if UNIT_POS as usize % LANES == 0 {
-            of_planes[UNIT_POS as usize / LANES] = of_plane;
-        }
-        sync_cube();
-        #[unroll]
-        for plane in 0..ROWS {
-            sum += of_planes[plane];
-        }
-    } else {
-        sum = sum_of_units(value, UNITS);
-    }
-    sum
 }
 
 /// The sum over the lanes of a row, for the token whose number the lane has.
@@ -231,6 +236,25 @@ fn products<W: Float>(
     // Rows beyond the last are read as the last, and not written.
     let row = first_row.min(rows - 1);
     let tokens = comptime!(form.tokens);
+    let reads = comptime!(form.reads());
+    // A weight that has a row for every output is the only one, or gated.
+    let mut start = row * line;
+    if row >= second_end {
+        start = (row - second_end) * line;
+    } else if row >= first_end {
+        start = (row - first_end) * line;
+    }
+    if comptime!(form.gated) {
+        start = row * line;
+    }
+    let lane = unit % LANES;
+    let mut read = read_weight::<W>(
+        first, second, third, row, first_end, second_end, start, lane, fours, form,
+    );
+    let mut read_too = Array::<Vector<W, Const<4>>>::new(reads);
+    if comptime!(form.gated) {
+        read_too = read_row::<W>(second, start, lane, fours, reads);
+    }
     let mut staged = Shared::<[Vector<W, Const<4>>]>::new_slice(comptime!(form.staged.max(1)));
     let mut inverse = Array::<f32>::new(tokens);
     #[unroll]
@@ -244,7 +268,7 @@ fn products<W: Float>(
                 squares = fma(four, four, squares);
                 at += UNITS;
             }
-            let sum = sum_of_cube(sum_of_four(squares), comptime!(form.planes));
+            let sum = sum_of_cube(sum_of_four(squares), UNITS, form.planes);
             let mean = sum / f32::cast_from(4 * fours as u32);
             inverse[token] = 1.0f32 / (mean + epsilon).sqrt();
         }
@@ -270,69 +294,43 @@ fn products<W: Float>(
         sums[token] = Four::new(0.0f32);
         others[token] = Four::new(0.0f32);
     }
-    // A weight that has a row for every output is the only one, or gated.
-    let mut start = row * line;
-    if comptime!(form.gated) {
+    let mut at = lane;
+    while at < fours {
+        let next = at + comptime!(reads * LANES);
+        let mut following = Array::<Vector<W, Const<4>>>::new(reads);
+        let mut following_too = Array::<Vector<W, Const<4>>>::new(reads);
+        if next < fours {
+            following = read_weight::<W>(
+                first, second, third, row, first_end, second_end, start, next, fours, form,
+            );
+            if comptime!(form.gated) {
+                following_too = read_row::<W>(second, start, next, fours, reads);
+            }
+        }
         add_products::<W>(
-            first,
-            second,
+            &read,
+            &read_too,
             x,
             gamma,
             &inverse,
             &staged,
             &mut sums,
             &mut others,
-            start,
+            at,
             fours,
             form,
         );
-    } else if row < first_end {
-        add_products::<W>(
-            first,
-            first,
-            x,
-            gamma,
-            &inverse,
-            &staged,
-            &mut sums,
-            &mut others,
-            start,
-            fours,
-            form,
-        );
-    } else if row < second_end {
-        start = (row - first_end) * line;
-        add_products::<W>(
-            second,
-            second,
-            x,
-            gamma,
-            &inverse,
-            &staged,
-            &mut sums,
-            &mut others,
-            start,
-            fours,
-            form,
-        );
-    } else {
-        start = (row - second_end) * line;
-        add_products::<W>(
-            third,
-            third,
-            x,
-            gamma,
-            &inverse,
-            &staged,
-            &mut sums,
-            &mut others,
-            start,
-            fours,
-            form,
-        );
+        #[unroll]
+        for step in 0..reads {
+            read[step] = following[step];
+            if comptime!(form.gated) {
+                read_too[step] = following_too[step];
+            }
+        }
+        at = next;
     }
     let mut number = sum_of_lanes(&sums, form);
-    let token = unit % LANES;
+    let token = lane;
     let place = token * rows + row;
     let writes = token < tokens && first_row < rows;
     if comptime!(form.gated) {
@@ -348,13 +346,6 @@ fn products<W: Float>(
         }
         out[place] = number;
     }
-}
-
-/// Whether planes have [`LANES`] units and can add up.
-fn has_planes(client: &Client) -> bool {
-    let (properties, lanes) = (client.properties(), LANES as u32);
-    let sizes = (properties.hardware.plane_size_min, properties.hardware.plane_size_max);
-    sizes == (lanes, lanes) && properties.features.plane.contains(Plane::Ops)
 }
 
 /// What goes into the launch beside the tokens.

@@ -29,7 +29,9 @@ mod launch;
 mod layer_norm;
 mod linear;
 mod pack;
+mod planes;
 mod product;
+mod prompt_attention;
 mod reduce;
 mod rms_norm;
 mod rotary;
@@ -43,9 +45,10 @@ use burn_cubecl::kernel::cast;
 use burn_cubecl::tensor::CubeTensor;
 
 pub(crate) use conv::MOST_TAPS;
+pub(crate) use prompt_attention::LARGEST as LARGEST_PROMPT_HEAD;
 
 use crate::conv::Sizes as ConvSizes;
-use crate::inference::AppendedAttention;
+use crate::inference::{AppendedAttention, PromptAttention};
 use crate::optional::Optional;
 use crate::packed::AT_ONCE;
 use crate::update::AdamW;
@@ -242,6 +245,15 @@ pub(crate) trait CubeKernels: Backend {
         scale: f64,
     ) -> FloatTensor<Self>;
 
+    /// Attention of the queries of prompts.
+    fn attend_prompt(
+        query: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        #[extension_type] pads: Optional<Self>,
+        how: PromptAttention,
+    ) -> FloatTensor<Self>;
+
     /// Products of one to three weights with a few tokens, with a norm before them, and a bias, a residual or a gate behind them.
     fn decode_products(
         x: FloatTensor<Self>,
@@ -261,11 +273,11 @@ pub(crate) trait CubeKernels: Backend {
         mixed: FloatTensor<Self>,
         keys: FloatTensor<Self>,
         values: FloatTensor<Self>,
+        places: FloatTensor<Self>,
         #[extension_type] cos: Optional<Self>,
         #[extension_type] sin: Optional<Self>,
         #[extension_type] q_gamma: Optional<Self>,
         #[extension_type] k_gamma: Optional<Self>,
-        #[extension_type] firsts: Optional<Self>,
         how: AppendedAttention,
     ) -> FloatTensor<Self>;
 
@@ -480,6 +492,16 @@ impl CubeKernels for CubeBackend {
         decode_attention::forward(query, keys, values, scale)
     }
 
+    fn attend_prompt(
+        query: CubeTensor,
+        keys: CubeTensor,
+        values: CubeTensor,
+        pads: Optional<Self>,
+        how: PromptAttention,
+    ) -> CubeTensor {
+        prompt_attention::forward(query, keys, values, pads.into_option(), how)
+    }
+
     fn decode_products(
         x: CubeTensor,
         first: CubeTensor,
@@ -508,22 +530,21 @@ impl CubeKernels for CubeBackend {
         mixed: CubeTensor,
         keys: CubeTensor,
         values: CubeTensor,
+        places: CubeTensor,
         cos: Optional<Self>,
         sin: Optional<Self>,
         q_gamma: Optional<Self>,
         k_gamma: Optional<Self>,
-        firsts: Optional<Self>,
         how: AppendedAttention,
     ) -> CubeTensor {
-        let [cos, sin, q_gamma, k_gamma, firsts] =
-            [cos, sin, q_gamma, k_gamma, firsts].map(Optional::into_option);
+        let [cos, sin, q_gamma, k_gamma] = [cos, sin, q_gamma, k_gamma].map(Optional::into_option);
         let given = append_attention::Given {
             mixed,
             keys,
             values,
             rotation: cos.zip(sin),
             norms: q_gamma.zip(k_gamma),
-            firsts,
+            places,
         };
         append_attention::forward(given, how)
     }

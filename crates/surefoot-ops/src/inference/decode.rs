@@ -45,9 +45,9 @@ impl DecodeProducts<'_> {
 pub struct AppendedAttention {
     /// Heads of queries.
     pub heads: usize,
-    /// The first column of the cache that is seen.
-    pub from: usize,
-    /// The column that the new keys and values are written to.
+    /// Columns that a token sees, itself among them, if not all.
+    pub window: Option<usize>,
+    /// The column that the new keys and values are written to. Kernels read it from [`AppendedTensors::places`].
     pub filled: usize,
     /// What scores are multiplied with.
     pub scale: f64,
@@ -70,8 +70,9 @@ pub struct AppendedTensors<'a> {
     pub rotation: Option<(&'a Tensor<4>, &'a Tensor<4>)>,
     /// The factors of the norms of queries and keys, `[each]`.
     pub norms: Option<(&'a Tensor<1>, &'a Tensor<1>)>,
-    /// The first column of each sequence, where they differ.
-    pub firsts: Option<&'a Tensor<1>>,
+    /// [`AppendedAttention::filled`]; the first column that any sequence sees; and where sequences differ the first column of each. They are
+    /// in a tensor, so that a launch that is recorded can be repeated for the next token.
+    pub places: &'a Tensor<1>,
 }
 
 impl AppendedAttention {
@@ -139,7 +140,7 @@ mod launched {
     }
 
     pub(super) fn attend(how: AppendedAttention, given: AppendedTensors<'_>) -> Option<Tensor<2>> {
-        let AppendedTensors { mixed, keys, values, rotation, norms, firsts } = given;
+        let AppendedTensors { mixed, keys, values, rotation, norms, places } = given;
         let [sequences, width] = mixed.dims();
         let [rows, kv_heads, capacity, each] = keys.dims();
         let fits = is_ours(mixed)
@@ -160,7 +161,9 @@ mod launched {
                     && 2 * pairs <= each
             })
             && norms.is_none_or(|(q, k)| [q, k].iter().all(|g| is_ours(g) && g.dims() == [each]))
-            && firsts.is_none_or(|firsts| is_ours(firsts) && firsts.dims() == [sequences]);
+            && how.window != Some(0)
+            && is_ours(places)
+            && (places.dims() == [2] || places.dims() == [2 + sequences]);
         if !fits {
             return None;
         }
@@ -171,11 +174,11 @@ mod launched {
             mixed.clone().into_dispatch(),
             keys.clone().into_dispatch(),
             values.clone().into_dispatch(),
+            places.clone().into_dispatch(),
             optional(cos),
             optional(sin),
             optional(q_gamma),
             optional(k_gamma),
-            optional(firsts.cloned()),
             how,
         );
         Some(Tensor::from_dispatch(found))

@@ -8,6 +8,7 @@ mod cpu;
 #[cfg(feature = "cuda")]
 mod cuda;
 pub mod discover;
+mod kernel_bundle;
 #[cfg(any(feature = "gpu", feature = "cuda", target_os = "macos"))]
 mod kernel_cache;
 mod open;
@@ -18,6 +19,7 @@ mod stream;
 mod wgpu;
 
 pub use build::{is_in_build, named, resolve, select};
+pub use kernel_bundle::{BundleError, LoadedKernels, load_kernels, save_kernels};
 pub use open::{DeviceInfo, DeviceKind, OpenDevice, open};
 pub use stream::Stream;
 pub use surefoot_core::device::{Backend, DeviceName, NameError, Selector, health, memory};

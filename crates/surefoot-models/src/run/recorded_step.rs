@@ -1,0 +1,399 @@
+//! Decoding steps whose launches are recorded once and repeated for each token: the host then asks for one launch where it described a
+//! hundred, and the device no longer waits for it.
+//!
+//! [`StepRecorder`] belongs to the sequences of one cache and watches their steps. When [`SETTLED`] steps had the same [`Form`] it records the next one, and repeats
+//! that until the form is another. It gives nothing, and the caller runs the step block by block, while it watches; on devices that cannot
+//! record; and for models, blocks and tunings that [`BlockRunner::decode`](super::block::BlockRunner) has no kernels for.
+//!
+//! What differs from token to token is in buffers of its own, which are written anew before each repetition ([`StepInputs`]). A repetition
+//! reads and writes the very buffers of the recording. This file has the `unsafe` call that allows it, and holds what it needs:
+//! - *Inputs and logits* belong to the recording. *Weights* in [`RecordedStep::weights`] too; norms and biases belong to the model, which is
+//!   borrowed during a repetition and known by its number ([`Form::model`]).
+//! - *Keys and values* belong to the cache, which is borrowed too. Their buffers are compared before each repetition ([`Form::buffers`]), since a cache
+//!   that grows gets others.
+//! - *Intermediate results* are in memory that the recording itself keeps from being used otherwise.
+//! - Everything is on one stream: it is part of the form. The logits are read before the borrow ends, so no repetition is still running then.
+//!
+//! A drill strikes before a repetition, at the points and parts of its blocks. As with a real fault the step is not done then.
+
+use std::cell::OnceCell;
+use std::sync::OnceLock;
+
+use burn::backend::{Backend, BackendGraph, Dispatch};
+use burn::tensor::{Device, StreamId, Tensor, TensorData};
+use surefoot::fault::from_error;
+use surefoot::recover::Point;
+use surefoot::recover::drill::point;
+use surefoot_ops::{DecodeProducts, buffer_of, overwrite};
+
+use super::attention::{AttentionMask, LastMask};
+use super::batch::TokenBatch;
+use super::block::{Pass, column_numbers};
+use super::cache::Cache;
+use super::model::Model;
+use super::output::Rows;
+use super::rotary::{Rotation, table_numbers};
+use crate::arch::rope::Rope;
+use crate::error::ModelError;
+use crate::generate::tokens::WANT;
+use crate::stream::store::Session;
+use crate::weights::format::is_host;
+
+/// Steps of one form after which it is worth recording: that costs about as much as two steps.
+const SETTLED: usize = 3;
+
+/// What has to be the same for a recording to stand for a step.
+#[derive(Debug, PartialEq)]
+struct Form {
+    model: u64,
+    stream: StreamId,
+    rows: usize,
+    /// Whether sequences begin in different columns.
+    padded: bool,
+    /// The buffers of all keys and values.
+    buffers: Vec<usize>,
+}
+
+impl Form {
+    /// The form of a step. None if it can't be recorded.
+    fn of(model: &Model, session: &Session<'_>, batch: &TokenBatch, cache: &Cache) -> Option<Self> {
+        let moved = model.cpu_fallback.as_ref().is_some_and(|fallback| !fallback.is_idle());
+        let plain = batch.width == 1
+            && !is_host(&model.device)
+            && model.parts.names().is_none()
+            && !moved
+            && model.tuning.is_none()
+            && session.adapters().iter().all(Option::is_none);
+        if !plain {
+            return None;
+        }
+        let both = |layer: &Option<(Tensor<4>, Tensor<4>)>| {
+            let (keys, values) = layer.as_ref()?;
+            let has_room = cache.filled < keys.dims()[2];
+            if has_room { Some([buffer_of(keys)?, buffer_of(values)?]) } else { None }
+        };
+        let buffers = cache.layers.iter().map(both).collect::<Option<Vec<_>>>()?.concat();
+        let padded = batch.pads.iter().any(|pad| *pad > 0);
+        Some(Self {
+            model: model.number,
+            stream: StreamId::current(),
+            rows: batch.len(),
+            padded,
+            buffers,
+        })
+    }
+}
+
+/// The numbers of a step that differ from token to token.
+struct StepNumbers {
+    embeddings: Vec<f32>,
+    rotation: Option<(Vec<f32>, Vec<f32>)>,
+    local_rotation: Option<(Vec<f32>, Vec<f32>)>,
+    places: Vec<f32>,
+}
+
+impl StepNumbers {
+    fn new(
+        model: &Model,
+        batch: &TokenBatch,
+        cache: &Cache,
+        padded: bool,
+    ) -> Result<Self, ModelError> {
+        let positions = batch.positions(cache.past());
+        model.check_positions(&positions)?;
+        // Sequences that begin in the same column have the same positions.
+        let turned = &positions[..if padded { batch.len() } else { 1 }];
+        let table = |rope: &Option<Rope>| rope.as_ref().map(|rope| table_numbers(rope, turned));
+        Ok(Self {
+            embeddings: model.rows_of_tables(&batch.ids, &positions, &[], &mut |_, _| false)?,
+            rotation: table(&model.blueprint.rope),
+            local_rotation: table(&model.blueprint.local_rope),
+            places: column_numbers(cache.start, cache.filled, &batch.pads),
+        })
+    }
+}
+
+/// The buffers of [`StepNumbers`] on the device.
+struct StepInputs {
+    embeddings: Tensor<1>,
+    rotation: Option<(Tensor<1>, Tensor<1>)>,
+    local_rotation: Option<(Tensor<1>, Tensor<1>)>,
+    places: Tensor<1>,
+}
+
+impl StepInputs {
+    fn new(numbers: StepNumbers, device: &Device) -> Self {
+        let tensor = |numbers: Vec<f32>| {
+            let count = numbers.len();
+            Tensor::from_data(TensorData::new(numbers, [count]), device)
+        };
+        let both = |tables: Option<(Vec<f32>, Vec<f32>)>| {
+            tables.map(|(cos, sin)| (tensor(cos), tensor(sin)))
+        };
+        Self {
+            embeddings: tensor(numbers.embeddings),
+            rotation: both(numbers.rotation),
+            local_rotation: both(numbers.local_rotation),
+            places: tensor(numbers.places),
+        }
+    }
+
+    /// Puts the numbers of another step into the same buffers.
+    fn overwrite(&self, numbers: StepNumbers) -> bool {
+        let both = |tensors: &Option<(Tensor<1>, Tensor<1>)>, numbers| match (tensors, numbers) {
+            (Some((cos, sin)), Some((of_cos, of_sin))) => {
+                overwrite(cos, of_cos) && overwrite(sin, of_sin)
+            }
+            (None, None) => true,
+            _ => false,
+        };
+        overwrite(&self.embeddings, numbers.embeddings)
+            && both(&self.rotation, numbers.rotation)
+            && both(&self.local_rotation, numbers.local_rotation)
+            && overwrite(&self.places, numbers.places)
+    }
+}
+
+/// A step that was recorded.
+struct RecordedStep {
+    form: Form,
+    inputs: StepInputs,
+    /// `[rows, vocabulary]`, written by each repetition.
+    logits: Tensor<2>,
+    /// Held so that their buffers stay.
+    _weights: Vec<Tensor<2>>,
+    graph: BackendGraph<Dispatch>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct StepRecorder {
+    seen: Option<Form>,
+    count: usize,
+    recorded: Option<Box<RecordedStep>>,
+    /// Whether recording was tried in vain.
+    off: bool,
+}
+
+impl std::fmt::Debug for StepRecorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { count, recorded, off, .. } = self;
+        let recorded = recorded.is_some();
+        f.debug_struct("StepRecorder")
+            .field("count", count)
+            .field("recorded", &recorded)
+            .field("off", off)
+            .finish()
+    }
+}
+
+impl StepRecorder {
+    /// The logits behind one token of each sequence, whose keys and values are in the cache then, in its next column. None if the step has to be run block by
+    /// block. After an error the cache must not be used any more.
+    fn step(
+        &mut self,
+        model: &Model,
+        session: &mut Session<'_>,
+        batch: &TokenBatch,
+        cache: &mut Cache,
+    ) -> Result<Option<Rows>, ModelError> {
+        if self.off || model.records_no_steps() || !is_wanted() {
+            return Ok(None);
+        }
+        let Some(form) = Form::of(model, session, batch, cache) else {
+            *self = Self::default();
+            return Ok(None);
+        };
+        if let Some(recorded) = &self.recorded
+            && recorded.form == form
+        {
+            return recorded.repeat(model, batch, cache).map(Some);
+        }
+        self.recorded = None;
+        if self.seen.as_ref() != Some(&form) {
+            (self.seen, self.count) = (Some(form), 1);
+            return Ok(None);
+        }
+        self.count += 1;
+        if self.count <= SETTLED {
+            return Ok(None);
+        }
+        let recorded = record(model, session, batch, cache, form)?;
+        self.off = recorded.is_none();
+        Ok(recorded.map(|(step, rows)| {
+            self.recorded = Some(Box::new(step));
+            rows
+        }))
+    }
+}
+
+impl Model {
+    /// The logits behind one token of each sequence, by a recording or block by block. After an error the cache must not be used any more.
+    pub(crate) fn decode_step(
+        &self,
+        recorder: &mut StepRecorder,
+        batch: &TokenBatch,
+        session: &mut Session<'_>,
+        cache: &mut Cache,
+    ) -> Result<Rows, ModelError> {
+        if let Some(logits) = recorder.step(self, session, batch, cache)? {
+            cache.filled += 1;
+            return Ok(logits);
+        }
+        let output = self.pass(batch, WANT, session, Some(cache))?;
+        output.logits.ok_or_else(|| ModelError::request("the pass gave no logits"))
+    }
+}
+
+/// Whether steps may be recorded: `SUREFOOT_RECORD=0` in the environment says no, to compare or to look for a fault.
+fn is_wanted() -> bool {
+    static WANTED: OnceLock<bool> = OnceLock::new();
+    *WANTED.get_or_init(|| std::env::var_os("SUREFOOT_RECORD").is_none_or(|value| value != "0"))
+}
+
+impl RecordedStep {
+    fn repeat(&self, model: &Model, batch: &TokenBatch, cache: &Cache) -> Result<Rows, ModelError> {
+        for number in 0..model.blocks.len() {
+            let points = || {
+                point(Point::Operation);
+                point(Point::Allocation);
+                Ok(())
+            };
+            match &model.cpu_fallback {
+                Some(fallback) => fallback.strike(number, points)?,
+                None => points()?,
+            }
+        }
+        let numbers = StepNumbers::new(model, batch, cache, self.form.padded)?;
+        if !self.inputs.overwrite(numbers) {
+            let what = "the inputs of a recorded decoding step have other sizes than its buffers";
+            return Err(ModelError::Fault(from_error("decoding", what).into()));
+        }
+        // SAFETY: every buffer that the recording touches is alive and nobody else uses it until `read` below has waited for
+        // the device: see the top of this file, point by point. `self.form` was compared with the form of this step just before.
+        #[allow(unsafe_code)]
+        let replayed = unsafe { Dispatch::graph_replay(model.device.as_dispatch(), &self.graph) };
+        replayed.map_err(|error| from_error("decoding", error))?;
+        read(model, self.logits.clone(), batch.len())
+    }
+}
+
+/// A stream that records, until it is told to stop or this is dropped: one that went on recording would run nothing any more.
+struct Window<'d> {
+    device: &'d Device,
+    open: bool,
+}
+
+impl<'d> Window<'d> {
+    /// None if the device cannot record.
+    fn prepare(device: &'d Device) -> Option<Self> {
+        Dispatch::graph_prepare(device.as_dispatch()).ok()?;
+        Some(Self { device, open: true })
+    }
+
+    fn start(&self) -> bool {
+        Dispatch::graph_start_capture(self.device.as_dispatch()).is_ok()
+    }
+
+    fn stop(mut self) -> Result<BackendGraph<Dispatch>, ModelError> {
+        self.open = false;
+        let stopped = Dispatch::graph_stop_capture(self.device.as_dispatch());
+        stopped.map_err(|error| from_error("recording a decoding step", error).into())
+    }
+}
+
+impl Drop for Window<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            // What was recorded is not wanted, and an error of stopping shows in the next work.
+            drop(Dispatch::graph_stop_capture(self.device.as_dispatch()));
+        }
+    }
+}
+
+/// Runs a step, records it, and gives its logits. None if it can't be recorded, with nothing done.
+fn record(
+    model: &Model,
+    session: &mut Session<'_>,
+    batch: &TokenBatch,
+    cache: &mut Cache,
+    form: Form,
+) -> Result<Option<(RecordedStep, Rows)>, ModelError> {
+    let Some(weights) = session.all_resident(&model.device) else { return Ok(None) };
+    let inputs =
+        StepInputs::new(StepNumbers::new(model, batch, cache, form.padded)?, &model.device);
+    let Some(window) = Window::prepare(&model.device) else { return Ok(None) };
+    let Some(logits) = run(model, session, batch, cache, &inputs) else { return Ok(None) };
+    // Its memory is free again before the recording asks for as much.
+    let rows = read(model, logits, batch.len())?;
+    if !window.start() {
+        return Ok(None);
+    }
+    let logits = run(model, session, batch, cache, &inputs);
+    // If the recording is refused, the keys and values that it would have written can't be read any more: the caller gives up
+    // the cache with this error, and no other step of this model is recorded.
+    let graph = window.stop().inspect_err(|_| model.record_no_steps())?;
+    let Some(logits) = logits else { return Ok(None) };
+    Ok(Some((RecordedStep { form, inputs, logits, _weights: weights, graph }, rows)))
+}
+
+/// The logits of a step whose inputs are on the device, read from nowhere else. None where a block or the head has no kernels for it.
+fn run(
+    model: &Model,
+    session: &Session<'_>,
+    batch: &TokenBatch,
+    cache: &mut Cache,
+    inputs: &StepInputs,
+) -> Option<Tensor<2>> {
+    let blueprint = &model.blueprint;
+    let rotation = |rope: &Option<Rope>, tables: &Option<(Tensor<1>, Tensor<1>)>| {
+        let (rope, (cos, sin)) = rope.as_ref().zip(tables.as_ref())?;
+        Some(Rotation::of_tables(rope, cos.clone(), sin.clone()))
+    };
+    let pass = Pass {
+        blueprint,
+        rotation: rotation(&blueprint.rope, &inputs.rotation),
+        local_rotation: rotation(&blueprint.local_rope, &inputs.local_rotation),
+        mask: AttentionMask {
+            past: cache.past(),
+            pads: &batch.pads,
+            causal: blueprint.causal,
+            segments: None,
+            last: LastMask::default(),
+            device_pads: OnceCell::new(),
+        },
+        batch: batch.len(),
+        width: 1,
+        tuning: None,
+        places: OnceCell::from(inputs.places.clone()),
+    };
+    let mut x = inputs.embeddings.clone().reshape([batch.len(), blueprint.hidden]);
+    if let Some(norm) = &model.embedding_norm {
+        x = norm.apply(x, None);
+    }
+    for block in &model.blocks {
+        x = model.format.between_blocks(block.decode(&x, &pass, session, cache)?);
+    }
+    let head = session.resident(model.binding.head?, &model.device)?;
+    let (norm, x) = match &model.final_norm {
+        None => (None, x),
+        Some(norm) => match norm.plain_rms() {
+            Some(plain) => (Some(plain), x),
+            None => (None, norm.apply(x, None)),
+        },
+    };
+    let head = DecodeProducts { norm, weights: vec![&head], ..DecodeProducts::default() };
+    head.of(&x)
+}
+
+/// Reads the logits, which waits for the device, and counts the step.
+fn read(model: &Model, logits: Tensor<2>, rows: usize) -> Result<Rows, ModelError> {
+    let mut logits = model.read(logits, || "the head".to_owned())?;
+    model.scale_logits(&mut logits.numbers);
+    for _ in &model.blocks {
+        model.store.meter.block();
+    }
+    model.store.meter.pass(rows);
+    model.look_at_pool();
+    Ok(logits)
+}

@@ -20,7 +20,7 @@ use crate::model_run::ModelRun;
 use crate::terminal::Terminal;
 use crate::weights_args::WeightsArgs;
 
-/// Compile and tune kernels for a model or a training run, before anyone waits for them
+/// Compile and tune GPU kernels ahead for a model or a training run
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A model is run with prompts and numbers of sequences that double up to the limits given; a training

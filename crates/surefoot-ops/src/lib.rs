@@ -36,6 +36,7 @@ mod conv;
 mod cross_entropy;
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 mod cube;
+mod dense;
 mod embedding;
 mod flat;
 mod gelu;
@@ -50,6 +51,7 @@ mod memory;
 mod optional;
 mod packed;
 mod paged_attention;
+mod processor;
 mod product;
 #[cfg(test)]
 mod testing;
@@ -61,7 +63,7 @@ pub use constant_product::{ConstantMatrix, constant_product};
 pub use conv::conv2d;
 pub use cross_entropy::cross_entropy;
 pub use embedding::embedding;
-pub use gelu::gelu;
+pub use gelu::{gelu, gelu_tanh};
 pub use group_norm::{GroupNorm, group_norm};
 pub use half_linear::half_linear;
 pub use inference::{

@@ -4,12 +4,13 @@
     python3 -m venv benches/peers/.venv
     benches/peers/.venv/bin/pip install torch
     cargo bench --workspace --bench peers --no-run    # prints the program's path
-    benches/peers/.venv/bin/python benches/peers/train.py PROGRAM [--rounds 5] [--isa avx2] [SHAPE...]
+    benches/peers/.venv/bin/python benches/peers/train.py PROGRAM [--rounds 5] [--isa avx2] [--threads 1] [SHAPE...]
 
 Both sides run on the processor in fp32 with all cores and AdamW. CNNs have 3 stages and images of 32x32x3. A round runs each side once
 for each shape, in a process of its own, and takes the median of 20 steps after 3 others. Prints a row of a table for each shape:
 milliseconds a step of both sides, and the ratio of each round (above 1: Surefoot is faster); then the same of processor time, which other work
-on the machine disturbs less (threads that wait awake are counted). `--isa avx2` holds both sides to AVX2: `SUREFOOT_CPU`
+on the machine disturbs less (threads that wait awake are counted, so that on a
+busy machine only `--threads 1` says much). `--isa avx2` holds both sides to AVX2: `SUREFOOT_CPU`
 here, and PyTorch's, oneDNN's and MKL's variables there.
 """
 
@@ -131,8 +132,10 @@ def one(name, rounds=20):
     return statistics.median(times), 1e3 * (time.process_time() - processor) / rounds
 
 
-def run(command, isa):
+def run(command, isa, threads):
     env = dict(os.environ)
+    if threads:
+        env.update(RAYON_NUM_THREADS=threads, OMP_NUM_THREADS=threads)
     if isa:
         name = isa.upper()
         env.update(SUREFOOT_CPU=isa, ATEN_CPU_CAPABILITY=isa, ONEDNN_MAX_CPU_ISA=name, MKL_ENABLE_INSTRUCTIONS=name)
@@ -150,15 +153,16 @@ def main():
     parser.add_argument("shapes", nargs="*", default=list(SHAPES))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--isa", choices=["avx2"])
-    args = parser.parse_args()
+    parser.add_argument("--threads", help="of both sides; all cores by default")
+    args = parser.parse_intermixed_args()
     if args.program == "-":
         print(args.shapes[0], *one(args.shapes[0]))
         return
     for name in args.shapes or SHAPES:
         pairs = []
         for _ in range(args.rounds):
-            ours = run([args.program, name], args.isa)
-            theirs = run([sys.executable, __file__, "-", name], args.isa)
+            ours = run([args.program, name], args.isa, args.threads)
+            theirs = run([sys.executable, __file__, "-", name], args.isa, args.threads)
             pairs.append((ours, theirs))
         for at, what in enumerate(("", " (processor time)")):
             ours, theirs = [[pair[side][at] for pair in pairs] for side in (0, 1)]

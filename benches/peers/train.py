@@ -1,16 +1,22 @@
 #!/usr/bin/env python3
-"""The same CNN and GPT training step in PyTorch, to compare with.
+"""The same CNN and GPT training steps in PyTorch, to compare with, in turns.
 
     python3 -m venv benches/peers/.venv
     benches/peers/.venv/bin/pip install torch
-    cargo bench --workspace --bench peers | grep -E "^(cnn|gpt) " > ours.txt
-    benches/peers/.venv/bin/python benches/peers/train.py ours.txt
+    cargo bench --workspace --bench peers --no-run    # prints the program's path
+    benches/peers/.venv/bin/python benches/peers/train.py PROGRAM [--rounds 5] [--isa avx2] [--threads 1] [SHAPE...]
 
-Both sides run on the processor in fp32 with all cores: CNN width 16, 3 stages, batch 32 of
-32x32x3; GPT 4 blocks, 4 heads, width 256, batch 8 of 128 tokens; AdamW. `ours.txt` holds a line
-`NAME MILLISECONDS` for each. Prints both and the ratio (above 1: Surefoot is faster).
+Both sides run on the processor in fp32 with all cores and AdamW. CNNs have 3 stages and images of 32x32x3. A round runs each side once
+for each shape, in a process of its own, and takes the median of 20 steps after 3 others. Prints a row of a table for each shape:
+milliseconds a step of both sides, and the ratio of each round (above 1: Surefoot is faster); then the same of processor time, which other work
+on the machine disturbs less (threads that wait awake are counted, so that on a
+busy machine only `--threads 1` says much). `--isa avx2` holds both sides to AVX2: `SUREFOOT_CPU`
+here, and PyTorch's, oneDNN's and MKL's variables there.
 """
 
+import argparse
+import os
+import subprocess
 import statistics
 import sys
 import time
@@ -86,10 +92,35 @@ class Gpt(nn.Module):
         return self.head(self.norm(self.layers(x))).flatten(0, 1)
 
 
-def milliseconds(model, inputs, targets, rounds=20):
+# What `crates/surefoot-train/benches/peers.rs` has under the same names.
+SHAPES = {
+    "cnn-16": lambda: (Cnn(16), *images(32)),
+    "cnn-32": lambda: (Cnn(32), *images(32)),
+    "cnn-64": lambda: (Cnn(64), *images(16)),
+    "gpt-128": lambda: (Gpt(length=64, layers=4, heads=4, width=128), *texts(16, 64)),
+    "gpt-256": lambda: (Gpt(), *texts(8, 128)),
+    "gpt-384": lambda: (Gpt(length=256, layers=6, heads=6, width=384), *texts(4, 256)),
+}
+
+
+def images(samples):
+    return torch.randn(samples, 3, 32, 32), torch.randint(0, 10, (samples,))
+
+
+def texts(samples, length):
+    ids = torch.randint(0, 96, (samples, length + 1))
+    return ids[:, :-1], ids[:, 1:].flatten()
+
+
+def one(name, rounds=20):
+    """Milliseconds of a step: on the clock (the median) and of processor time (the mean)."""
+    torch.manual_seed(1)
+    model, inputs, targets = SHAPES[name]()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     times = []
     for at in range(rounds + 3):
+        if at == 3:
+            processor = time.process_time()
         started = time.perf_counter()
         optimizer.zero_grad()
         loss = F.cross_entropy(model(inputs), targets)
@@ -98,26 +129,46 @@ def milliseconds(model, inputs, targets, rounds=20):
         loss.item()
         if at >= 3:
             times.append(1e3 * (time.perf_counter() - started))
-    return statistics.median(times)
+    return statistics.median(times), 1e3 * (time.process_time() - processor) / rounds
+
+
+def run(command, isa, threads):
+    env = dict(os.environ)
+    if threads:
+        env.update(RAYON_NUM_THREADS=threads, OMP_NUM_THREADS=threads)
+    if isa:
+        name = isa.upper()
+        env.update(SUREFOOT_CPU=isa, ATEN_CPU_CAPABILITY=isa, ONEDNN_MAX_CPU_ISA=name, MKL_ENABLE_INSTRUCTIONS=name)
+    said = subprocess.run(command, env=env, check=True, capture_output=True, text=True).stdout.split()
+    return float(said[1]), float(said[2])
+
+
+def spread(numbers):
+    return f"{min(numbers):.1f} to {max(numbers):.1f} ms"
 
 
 def main():
-    torch.manual_seed(1)
-    ours = {}
-    if len(sys.argv) > 1:
-        with open(sys.argv[1], encoding="utf-8") as lines:
-            pairs = (line.split() for line in lines)
-            ours = {pair[0]: float(pair[1]) for pair in pairs if len(pair) == 2}
-    ids = torch.randint(0, 96, (8, 129))
-    theirs = {
-        "cnn": milliseconds(Cnn(), torch.randn(32, 3, 32, 32), torch.randint(0, 10, (32,))),
-        "gpt": milliseconds(Gpt(), ids[:, :-1], ids[:, 1:].flatten()),
-    }
-    for name, time_of_theirs in theirs.items():
-        text = f"{name}: PyTorch {time_of_theirs:.1f} ms"
-        if name in ours:
-            text += f", Surefoot {ours[name]:.1f} ms, ratio {time_of_theirs / ours[name]:.2f}"
-        print(text)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("program", help="the built bench `peers`; `-` is this script's own side")
+    parser.add_argument("shapes", nargs="*", default=list(SHAPES))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--isa", choices=["avx2"])
+    parser.add_argument("--threads", help="of both sides; all cores by default")
+    args = parser.parse_intermixed_args()
+    if args.program == "-":
+        print(args.shapes[0], *one(args.shapes[0]))
+        return
+    for name in args.shapes or SHAPES:
+        pairs = []
+        for _ in range(args.rounds):
+            ours = run([args.program, name], args.isa, args.threads)
+            theirs = run([sys.executable, __file__, "-", name], args.isa, args.threads)
+            pairs.append((ours, theirs))
+        for at, what in enumerate(("", " (processor time)")):
+            ours, theirs = [[pair[side][at] for pair in pairs] for side in (0, 1)]
+            ratios = [b / a for a, b in zip(ours, theirs)]
+            each = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            print(f"| {name}{what} | {spread(ours)} | {spread(theirs)} | {each} | {statistics.median(ratios):.2f} |", flush=True)
 
 
 if __name__ == "__main__":

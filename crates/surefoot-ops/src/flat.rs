@@ -2,12 +2,14 @@
 
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
-use pulp::Arch;
+
+use crate::dense::View;
+use crate::processor::has_vectors;
 
 /// Whether the kernels here take it: numbers in f32, on a processor whose vector instructions
 /// they know. Everything else is composed of Burn's own operations.
 pub(crate) fn is_ours(tensor: &FlexTensor) -> bool {
-    tensor.dtype() == DType::F32 && !matches!(Arch::new(), Arch::Scalar)
+    tensor.dtype() == DType::F32 && has_vectors()
 }
 
 /// Its numbers in order. The tensor must have gone through [`contiguous`].
@@ -21,6 +23,25 @@ pub(crate) fn numbers(tensor: &FlexTensor) -> &[f32] {
 /// The tensor with its numbers side by side.
 pub(crate) fn contiguous(tensor: FlexTensor) -> FlexTensor {
     if tensor.layout().contiguous_offsets().is_some() { tensor } else { tensor.to_contiguous() }
+}
+
+/// The matrix with its rows or its columns side by side, as [`view`] takes it.
+pub(crate) fn readable(tensor: FlexTensor) -> FlexTensor {
+    match tensor.layout().strides() {
+        [step, 1] | [1, step] if *step >= 0 => tensor,
+        _ => tensor.to_contiguous(),
+    }
+}
+
+/// A matrix that has gone through [`readable`], as it lies in memory.
+pub(crate) fn view(tensor: &FlexTensor) -> View<'_> {
+    let layout = tensor.layout();
+    let numbers = &tensor.storage::<f32>()[layout.start_offset()..];
+    match layout.strides() {
+        [step, 1] => View::rows(numbers, step.unsigned_abs()),
+        [1, step] => View::columns(numbers, step.unsigned_abs()),
+        strides => panic!("a matrix with strides {strides:?} is not readable"),
+    }
 }
 
 /// The tensor in memory that holds nothing else, to be changed in place where nobody shares it.

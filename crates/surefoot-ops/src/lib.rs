@@ -37,6 +37,7 @@ mod conv;
 mod cross_entropy;
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 mod cube;
+mod dense;
 mod embedding;
 mod flat;
 mod gelu;
@@ -51,6 +52,7 @@ mod memory;
 mod optional;
 mod packed;
 mod paged_attention;
+mod processor;
 mod product;
 #[cfg(test)]
 mod testing;
@@ -63,7 +65,7 @@ pub use constant_product::{ConstantMatrix, constant_product};
 pub use conv::conv2d;
 pub use cross_entropy::cross_entropy;
 pub use embedding::embedding;
-pub use gelu::gelu;
+pub use gelu::{gelu, gelu_tanh};
 pub use group_norm::{GroupNorm, group_norm};
 pub use half_linear::half_linear;
 pub use inference::{

@@ -12,15 +12,14 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::{Shape, Tensor};
 use burn_flex::FlexTensor;
-use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use crate::cube::{self, CubeKernels};
-use crate::flat;
-use crate::math::{column_sums, fast, rows_at_once};
+use crate::math::{column_sums, fast};
 use crate::optional::{Optional, optional};
+use crate::{dense, flat};
 
 /// The backends' side of [`linear`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
@@ -77,14 +76,10 @@ pub(crate) trait Kernels: Backend {
     ) -> FloatTensor<Self>;
 
     /// The gradient by x.
-    fn product(gradient: FloatTensor<Self>, turned: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::float_matmul(gradient, turned)
-    }
+    fn product(gradient: FloatTensor<Self>, turned: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// The gradient by the weight.
-    fn product_over_rows(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
-        Self::float_matmul(Self::float_swap_dims(x, 0, 1), gradient)
-    }
+    fn product_over_rows(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// The gradient by the bias.
     fn sum_of_rows(gradient: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -102,6 +97,14 @@ impl Kernels for Flex {
         around: Option<FlexTensor>,
     ) -> FlexTensor {
         forward(x, weight, bias, around)
+    }
+
+    fn product(gradient: FlexTensor, turned: FlexTensor) -> FlexTensor {
+        dense::product(gradient, turned, |_, _| ())
+    }
+
+    fn product_over_rows(x: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+        dense::product(Self::float_swap_dims(x, 0, 1), gradient, |_, _| ())
     }
 
     fn sum_of_rows(gradient: FlexTensor) -> FlexTensor {
@@ -238,36 +241,30 @@ impl<B: Kernels, const N: usize> Backward<B, N> for LinearBackward {
     }
 }
 
-fn product(left: FlexTensor, right: FlexTensor) -> FlexTensor {
-    <Flex as FloatTensorOps<Flex>>::float_matmul(left, right)
-}
-
 fn forward(
     x: FlexTensor,
     weight: FlexTensor,
     bias: FlexTensor,
     around: Option<FlexTensor>,
 ) -> FlexTensor {
-    let mut out = product(x, weight);
-    let [_, width] = flat::dims(&out);
     let (bias, around) = (flat::contiguous(bias), around.map(flat::contiguous));
     let (bias, around) = (flat::numbers(&bias), around.as_ref().map(flat::numbers));
-    let part = (rows_at_once(width) * width).max(1);
-    // The product has just been made and is shared with nobody: this copies nothing.
-    out.storage_mut::<f32>().par_chunks_mut(part).enumerate().for_each(|(at, rows)| {
-        fast(
-            #[inline(always)]
-            || {
-                for row in rows.chunks_exact_mut(width) {
-                    row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
-                }
-                if let Some(around) = around {
-                    rows.iter_mut().zip(&around[at * part..]).for_each(|(to, from)| *to += from);
-                }
-            },
-        );
-    });
-    out
+    let width = bias.len();
+    // Inlined into the product's kernel, and so compiled for the same instructions.
+    dense::product(
+        x,
+        weight,
+        // Inlined into the product's kernel, and so compiled for the same instructions.
+        #[inline(always)]
+        |first, rows| {
+            for row in rows.chunks_exact_mut(width) {
+                row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+            }
+            if let Some(around) = around {
+                rows.iter_mut().zip(&around[first * width..]).for_each(|(to, from)| *to += from);
+            }
+        },
+    )
 }
 
 fn sum_of_rows(gradient: &FlexTensor) -> FlexTensor {

@@ -3,8 +3,10 @@
 //! Everything here is inlined into a closure given to [`fast`], which is compiled once for each
 //! sort of processor. Sums run over [`LANES`] separate numbers, so their order is fixed.
 
-use pulp::{Arch, WithSimd};
+use pulp::WithSimd;
 use rayon::prelude::*;
+
+use crate::processor::arch;
 
 /// Runs a loop with the best instructions that this processor has.
 #[inline(always)]
@@ -18,7 +20,22 @@ pub(crate) fn fast<R>(work: impl FnOnce() -> R) -> R {
             (self.0)()
         }
     }
-    Arch::new().dispatch(Work(work))
+    arch().dispatch(Work(work))
+}
+
+/// A copy of sums, to be taken when they are complete. Sums that are later read by a loop's counter would be kept in memory, not in
+/// registers, and be written there in each turn of the loop that makes them: a third of the speed.
+#[inline(always)]
+pub(crate) fn copied<V: Copy, const WIDE: usize, const ROWS: usize>(
+    sums: &[[V; WIDE]; ROWS],
+) -> [[V; WIDE]; ROWS] {
+    let mut copy = [[sums[0][0]; WIDE]; ROWS];
+    for row in 0..ROWS {
+        for at in 0..WIDE {
+            copy[row][at] = sums[row][at];
+        }
+    }
+    copy
 }
 
 /// Numbers that are summed side by side: a vector of the widest sort.
@@ -74,6 +91,26 @@ pub(crate) fn each<const K: usize>(
     for at in whole..out.len() {
         out[at] = of(inputs.map(|input| input[at]));
     }
+}
+
+/// New numbers, each from the one at its place, made by all threads and written once: nothing is zeroed before.
+pub(crate) fn map(numbers: &[f32], of: impl Fn(f32) -> f32 + Sync) -> Vec<f32> {
+    const PIECE: usize = 512;
+    let work = |numbers: &[f32]| {
+        let mut out = [0.0; PIECE];
+        fast(
+            #[inline(always)]
+            || each(&mut out[..numbers.len()], [numbers], |[x]| of(x)),
+        );
+        out
+    };
+    let (pieces, rest) = numbers.as_chunks::<PIECE>();
+    let mut out = Vec::with_capacity(pieces.len() + 1);
+    let pieces = pieces.par_iter().with_min_len(TASK / PIECE);
+    pieces.map(|numbers| work(numbers)).collect_into_vec(&mut out);
+    let mut out = out.into_flattened();
+    out.extend_from_slice(&work(rest)[..rest.len()]);
+    out
 }
 
 /// Changes a slice by its own numbers and those at each place of others of the same length.

@@ -10,11 +10,11 @@
 
 use std::ops::Range;
 
-use pulp::Arch;
 use rayon::prelude::*;
 
 use crate::attention::soften;
 use crate::math::{LANES, fast};
+use crate::processor::has_vectors;
 
 /// Tokens of a page.
 pub const PAGE_TOKENS: usize = LANES;
@@ -176,9 +176,9 @@ impl PagedAttention {
     }
 
     fn task(&self, task: &Task<'_>, queries: &[f32], rows: usize) -> Vec<f32> {
-        match matches!(Arch::new(), Arch::Scalar) {
-            true => self.one::<false>(task, queries, rows),
-            false => fast(
+        match has_vectors() {
+            false => self.one::<false>(task, queries, rows),
+            true => fast(
                 #[inline(always)]
                 || self.one::<true>(task, queries, rows),
             ),

@@ -2,13 +2,14 @@
 //!
 //! A general matrix product packs both sides before it multiplies, which pays if each number is used
 //! often. Weights are used once for each token of a pass: with a few of them packing takes longer
-//! than multiplying. Here the weights are read once, in place. More than [`kernel::MOST`] columns are
-//! left to the general product, which is faster then.
+//! than multiplying. Here the weights are read once, in place. With more than [`kernel::MOST`] columns these are packed and the
+//! weights are still read in place (`dense`).
 
 mod kernel;
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::Tensor;
@@ -17,7 +18,7 @@ use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
 
-use crate::flat;
+use crate::{dense, flat};
 use kernel::{Columns, Matrix};
 
 /// Up to so many columns, each gives the same bits as it does alone.
@@ -65,7 +66,6 @@ impl Product for burn::backend::Cube {
         turned: bool,
         x: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        use burn::backend::ops::FloatTensorOps;
         let weight = if turned { Self::float_swap_dims(weight, 0, 1) } else { weight };
         <Self as crate::cube::CubeKernels>::weight_product(weight, x)
     }
@@ -78,11 +78,14 @@ impl<C: CheckpointStrategy> Product for Autodiff<Flex, C> {}
 
 impl Product for Flex {
     fn multiplied(weight: FlexTensor, turned: bool, x: FlexTensor) -> FlexTensor {
-        let ours = flat::is_ours(&weight)
-            && flat::is_ours(&x)
-            && x.shape()[1] <= kernel::MOST
-            && weight.layout().contiguous_offsets().is_some();
-        if ours { multiply(&weight, turned, x) } else { composed::<Self>(weight, turned, x) }
+        if !(flat::is_ours(&weight) && flat::is_ours(&x)) {
+            return composed::<Self>(weight, turned, x);
+        }
+        if x.shape()[1] <= kernel::MOST && weight.layout().contiguous_offsets().is_some() {
+            return multiply(&weight, turned, x);
+        }
+        let weight = if turned { Self::float_swap_dims(weight, 0, 1) } else { weight };
+        dense::product(weight, x, |_, _| ())
     }
 }
 
@@ -126,7 +129,7 @@ mod tests {
         fn a_product_is_what_the_numbers_say(
             rows in 1_usize..70,
             inputs in 1_usize..150,
-            columns in 1_usize..24,
+            columns in 1_usize..140,
             many in any::<bool>(),
             turned in any::<bool>(),
             seed in 0_usize..1000,

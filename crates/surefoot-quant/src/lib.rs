@@ -2,6 +2,7 @@
 //!
 //! - [`block`]: the block formats of GGUF files, quantised from and dequantised to f32.
 //! - [`gguf`]: a reader of GGUF files that refuses hostile ones.
+//! - [`processor`]: how far the processor's instructions may be used.
 //! - [`product`]: matrix products with packed weights on the processor.
 //!
 //! Invariants: no input makes any of it panic or read outside its slices. Lengths that do not fit
@@ -30,6 +31,7 @@
 
 pub mod block;
 pub mod gguf;
+pub mod processor;
 pub mod product;
 
 pub use block::{BlockError, BlockFormat};

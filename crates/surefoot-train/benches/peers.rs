@@ -1,5 +1,5 @@
-//! The training steps that `benches/peers/train.py` does in PyTorch: prints `NAME MILLISECONDS`
-//! for both, or for those that are named. `gpt-512` is the one of `benches/peers/gpu.py`; with `--device gpu` a step's kernel
+//! The training steps that `benches/peers/train.py` does in PyTorch: prints `NAME MILLISECONDS PROCESSOR-MILLISECONDS`
+//! for all, or for those that are named. `gpt-512`, which has to be named, is the one of `benches/peers/gpu.py`; with `--device gpu` a step's kernel
 //! launches follow.
 
 use std::time::Instant;
@@ -20,11 +20,9 @@ use surefoot_train::step::{StepOrder, StepSettings, step};
 fn main() {
     surefoot_ops::keep_freed_memory();
     let images = Form::Dense { channels: 3, height: 32, width: 32, target: Target::Classes(10) };
-    let text = Form::Text { vocabulary: 96, length: 128 };
-    let cnn = ModelConfig::Cnn { width: 16, stages: 3 };
-    let gpt = ModelConfig::Gpt { layers: 4, heads: 4, width: 256 };
-    let long = Form::Text { vocabulary: 95, length: 256 };
-    let wide = ModelConfig::Gpt { layers: 6, heads: 8, width: 512 };
+    let text = |length| Form::Text { vocabulary: 96, length };
+    let cnn = |width| ModelConfig::Cnn { width, stages: 3 };
+    let gpt = |layers, heads, width| ModelConfig::Gpt { layers, heads, width };
     let mut wanted: Vec<String> =
         std::env::args().skip(1).filter(|name| name != "--bench").collect();
     let device = match wanted.iter().position(|name| name == "--device") {
@@ -32,19 +30,56 @@ fn main() {
         None => "cpu".to_owned(),
     };
     let device: DeviceName = device.parse().expect("the name of a device");
-    let cases = [("cnn", cnn, images, 32), ("gpt", gpt, text, 8), ("gpt-512", wide, long, 16)];
-    for (at, (name, config, form, samples)) in cases.into_iter().enumerate() {
-        if (wanted.is_empty() && at < 2) || wanted.iter().any(|wanted| wanted == name) {
-            let (time, launches) = milliseconds(&config, form, samples, device);
-            println!("{name} {time:.1}");
-            if launches > 0 {
-                println!("{name}: {launches} launches");
+    let long = Form::Text { vocabulary: 95, length: 256 };
+    let cases = [
+        ("cnn-16", cnn(16), images, 32),
+        ("cnn-32", cnn(32), images, 32),
+        ("cnn-64", cnn(64), images, 16),
+        ("gpt-128", gpt(4, 4, 128), text(64), 16),
+        ("gpt-256", gpt(4, 4, 256), text(128), 8),
+        ("gpt-384", gpt(6, 6, 384), text(256), 4),
+        ("gpt-512", gpt(6, 8, 512), long, 16),
+    ];
+    for (name, config, form, samples) in cases {
+        if (wanted.is_empty() && name != "gpt-512") || wanted.iter().any(|wanted| wanted == name) {
+            let clip_norm = (name == "gpt-512").then_some(1.0);
+            let measured = milliseconds(&config, form, samples, clip_norm, device);
+            println!("{name} {:.1} {:.1}", measured.clock, measured.processor);
+            if measured.launches > 0 {
+                println!("{name}: {} launches", measured.launches);
             }
         }
     }
 }
 
-fn milliseconds(config: &ModelConfig, form: Form, samples: usize, name: DeviceName) -> (f64, u64) {
+/// What a step takes.
+struct Measured {
+    clock: f64,
+    processor: f64,
+    launches: u64,
+}
+
+/// Milliseconds of processor time that this process has taken, where Linux tells it.
+fn processor_time() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    // Fields 14 and 15, user and system, in hundredths of a second.
+    after_name
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum::<f64>()
+        * 10.0
+}
+
+fn milliseconds(
+    config: &ModelConfig,
+    form: Form,
+    samples: usize,
+    clip_norm: Option<f64>,
+    name: DeviceName,
+) -> Measured {
     let footing =
         Footing::builder().devices(Selector::only(name)).build().expect("the device opens");
     let device = footing.device().expect("the device opens");
@@ -67,11 +102,14 @@ fn milliseconds(config: &ModelConfig, form: Form, samples: usize, name: DeviceNa
         batch.push(sample).expect("the sample fits");
     }
     let rule = UpdateRule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
-    let clip_norm = (samples == 16).then_some(1.0);
     let settings = StepSettings { rule, clip_norm, micro_batch: samples };
     let order = StepOrder { lr: 1e-3, checkpointing: false, name_bad: false };
+    let mut before = 0.0;
     let mut times: Vec<f64> = (0..23)
-        .map(|_| {
+        .map(|at| {
+            if at == 3 {
+                before = processor_time();
+            }
             let started = Instant::now();
             let done = step(&footing, &settings, order, &state, &shapes, &batch);
             state = done.expect("a step works").value.state;
@@ -79,9 +117,10 @@ fn milliseconds(config: &ModelConfig, form: Form, samples: usize, name: DeviceNa
         })
         .skip(3)
         .collect();
+    let processor = (processor_time() - before) / times.len() as f64;
     times.sort_by(f64::total_cmp);
     let (done, launches) =
         surefoot_ops::count_launches(|| step(&footing, &settings, order, &state, &shapes, &batch));
     done.expect("a step works");
-    (times[times.len() / 2], launches.values().sum())
+    Measured { clock: times[times.len() / 2], processor, launches: launches.values().sum() }
 }

@@ -18,12 +18,7 @@ impl Activation {
     pub fn apply<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self {
             Self::Gelu => surefoot_ops::gelu(x),
-            Self::GeluTanh => {
-                // x³ by multiplication: a power of a negative number is NaN on some devices.
-                let cube = x.clone() * x.clone() * x.clone();
-                let inner = (x.clone() + cube * 0.044715) * (2.0 / std::f64::consts::PI).sqrt();
-                x * (inner.tanh() + 1.0) * 0.5
-            }
+            Self::GeluTanh => surefoot_ops::gelu_tanh(x),
             Self::QuickGelu => activation::sigmoid(x.clone() * 1.702) * x,
             Self::Silu => activation::silu(x),
             Self::Relu => activation::relu(x),

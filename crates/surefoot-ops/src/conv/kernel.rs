@@ -5,13 +5,19 @@
 //! At positions between rows and samples `correlate` writes values without a meaning, and `products`
 //! needs zeros.
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
+
+use crate::math::copied;
+use crate::processor::arch;
 
 /// Output channels that are computed together; weights are packed in blocks of as many.
 pub(super) const BLOCK: usize = 8;
 
-/// Positions are a multiple of this: two vectors of the widest sort.
-pub(super) const STRIP: usize = 32;
+/// Positions are a multiple of this: `WIDE` vectors of the widest sort.
+pub(super) const STRIP: usize = 48;
+
+/// Vectors of positions that are worked on together.
+const WIDE: usize = 3;
 
 /// `out[c][q] = Σ_k weights[c][k] · source[offsets[k] + q]`.
 pub(super) struct Correlate<'a> {
@@ -27,7 +33,7 @@ pub(super) struct Correlate<'a> {
 
 impl Correlate<'_> {
     pub(super) fn run(self) {
-        Arch::new().dispatch(self);
+        arch().dispatch(self);
     }
 }
 
@@ -36,33 +42,37 @@ impl WithSimd for Correlate<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // 8 × 2 sums fit 32 registers, 8 × 1 the 16 of AVX2.
+        // 8 × 3 sums fit 32 registers, and 4 × 3 the 16 of AVX2.
         match S::F32_LANES {
-            8 => correlate::<S, 1>(simd, self),
-            _ => correlate::<S, 2>(simd, self),
+            8 => correlate::<S, 4>(simd, self),
+            _ => correlate::<S, BLOCK>(simd, self),
         }
     }
 }
 
 #[inline(always)]
-fn correlate<S: Simd, const WIDE: usize>(simd: S, work: Correlate<'_>) {
+fn correlate<S: Simd, const CHANNELS: usize>(simd: S, work: Correlate<'_>) {
     let Correlate { source, offsets, weights, out, positions } = work;
     let step = WIDE * S::F32_LANES;
     for at in (0..positions).step_by(step) {
         for (block, weights) in weights.chunks_exact(BLOCK * offsets.len()).enumerate() {
-            let mut sums = [[simd.splat_f32s(0.0); WIDE]; BLOCK];
-            for (offset, weights) in offsets.iter().zip(weights.chunks_exact(BLOCK)) {
-                let (values, _) = S::as_simd_f32s(&source[offset + at..][..step]);
-                for (sums, weight) in sums.iter_mut().zip(weights) {
-                    let weight = simd.splat_f32s(*weight);
-                    for (sum, value) in sums.iter_mut().zip(values) {
-                        *sum = simd.mul_add_e_f32s(weight, *value, *sum);
+            for first in (0..BLOCK).step_by(CHANNELS) {
+                let mut sums = [[simd.splat_f32s(0.0); WIDE]; CHANNELS];
+                for (offset, weights) in offsets.iter().zip(weights.chunks_exact(BLOCK)) {
+                    let (values, _) = S::as_simd_f32s(&source[offset + at..][..step]);
+                    let weights = &weights[first..][..CHANNELS];
+                    for (sums, weight) in sums.iter_mut().zip(weights) {
+                        let weight = simd.splat_f32s(*weight);
+                        for (sum, value) in sums.iter_mut().zip(values) {
+                            *sum = simd.mul_add_e_f32s(weight, *value, *sum);
+                        }
                     }
                 }
-            }
-            for (channel, sums) in sums.iter().enumerate() {
-                let row = &mut out[(block * BLOCK + channel) * positions + at..][..step];
-                S::as_mut_simd_f32s(row).0.copy_from_slice(sums);
+                for (channel, sums) in copied(&sums).iter().enumerate() {
+                    let channel = block * BLOCK + first + channel;
+                    let row = &mut out[channel * positions + at..][..step];
+                    S::as_mut_simd_f32s(row).0.copy_from_slice(sums);
+                }
             }
         }
     }
@@ -81,7 +91,7 @@ pub(super) struct Products<'a> {
 
 impl Products<'_> {
     pub(super) fn run(self) {
-        Arch::new().dispatch(self);
+        arch().dispatch(self);
     }
 }
 
@@ -91,7 +101,7 @@ impl WithSimd for Products<'_> {
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
         match S::F32_LANES {
-            8 => products::<S, 2>(simd, self),
+            8 => products::<S, 3>(simd, self),
             _ => products::<S, 6>(simd, self),
         }
     }

@@ -7,11 +7,11 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, backend_extension};
 use burn::tensor::{DType, Device, Tensor};
 use burn_flex::FlexTensor;
-use pulp::Arch;
 use rayon::prelude::*;
 
 use crate::flat;
 use crate::math::{TASK, change, exp, fast, rows_at_once, sums};
+use crate::processor::has_vectors;
 
 /// The processor's side.
 #[backend_extension(Flex)]
@@ -37,7 +37,7 @@ fn is_ours<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.dtype() == DType::F32
         && !tensor.is_autodiff()
         && tensor.device() == Device::flex()
-        && !matches!(Arch::new(), Arch::Scalar)
+        && has_vectors()
 }
 
 /// See [`super::rms_norm`].

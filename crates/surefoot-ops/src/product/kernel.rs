@@ -9,7 +9,10 @@
 
 use std::borrow::Cow;
 
-use pulp::{Arch, Simd, WithSimd};
+use pulp::{Simd, WithSimd};
+
+use crate::math::copied;
+use crate::processor::arch;
 
 /// As many columns are few.
 const FEW: usize = crate::ALIKE_COLUMNS;
@@ -61,7 +64,7 @@ impl<'a> Columns<'a> {
 
 /// Fills `out` with the rows of the product from `first` on.
 pub(super) fn multiply(weights: &Matrix<'_>, first: usize, x: &Columns<'_>, out: &mut [f32]) {
-    Arch::new().dispatch(Work { weights, first, x, out });
+    arch().dispatch(Work { weights, first, x, out });
 }
 
 struct Work<'a> {
@@ -279,7 +282,7 @@ fn stripe<S: Simd, const COLUMNS: usize, const WIDE: usize>(
             }
         }
     }
-    for (nth, sums) in sums.iter().enumerate() {
+    for (nth, sums) in copied(&sums).iter().enumerate() {
         for (at, number) in numbers_of::<S>(sums).iter().enumerate() {
             out[at * COLUMNS + nth] = *number;
         }
@@ -326,7 +329,7 @@ fn tile<S: Simd, const ROWS: usize, const WIDE: usize>(
             }
         }
     }
-    for (sums, out) in sums.iter().zip(out.chunks_exact_mut(x.count)) {
+    for (sums, out) in copied(&sums).iter().zip(out.chunks_exact_mut(x.count)) {
         out.copy_from_slice(&numbers_of::<S>(sums)[..x.count]);
     }
 }

@@ -18,6 +18,7 @@ use super::bf16_columns::Bf16Columns;
 use super::x86;
 use super::{FEW, float, portable};
 use crate::block::{BlockFormat, Blocks, Q2K, Q3K, Q4K, Q4ZP, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
+use crate::processor::{Most, most};
 
 /// Up to so many columns, AVX-512 is no faster with tiles of rows and columns than row by row. Few columns of BF16 are summed in another order,
 /// so that up to [`super::ALIKE_COLUMNS`] have to go row by row.
@@ -45,10 +46,23 @@ enum Kind {
 }
 
 impl Instructions {
-    /// The fastest that this processor has.
+    /// The fastest that this processor has and `SUREFOOT_CPU` allows.
     pub fn best() -> Self {
         static BEST: OnceLock<Instructions> = OnceLock::new();
-        *BEST.get_or_init(|| Self::all().pop().unwrap_or(Self(Kind::Portable)))
+        *BEST.get_or_init(|| Self::within(most()))
+    }
+
+    /// The fastest that this processor has within a limit.
+    fn within(limit: Most) -> Self {
+        let fits = |with: &Self| match limit {
+            Most::All => true,
+            #[cfg(target_arch = "x86_64")]
+            Most::Avx2 => matches!(with.0, Kind::Portable | Kind::Avx2),
+            #[cfg(not(target_arch = "x86_64"))]
+            Most::Avx2 => true,
+            Most::Portable => with.0 == Kind::Portable,
+        };
+        Self::all().into_iter().rfind(fits).unwrap_or(Self(Kind::Portable))
     }
 
     /// All that this processor has, the fastest last.

@@ -16,7 +16,7 @@ use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::ops::AttentionModuleOptions;
-use burn::tensor::{Shape, Slice, Tensor};
+use burn::tensor::{DType, FloatDType, Shape, Slice, Tensor};
 use burn_flex::FlexTensor;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
@@ -31,8 +31,8 @@ pub(crate) use processor::soften;
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
 pub(crate) trait Attention: Backend {
     /// See [`causal_attention`].
-    fn attended(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
-        composed::<Self>(mixed, heads)
+    fn attended(mixed: FloatTensor<Self>, heads: usize, compute: DType) -> FloatTensor<Self> {
+        composed::<Self>(mixed, heads, compute)
     }
 }
 
@@ -40,10 +40,24 @@ pub(crate) trait Attention: Backend {
 /// queries, keys and values, each with its heads side by side.
 pub fn causal_attention(mixed: Tensor<3>, heads: usize) -> Tensor<3> {
     point(Point::Operation);
-    Tensor::from_dispatch(<Dispatch as Attention>::attended(mixed.into_dispatch(), heads))
+    let compute = mixed.dtype();
+    let mixed = mixed.into_dispatch();
+    Tensor::from_dispatch(<Dispatch as Attention>::attended(mixed, heads, compute))
 }
 
-fn composed<B: Backend>(mixed: FloatTensor<B>, heads: usize) -> FloatTensor<B> {
+/// The same in mixed precision: `mixed` and the result are in fp32, and factors of products are rounded to `compute` where the device
+/// multiplies faster in it. On GPUs everything between the products is in fp32.
+pub fn half_causal_attention(mixed: Tensor<3>, heads: usize, compute: FloatDType) -> Tensor<3> {
+    point(Point::Operation);
+    let mixed = mixed.into_dispatch();
+    Tensor::from_dispatch(<Dispatch as Attention>::attended(mixed, heads, compute.into()))
+}
+
+fn composed<B: Backend>(mixed: FloatTensor<B>, heads: usize, compute: DType) -> FloatTensor<B> {
+    if mixed.dtype() != compute {
+        let out = composed::<B>(B::float_cast(mixed, compute.into()), heads, compute);
+        return B::float_cast(out, FloatDType::F32);
+    }
     let shape = mixed.shape();
     let [samples, tokens, width] = [shape[0], shape[1], shape[2] / 3];
     let part = |at: usize| {
@@ -59,14 +73,18 @@ fn composed<B: Backend>(mixed: FloatTensor<B>, heads: usize) -> FloatTensor<B> {
 
 /// Kernels of a backend.
 pub(crate) trait Kernels: Backend {
-    /// Whether the kernels take this tensor.
-    fn takes(tensor: &FloatTensor<Self>) -> bool;
+    /// Whether the kernels take this tensor, and round the factors of products to this dtype.
+    fn takes(tensor: &FloatTensor<Self>, compute: DType) -> bool;
 
     /// What each token gets, and how much each takes from each other: `[samples, heads, tokens, tokens]`.
-    fn forward(mixed: FloatTensor<Self>, heads: usize) -> (FloatTensor<Self>, FloatTensor<Self>);
+    fn forward(
+        mixed: FloatTensor<Self>,
+        heads: usize,
+        compute: DType,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// How much each token takes from each other, once more.
-    fn shares(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self>;
+    fn shares(mixed: FloatTensor<Self>, heads: usize, compute: DType) -> FloatTensor<Self>;
 
     /// The gradient by `mixed`.
     fn backward(
@@ -74,19 +92,20 @@ pub(crate) trait Kernels: Backend {
         heads: usize,
         shares: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
+        compute: DType,
     ) -> FloatTensor<Self>;
 }
 
 impl Kernels for Flex {
-    fn takes(tensor: &FlexTensor) -> bool {
-        flat::is_ours(tensor)
+    fn takes(tensor: &FlexTensor, compute: DType) -> bool {
+        flat::is_ours(tensor) && compute == DType::F32
     }
 
-    fn forward(mixed: FlexTensor, heads: usize) -> (FlexTensor, FlexTensor) {
+    fn forward(mixed: FlexTensor, heads: usize, _: DType) -> (FlexTensor, FlexTensor) {
         Parts::new(mixed, heads).attend()
     }
 
-    fn shares(mixed: FlexTensor, heads: usize) -> FlexTensor {
+    fn shares(mixed: FlexTensor, heads: usize, _: DType) -> FlexTensor {
         Parts::new(mixed, heads).attend().1
     }
 
@@ -95,6 +114,7 @@ impl Kernels for Flex {
         heads: usize,
         shares: FlexTensor,
         gradient: FlexTensor,
+        _: DType,
     ) -> FlexTensor {
         Parts::new(mixed, heads).gradient(shares, gradient)
     }
@@ -102,16 +122,20 @@ impl Kernels for Flex {
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 impl Kernels for Cube {
-    fn takes(tensor: &FloatTensor<Self>) -> bool {
+    fn takes(tensor: &FloatTensor<Self>, _: DType) -> bool {
         cube::is_ours(tensor)
     }
 
-    fn forward(mixed: FloatTensor<Self>, heads: usize) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        <Self as CubeKernels>::causal_attention(mixed, heads)
+    fn forward(
+        mixed: FloatTensor<Self>,
+        heads: usize,
+        compute: DType,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        <Self as CubeKernels>::causal_attention(mixed, heads, compute)
     }
 
-    fn shares(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
-        <Self as CubeKernels>::attention_shares(mixed, heads)
+    fn shares(mixed: FloatTensor<Self>, heads: usize, compute: DType) -> FloatTensor<Self> {
+        <Self as CubeKernels>::attention_shares(mixed, heads, compute)
     }
 
     fn backward(
@@ -119,43 +143,49 @@ impl Kernels for Cube {
         heads: usize,
         shares: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
+        compute: DType,
     ) -> FloatTensor<Self> {
-        <Self as CubeKernels>::attention_gradient(mixed, shares, gradient, heads)
+        <Self as CubeKernels>::attention_gradient(mixed, shares, gradient, heads, compute)
+    }
+}
+
+fn kernel_or_composed<B: Kernels>(
+    mixed: FloatTensor<B>,
+    heads: usize,
+    compute: DType,
+) -> FloatTensor<B> {
+    match B::takes(&mixed, compute) {
+        true => B::forward(mixed, heads, compute).0,
+        false => composed::<B>(mixed, heads, compute),
     }
 }
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 impl Attention for Cube {
-    fn attended(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
-        match Self::takes(&mixed) {
-            true => <Self as Kernels>::forward(mixed, heads).0,
-            false => composed::<Self>(mixed, heads),
-        }
+    fn attended(mixed: FloatTensor<Self>, heads: usize, compute: DType) -> FloatTensor<Self> {
+        kernel_or_composed::<Self>(mixed, heads, compute)
     }
 }
 
 impl Attention for Flex {
-    fn attended(mixed: FlexTensor, heads: usize) -> FlexTensor {
-        match Self::takes(&mixed) {
-            true => <Self as Kernels>::forward(mixed, heads).0,
-            false => composed::<Self>(mixed, heads),
-        }
+    fn attended(mixed: FlexTensor, heads: usize, compute: DType) -> FlexTensor {
+        kernel_or_composed::<Self>(mixed, heads, compute)
     }
 }
 
 impl<B: Kernels, C: CheckpointStrategy> Attention for Autodiff<B, C> {
-    fn attended(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self> {
-        if !B::takes(mixed.primitive()) {
-            return composed::<Self>(mixed, heads);
+    fn attended(mixed: FloatTensor<Self>, heads: usize, compute: DType) -> FloatTensor<Self> {
+        if !B::takes(mixed.primitive(), compute) {
+            return composed::<Self>(mixed, heads, compute);
         }
-        let (out, shares) = B::forward(mixed.primitive().clone(), heads);
+        let (out, shares) = B::forward(mixed.primitive().clone(), heads, compute);
         match AttentionBackward.prepare::<C>([mixed.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 // A matrix of tokens by tokens for each head: worth recomputing when memory is
                 // what lacks.
                 let spare = TypeId::of::<C>() == TypeId::of::<BalancedCheckpointing>();
                 let kept = (!spare).then_some(shares);
-                let state = (prep.checkpoint(&mixed), heads, kept);
+                let state = (prep.checkpoint(&mixed), (heads, compute), kept);
                 prep.finish(state, out)
             }
             OpsKind::UnTracked(prep) => prep.finish(out),
@@ -167,7 +197,7 @@ impl<B: Kernels, C: CheckpointStrategy> Attention for Autodiff<B, C> {
 struct AttentionBackward;
 
 impl<B: Kernels> Backward<B, 1> for AttentionBackward {
-    type State = (NodeId, usize, Option<FloatTensor<B>>);
+    type State = (NodeId, (usize, DType), Option<FloatTensor<B>>);
 
     fn backward(
         self,
@@ -177,12 +207,13 @@ impl<B: Kernels> Backward<B, 1> for AttentionBackward {
     ) {
         point(Point::Operation);
         let gradient = grads.consume::<B>(&ops.node);
-        let (mixed, heads, kept) = ops.state;
+        let (mixed, (heads, compute), kept) = ops.state;
         let mixed = checkpointer.retrieve_node_output::<FloatTensor<B>>(mixed);
         let [parent] = ops.parents;
         if let Some(node) = parent {
-            let shares = kept.unwrap_or_else(|| B::shares(mixed.clone(), heads));
-            grads.register::<B>(node.id, B::backward(mixed, heads, shares, gradient));
+            let shares = kept.unwrap_or_else(|| B::shares(mixed.clone(), heads, compute));
+            let found = B::backward(mixed, heads, shares, gradient, compute);
+            grads.register::<B>(node.id, found);
         }
     }
 }

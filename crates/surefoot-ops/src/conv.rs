@@ -16,8 +16,8 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::autodiff::{Autodiff, NodeId};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
-use burn::tensor::Tensor;
 use burn::tensor::ops::ConvOptions;
+use burn::tensor::{DType, FloatDType, Tensor};
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
@@ -40,8 +40,9 @@ pub(crate) trait Conv: Backend {
         weight: FloatTensor<Self>,
         stride: usize,
         padding: usize,
+        compute: DType,
     ) -> FloatTensor<Self> {
-        composed::<Self>(x, weight, stride, padding)
+        composed::<Self>(x, weight, stride, padding, compute)
     }
 }
 
@@ -49,8 +50,33 @@ pub(crate) trait Conv: Backend {
 /// without a bias.
 pub fn conv2d(x: Tensor<4>, weight: Tensor<4>, stride: usize, padding: usize) -> Tensor<4> {
     point(Point::Operation);
+    let compute = x.dtype();
+    convolved(x, weight, stride, padding, compute)
+}
+
+/// The same in mixed precision: the numbers of tensors in fp32 are rounded to `compute` before they are multiplied, forwards and for
+/// gradients. The result is in fp32.
+pub fn half_conv2d(
+    x: Tensor<4>,
+    weight: Tensor<4>,
+    stride: usize,
+    padding: usize,
+    compute: FloatDType,
+) -> Tensor<4> {
+    point(Point::Operation);
+    convolved(x, weight, stride, padding, compute.into())
+}
+
+fn convolved(
+    x: Tensor<4>,
+    weight: Tensor<4>,
+    stride: usize,
+    padding: usize,
+    compute: DType,
+) -> Tensor<4> {
     let (x, weight) = (x.into_dispatch(), weight.into_dispatch());
-    Tensor::from_dispatch(<Dispatch as Conv>::plain_conv2d(x, weight, stride, padding))
+    let out = <Dispatch as Conv>::plain_conv2d(x, weight, stride, padding, compute);
+    Tensor::from_dispatch(out)
 }
 
 fn composed<B: Backend>(
@@ -58,8 +84,14 @@ fn composed<B: Backend>(
     weight: FloatTensor<B>,
     stride: usize,
     padding: usize,
+    compute: DType,
 ) -> FloatTensor<B> {
-    B::conv2d(x, weight, None, ConvOptions::new([stride; 2], [padding; 2], [1, 1], 1))
+    let options = ConvOptions::new([stride; 2], [padding; 2], [1, 1], 1);
+    if x.dtype() == compute {
+        return B::conv2d(x, weight, None, options);
+    }
+    let [x, weight] = [x, weight].map(|tensor| B::float_cast(tensor, compute.into()));
+    B::float_cast(B::conv2d(x, weight, None, options), FloatDType::F32)
 }
 
 /// Kernels of a backend.
@@ -87,8 +119,8 @@ pub(crate) trait Kernels: Backend {
 }
 
 impl Kernels for Flex {
-    fn take(x: &FlexTensor, weight: &FlexTensor, _: &Sizes) -> bool {
-        flat::is_ours(x) && flat::is_ours(weight)
+    fn take(x: &FlexTensor, weight: &FlexTensor, sizes: &Sizes) -> bool {
+        flat::is_ours(x) && flat::is_ours(weight) && sizes.compute == DType::F32
     }
 
     fn forward(x: FlexTensor, weight: FlexTensor, sizes: &Sizes) -> FlexTensor {
@@ -108,7 +140,8 @@ impl Kernels for Flex {
 impl Kernels for Cube {
     fn take(x: &FloatTensor<Self>, weight: &FloatTensor<Self>, sizes: &Sizes) -> bool {
         let [rows, columns] = sizes.kernel;
-        cube::is_ours(x) && cube::is_ours(weight) && rows * columns <= cube::MOST_TAPS
+        let fits = |tensor| cube::convolves_in(tensor, sizes.compute);
+        fits(x) && fits(weight) && rows * columns <= cube::MOST_TAPS
     }
 
     fn forward(
@@ -142,10 +175,11 @@ fn plain<B: Kernels>(
     weight: FloatTensor<B>,
     stride: usize,
     padding: usize,
+    compute: DType,
 ) -> FloatTensor<B> {
-    match sizes::<B>(&x, &weight, stride, padding) {
+    match sizes::<B>(&x, &weight, stride, padding, compute) {
         Some(sizes) => B::forward(x, weight, &sizes),
-        None => composed::<B>(x, weight, stride, padding),
+        None => composed::<B>(x, weight, stride, padding, compute),
     }
 }
 
@@ -156,8 +190,9 @@ impl Conv for Cube {
         weight: FloatTensor<Self>,
         stride: usize,
         padding: usize,
+        compute: DType,
     ) -> FloatTensor<Self> {
-        plain::<Self>(x, weight, stride, padding)
+        plain::<Self>(x, weight, stride, padding, compute)
     }
 }
 
@@ -167,8 +202,9 @@ impl Conv for Flex {
         weight: FlexTensor,
         stride: usize,
         padding: usize,
+        compute: DType,
     ) -> FlexTensor {
-        plain::<Self>(x, weight, stride, padding)
+        plain::<Self>(x, weight, stride, padding, compute)
     }
 }
 
@@ -178,9 +214,11 @@ impl<B: Kernels, C: CheckpointStrategy> Conv for Autodiff<B, C> {
         weight: FloatTensor<Self>,
         stride: usize,
         padding: usize,
+        compute: DType,
     ) -> FloatTensor<Self> {
-        let Some(sizes) = sizes::<B>(x.primitive(), weight.primitive(), stride, padding) else {
-            return composed::<Self>(x, weight, stride, padding);
+        let (of_x, of_weight) = (x.primitive(), weight.primitive());
+        let Some(sizes) = sizes::<B>(of_x, of_weight, stride, padding, compute) else {
+            return composed::<Self>(x, weight, stride, padding, compute);
         };
         match ConvBackward.prepare::<C>([x.node(), weight.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
@@ -227,6 +265,7 @@ fn sizes<B: Kernels>(
     weight: &FloatTensor<B>,
     stride: usize,
     padding: usize,
+    compute: DType,
 ) -> Option<Sizes> {
     let [samples, inputs, height, width] = x.shape().dims();
     let [outputs, same, rows, columns] = weight.shape().dims();
@@ -236,7 +275,7 @@ fn sizes<B: Kernels>(
         && width + 2 * padding >= columns
         && samples * inputs * outputs * height * width * stride > 0;
     let (image, kernel) = ([height, width], [rows, columns]);
-    let sizes = Sizes { samples, inputs, outputs, image, kernel, stride, padding };
+    let sizes = Sizes { samples, inputs, outputs, image, kernel, stride, padding, compute };
     (fits && B::take(x, weight, &sizes)).then_some(sizes)
 }
 

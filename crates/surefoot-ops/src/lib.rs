@@ -59,10 +59,10 @@ mod testing;
 mod tf32;
 mod update;
 
-pub use attention::causal_attention;
+pub use attention::{causal_attention, half_causal_attention};
 pub use buffer::{buffer_of, overwrite};
 pub use constant_product::{ConstantMatrix, constant_product};
-pub use conv::conv2d;
+pub use conv::{conv2d, half_conv2d};
 pub use cross_entropy::cross_entropy;
 pub use embedding::embedding;
 pub use gelu::{gelu, gelu_tanh};

@@ -78,11 +78,12 @@ pub(crate) trait Kernels: Backend {
     /// The gradient by x.
     fn product(gradient: FloatTensor<Self>, turned: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// The gradient by the weight.
-    fn product_over_rows(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
-
-    /// The gradient by the bias.
-    fn sum_of_rows(gradient: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// The gradients by the weight and by the bias, those of them that are asked for.
+    fn gradients(
+        x: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        asked: [bool; 2],
+    ) -> [Option<FloatTensor<Self>>; 2];
 }
 
 impl Kernels for Flex {
@@ -103,12 +104,14 @@ impl Kernels for Flex {
         dense::product(gradient, turned, |_, _| ())
     }
 
-    fn product_over_rows(x: FlexTensor, gradient: FlexTensor) -> FlexTensor {
-        dense::product(Self::float_swap_dims(x, 0, 1), gradient, |_, _| ())
-    }
-
-    fn sum_of_rows(gradient: FlexTensor) -> FlexTensor {
-        sum_of_rows(&flat::contiguous(gradient))
+    fn gradients(
+        x: FlexTensor,
+        gradient: FlexTensor,
+        [of_weight, of_bias]: [bool; 2],
+    ) -> [Option<FlexTensor>; 2] {
+        let sum = of_bias.then(|| sum_of_rows(&flat::contiguous(gradient.clone())));
+        let turned = |x| <Self as FloatTensorOps<Self>>::float_swap_dims(x, 0, 1);
+        [of_weight.then(|| dense::product(turned(x), gradient, |_, _| ())), sum]
     }
 }
 
@@ -132,12 +135,13 @@ impl Kernels for Cube {
         <Self as CubeKernels>::product(gradient, turned)
     }
 
-    fn product_over_rows(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
-        <Self as CubeKernels>::product_over_rows(x, gradient)
-    }
-
-    fn sum_of_rows(gradient: FloatTensor<Self>) -> FloatTensor<Self> {
-        <Self as CubeKernels>::sum_of_rows(gradient)
+    fn gradients(
+        x: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        _: [bool; 2],
+    ) -> [Option<FloatTensor<Self>>; 2] {
+        let (weight, bias) = <Self as CubeKernels>::linear_gradient(x, gradient);
+        [Some(weight), Some(bias)]
     }
 }
 
@@ -228,15 +232,22 @@ impl<B: Kernels, const N: usize> Backward<B, N> for LinearBackward {
         let gradient = grads.consume::<B>(&ops.node);
         let [x, weight] =
             ops.state.map(|id| checkpointer.retrieve_node_output::<FloatTensor<B>>(id));
+        let asked = [1, 2].map(|at| ops.parents[at].is_some());
+        let [mut of_weight, mut of_bias] = match asked {
+            [false, false] => [None, None],
+            _ => B::gradients(x, gradient.clone(), asked),
+        };
         for (at, parent) in ops.parents.into_iter().enumerate() {
             let Some(node) = parent else { continue };
             let found = match at {
-                0 => B::product(gradient.clone(), B::float_swap_dims(weight.clone(), 0, 1)),
-                1 => B::product_over_rows(x.clone(), gradient.clone()),
-                2 => B::sum_of_rows(gradient.clone()),
-                _ => gradient.clone(),
+                0 => Some(B::product(gradient.clone(), B::float_swap_dims(weight.clone(), 0, 1))),
+                1 => of_weight.take(),
+                2 => of_bias.take(),
+                _ => Some(gradient.clone()),
             };
-            grads.register::<B>(node.id, found);
+            if let Some(found) = found {
+                grads.register::<B>(node.id, found);
+            }
         }
     }
 }

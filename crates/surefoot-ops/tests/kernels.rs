@@ -124,8 +124,9 @@ fn operations() -> Vec<Case> {
         linear(70, 3, 40, false),
         // The weight's gradient in four parts.
         linear(256, 5, 9, true),
-        // Tiles of our own product, whole and cut off; with the weight's gradient in parts.
+        // Tiles of our own product, whole and cut off; with the gradients of weight and bias in parts, in one part, and apart.
         linear(130, 48, 80, true),
+        linear(64, 36, 68, false),
         linear(256, 160, 132, false),
         linear(64, 32, 64, true),
         // Enough wide tiles, forwards and for the weight's gradient.
@@ -138,6 +139,8 @@ fn operations() -> Vec<Case> {
         attention(1, 144, 3, 64),
         attention(1, 70, 3, 5),
         attention(2, 130, 1, 64),
+        // Tiles of which causal attention leaves some out, and parts of others.
+        attention(1, 320, 2, 32),
         embedding(7, 3, 50),
         embedding(90, 300, 40),
         cross_entropy(5, 7),
@@ -410,6 +413,94 @@ fn a_linear_layer_in_half_precision_is_that_of_rounded_numbers() {
                 assert!((is - should).abs() <= 4e-3 * size, "{message}");
             }
         }
+    }
+}
+
+/// The value and the gradient by each input of an operation on tensors of these shapes, which are rounded before it if `rounded`.
+fn in_half<const D: usize>(
+    shapes: &[[usize; D]],
+    device: &Device,
+    rounded: bool,
+    operation: impl Fn(&[Tensor<D>]) -> Tensor<1>,
+) -> Vec<Vec<f32>> {
+    let device = device.clone().autodiff();
+    let inputs: Vec<Tensor<D>> = (0u64..)
+        .zip(shapes)
+        .map(|(seed, shape)| shaped(seed, *shape, &device).require_grad())
+        .collect();
+    let round = |tensor: &Tensor<D>| match rounded {
+        true => tensor.clone().cast(FloatDType::F16).cast(FloatDType::F32),
+        false => tensor.clone(),
+    };
+    let given: Vec<Tensor<D>> = inputs.iter().map(round).collect();
+    let out = operation(&given);
+    let factors = shaped(9, out.dims(), &device);
+    let gradients = (out.clone() * factors).sum().backward();
+    let of_inputs = inputs.iter().map(|input| flat(input.grad(&gradients).unwrap()));
+    std::iter::once(flat(out.clone())).chain(of_inputs).collect()
+}
+
+/// Alike but for rounding, of which the gradient's comes in as well: 11 bits.
+fn alike_in_half(name: &str, is: &[Vec<f32>], should: &[Vec<f32>]) {
+    assert_eq!(is.len(), should.len());
+    for (at, (is, should)) in is.iter().zip(should).enumerate() {
+        assert_eq!(is.len(), should.len(), "{name}: {at}");
+        let size = should.iter().fold(1e-3f32, |size, value| size.max(value.abs()));
+        for (is, should) in is.iter().zip(should) {
+            assert!((is - should).abs() <= 4e-3 * size, "{name}: {at}: {is}, not {should}");
+        }
+    }
+}
+
+#[test]
+fn a_convolution_in_half_precision_is_that_of_rounded_numbers() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let half = FloatDType::F16;
+    if !gpu.burn().supports_dtype(half) {
+        return;
+    }
+    for (inputs, outputs, image, [kernel, stride, padding]) in [
+        (3, 8, [9, 7], [3, 1, 1]),
+        (20, 19, [8, 8], [3, 2, 1]),
+        (5, 9, [11, 8], [5, 3, 2]),
+        (6, 4, [6, 6], [1, 2, 0]),
+    ] {
+        let shapes = [[3, inputs, image[0], image[1]], [outputs, inputs, kernel, kernel]];
+        let is = in_half(&shapes, gpu.burn(), false, |t| {
+            ops::half_conv2d(t[0].clone(), t[1].clone(), stride, padding, half).flatten(0, 3)
+        });
+        let should = in_half(&shapes, &Device::flex(), true, |t| {
+            ops::conv2d(t[0].clone(), t[1].clone(), stride, padding).flatten(0, 3)
+        });
+        alike_in_half(&format!("{shapes:?} {stride} {padding}"), &is, &should);
+    }
+    // 2049 is no number of fp16, whose next ones are 2048 and 2050; and the result is not rounded.
+    let number = |x: f32| Tensor::<4>::from_floats([[[[x]]]], gpu.burn());
+    let out = ops::half_conv2d(number(2049.0), number(1.5), 1, 0, half);
+    assert_eq!(out.into_scalar::<f32>(), 3072.0);
+    let out = ops::half_conv2d(number(2050.0), number(1.0009766), 1, 0, half);
+    assert_eq!(out.into_scalar::<f32>(), 2050.0 * 1.0009766);
+}
+
+#[test]
+fn attention_in_half_precision_is_that_of_rounded_numbers() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let half = FloatDType::F16;
+    if !gpu.burn().supports_dtype(half) {
+        return;
+    }
+    // Heads that are multiplied where they are, whole tiles and cut off ones, and heads that are copied.
+    for (samples, tokens, heads, each) in
+        [(1, 48, 2, 32), (2, 256, 2, 64), (1, 144, 3, 64), (1, 9, 2, 5)]
+    {
+        let shapes = [[samples, tokens, 3 * heads * each]];
+        let is = in_half(&shapes, gpu.burn(), false, |t| {
+            ops::half_causal_attention(t[0].clone(), heads, half).flatten(0, 2)
+        });
+        let should = in_half(&shapes, &Device::flex(), true, |t| {
+            ops::causal_attention(t[0].clone(), heads).flatten(0, 2)
+        });
+        alike_in_half(&format!("{samples} {tokens} {heads} {each}"), &is, &should);
     }
 }
 

@@ -5,6 +5,8 @@
 //! planes lie one after the other as if they were one tall image. With a stride, a plane is kept
 //! as its phases: the pixels whose row and column leave the same remainders.
 
+use burn::tensor::DType;
+
 use super::kernel::{BLOCK, STRIP};
 
 /// The sizes of a convolution.
@@ -17,6 +19,8 @@ pub(crate) struct Sizes {
     pub(crate) kernel: [usize; 2],
     pub(crate) stride: usize,
     pub(crate) padding: usize,
+    /// What numbers are rounded to before they are multiplied. The kernels for the CPU take f32.
+    pub(crate) compute: DType,
 }
 
 /// Bytes of a core's cache that a chunk of samples may take.

@@ -4,16 +4,21 @@
 //! The result and the gradient by the images are made alike: a unit makes one pixel of [`RESULTS`] channels, and the cube keeps the
 //! weights of a run of channels in shared memory. Each pair of channels has a cube for its gradient of weights, whose units take
 //! turns with the pixels; sums depend on the sizes alone.
+//!
+//! In mixed precision numbers are rounded to half precision as they are read, and added up in f32: nothing is cast in a launch of
+//! its own.
 
-use burn::tensor::Shape;
+use burn::tensor::{DType, Shape};
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
+use cubecl::ir::features::TypeUsage;
+use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::launch::empty;
-use super::product::Four;
+use super::product::{Four, float_kind};
 use super::reduce::sum_of_units;
 use crate::conv::Sizes;
 
@@ -80,9 +85,15 @@ fn read_place(at: usize, #[comptime] tap: usize, side: usize, #[comptime] kernel
     place
 }
 
+/// A number as it is in `T`.
+#[cube]
+fn rounded<T: Float>(number: f32) -> f32 {
+    f32::cast_from(T::cast_from(number))
+}
+
 /// Pixels of `out` from `source`.
 #[cube(launch)]
-fn correlate(
+fn correlate<T: Float>(
     source: &[f32],
     weight: &[f32],
     out: &mut [f32],
@@ -90,6 +101,7 @@ fn correlate(
     to: Images,
     samples: u32,
     #[comptime] kernel: Kernel,
+    #[define(T)] _rounded: ElemType,
 ) {
     let taps = comptime!(kernel.taps());
     let (depth, results) = (from.channels as usize, to.channels as usize);
@@ -134,7 +146,7 @@ fn correlate(
                     if comptime!(kernel.backwards) {
                         pair = channel * results + result;
                     }
-                    found.insert(number, weight[pair * taps + tap]);
+                    found.insert(number, rounded::<T>(weight[pair * taps + tap]));
                 }
             }
             weights[at] = found;
@@ -148,7 +160,7 @@ fn correlate(
             for tap in 0..taps {
                 let mut number = 0.0f32;
                 if places[tap] < from_plane {
-                    number = source[start + places[tap]];
+                    number = rounded::<T>(source[start + places[tap]]);
                 }
                 #[unroll]
                 for four in 0..FOURS {
@@ -174,7 +186,7 @@ fn correlate(
 
 /// The gradient by the weights of a pair of channels.
 #[cube(launch)]
-fn sums_of_pixels(
+fn sums_of_pixels<T: Float>(
     image: &[f32],
     gradient: &[f32],
     out: &mut [f32],
@@ -182,6 +194,7 @@ fn sums_of_pixels(
     to: Images,
     samples: u32,
     #[comptime] kernel: Kernel,
+    #[define(T)] _rounded: ElemType,
 ) {
     let taps = comptime!(kernel.taps());
     let (inputs, outputs) = (from.channels as usize, to.channels as usize);
@@ -201,14 +214,14 @@ fn sums_of_pixels(
     while position < samples as usize * plane {
         let (sample, pixel) = (position / plane, position % plane);
         let (y, x) = (pixel / to.width as usize, pixel % to.width as usize);
-        let slope = gradient[(sample * outputs + output) * plane + pixel];
+        let slope = rounded::<T>(gradient[(sample * outputs + output) * plane + pixel]);
         let start = (sample * inputs + input) * (height * width);
         #[unroll]
         for tap in 0..taps {
             let row = read_place(y, comptime!(tap / kernel.columns), height, kernel);
             let column = read_place(x, comptime!(tap % kernel.columns), width, kernel);
             if row < height && column < width {
-                sums[tap] += slope * image[start + row * width + column];
+                sums[tap] += slope * rounded::<T>(image[start + row * width + column]);
             }
         }
         position += SUMMERS;
@@ -224,6 +237,18 @@ fn sums_of_pixels(
 
 fn images(channels: usize, [height, width]: [usize; 2]) -> ImagesLaunch {
     ImagesLaunch::new(channels as u32, height as u32, width as u32)
+}
+
+/// What numbers are rounded to.
+fn compute(sizes: &Sizes) -> ElemType {
+    ElemType::Float(float_kind(sizes.compute).unwrap_or(FloatKind::F32))
+}
+
+/// Whether the kernels round to this dtype on the tensor's device.
+pub(super) fn round_to(tensor: &CubeTensor, dtype: DType) -> bool {
+    let usage = |kind| tensor.client.properties().type_usage(ElemType::Float(kind));
+    dtype == DType::F32
+        || float_kind(dtype).is_some_and(|kind| usage(kind).contains(TypeUsage::Conversion))
 }
 
 fn pixels(source: CubeTensor, weight: CubeTensor, sizes: &Sizes, backwards: bool) -> CubeTensor {
@@ -247,6 +272,7 @@ fn pixels(source: CubeTensor, weight: CubeTensor, sizes: &Sizes, backwards: bool
         images(to.0, to.1),
         sizes.samples as u32,
         Kernel::of(sizes, backwards),
+        compute(sizes),
     );
     out
 }
@@ -280,6 +306,7 @@ pub(super) fn weight_gradient(x: CubeTensor, gradient: CubeTensor, sizes: &Sizes
         images(sizes.outputs, sizes.out_image()),
         sizes.samples as u32,
         Kernel::of(sizes, false),
+        compute(sizes),
     );
     out
 }

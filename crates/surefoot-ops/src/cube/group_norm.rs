@@ -1,6 +1,6 @@
 //! Group normalisation on Cube devices: a cube for each group of each sample, with the residual and ReLU in the same launch.
 //!
-//! The backward pass has one launch for ReLU, one for the gradient by x with each sample's sums over its channels, and two that add
+//! The backward pass has one launch for ReLU, one for the gradient by x with each sample's sums over its channels, and one that adds
 //! up those of all samples.
 
 use burn::tensor::Shape;
@@ -10,8 +10,9 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::launch::{elements, empty, row_cubes};
-use super::reduce::{sum_of_units, total};
+use super::reduce::{sum_of_units, totals};
 use super::rows::{squares_of_row, sum_of_row};
+use crate::packed::padded;
 
 /// ReLU, which lets through what is not a number.
 #[cube]
@@ -104,7 +105,7 @@ fn through_relu(
     }
 }
 
-/// The gradient by x, and each sample's part of those by gamma and beta.
+/// The gradient by x, and each sample's part of those by gamma and beta: one behind the other, each in `room` numbers.
 #[cube(launch)]
 fn gradient_of_groups(
     x: &[f32],
@@ -112,11 +113,11 @@ fn gradient_of_groups(
     stats: &[f32],
     gradient: &[f32],
     of_x: &mut [f32],
-    of_gamma: &mut [f32],
-    of_beta: &mut [f32],
+    partial: &mut [f32],
     channel: u32,
     each: u32,
     channels: u32,
+    room: u32,
     #[comptime] units: usize,
 ) {
     let row = CUBE_POS;
@@ -126,7 +127,9 @@ fn gradient_of_groups(
     let (channel, each) = (channel as usize, each as usize);
     let size = channel * each;
     let first = row * size;
-    let first_channel = row % (channels as usize / each) * each;
+    let (groups, room) = (channels as usize / each, room as usize);
+    let first_channel = row % groups * each;
+    let first_part = row / groups * 2 * room + first_channel;
     let (mean, inverse) = (stats[2 * row], stats[2 * row + 1]);
     let mut shift = 0.0f32;
     let mut slope = 0.0f32;
@@ -147,8 +150,8 @@ fn gradient_of_groups(
         shift += scale * sum;
         slope += scale * product;
         if UNIT_POS == 0 {
-            of_beta[row * each + number] = sum;
-            of_gamma[row * each + number] = product;
+            partial[first_part + number] = product;
+            partial[first_part + room + number] = sum;
         }
         // The sums are read by all before the next channel's are made in their place.
         sync_cube();
@@ -258,7 +261,8 @@ pub(super) fn backward(
     let shape = x.meta.shape();
     let channels = shape[1];
     let of_x = empty(&x, shape.clone());
-    let [of_gamma, of_beta] = [(); 2].map(|()| empty(&x, Shape::new([shape[0], shape[1]])));
+    let room = padded(channels);
+    let partial = empty(&x, Shape::new([shape[0], 2 * room]));
     let client = x.client.clone();
     let (count, dim, units) = row_cubes(&client, rows, channel);
     gradient_of_groups::launch(
@@ -270,12 +274,13 @@ pub(super) fn backward(
         stats.into_buffer_arg(),
         gradient.into_buffer_arg(),
         of_x.clone().into_buffer_arg(),
-        of_gamma.clone().into_buffer_arg(),
-        of_beta.clone().into_buffer_arg(),
+        partial.clone().into_buffer_arg(),
         channel as u32,
         each as u32,
         channels as u32,
+        room as u32,
         units,
     );
-    (of_x, total(of_gamma), total(of_beta))
+    let [of_gamma, of_beta] = totals(partial, channels);
+    (of_x, of_gamma, of_beta)
 }

@@ -1,4 +1,4 @@
-//! What all launches share: how many cubes of how many units, and new tensors beside given ones.
+//! What all launches share: how many cubes of how many units, new tensors beside given ones, and parts of tensors.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::cubecl;
@@ -27,4 +27,27 @@ pub(super) fn row_cubes(client: &Client, rows: usize, width: usize) -> (CubeCoun
 /// A contiguous tensor of this shape in f32, not yet written, on the device of `like`.
 pub(super) fn empty(like: &CubeTensor, shape: Shape) -> CubeTensor {
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, DType::F32)
+}
+
+/// The `length` numbers of a flat tensor from `start` on: where they are, if a view may begin there. Burn's views must also end where another
+/// may begin, and are copied else.
+pub(super) fn part(whole: CubeTensor, start: usize, length: usize) -> CubeTensor {
+    let bytes = |count: usize| (count * whole.dtype.size()) as u64;
+    let used = whole.handle.size_in_used();
+    let (first, end) = (bytes(start), bytes(start + length));
+    let may_begin = first.is_multiple_of(whole.client.properties().memory.alignment);
+    let is_flat = whole.meta.strides().len() == 1 && whole.meta.strides()[0] == 1;
+    if !may_begin || !is_flat || length == 0 || end > used {
+        let range = start..start + length;
+        return burn_cubecl::kernel::slice(whole, std::slice::from_ref(&range));
+    }
+    let handle = whole.handle.clone().offset_start(first).offset_end(used - end);
+    let shape = Shape::new([length]);
+    CubeTensor::new_contiguous(
+        whole.client.clone(),
+        whole.device.clone(),
+        shape,
+        handle,
+        whole.dtype,
+    )
 }

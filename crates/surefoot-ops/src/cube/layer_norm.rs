@@ -7,8 +7,9 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::launch::{elements, empty, row_cubes};
-use super::reduce::{rows_per_band, sum_of_units, total};
+use super::reduce::{rows_per_band, sum_of_units, totals};
 use super::rows::{squares_of_row, sum_of_row};
+use crate::packed::padded;
 
 #[cube(launch)]
 fn normalise_rows(
@@ -79,20 +80,22 @@ fn gradient_of_rows(
     }
 }
 
-/// Partial sums of the gradients by gamma (the first `width` numbers of a band) and beta (the rest).
+/// Partial sums of the gradients by gamma and beta: a line of a band has one behind the other, each in `room` numbers.
 #[cube(launch)]
 fn gradient_of_scales(
     x: &[f32],
     stats: &[f32],
     gradient: &[f32],
-    of_gamma: &mut [f32],
-    of_beta: &mut [f32],
+    partial: &mut [f32],
+    rows: u32,
+    bands: u32,
     width: u32,
+    room: u32,
     band: u32,
 ) {
-    let (width, band) = (width as usize, band as usize);
-    let rows = stats.len() / 2;
-    if ABSOLUTE_POS < of_gamma.len() {
+    let (width, room, band) = (width as usize, room as usize, band as usize);
+    let rows = rows as usize;
+    if ABSOLUTE_POS < bands as usize * width {
         let column = ABSOLUTE_POS % width;
         let first = ABSOLUTE_POS / width * band;
         let mut gamma = 0.0f32;
@@ -104,8 +107,9 @@ fn gradient_of_scales(
                 beta += slope;
             }
         }
-        of_gamma[ABSOLUTE_POS] = gamma;
-        of_beta[ABSOLUTE_POS] = beta;
+        let place = ABSOLUTE_POS / width * 2 * room + column;
+        partial[place] = gamma;
+        partial[place + room] = beta;
     }
 }
 
@@ -165,7 +169,8 @@ pub(super) fn backward(
     );
     let band = rows_per_band(rows);
     let bands = rows.div_ceil(band).max(1);
-    let [of_gamma, of_beta] = [(); 2].map(|()| empty(&x, Shape::new([bands, width])));
+    let room = padded(width);
+    let partial = empty(&x, Shape::new([bands, 2 * room]));
     let (count, dim) = elements(&client, bands * width);
     gradient_of_scales::launch(
         &client,
@@ -174,10 +179,13 @@ pub(super) fn backward(
         x.into_buffer_arg(),
         stats.into_buffer_arg(),
         gradient.into_buffer_arg(),
-        of_gamma.clone().into_buffer_arg(),
-        of_beta.clone().into_buffer_arg(),
+        partial.clone().into_buffer_arg(),
+        rows as u32,
+        bands as u32,
         width as u32,
+        room as u32,
         band as u32,
     );
-    (of_x, total(of_gamma), total(of_beta))
+    let [of_gamma, of_beta] = totals(partial, width);
+    (of_x, of_gamma, of_beta)
 }

@@ -2,7 +2,7 @@
 //! product; and the gradients of bias and weight.
 //!
 //! A weight's gradient is a product over all rows of a batch, with a small result: few cubes would each go over all of them. So
-//! it is made in parts that are added up.
+//! it is made in parts that are added up. The bias's gradient is made with it, as one more row.
 
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
@@ -14,7 +14,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
-use super::launch::{elements, empty};
+use super::launch::{elements, empty, part};
 use super::product;
 use super::reduce::{column_sums, total};
 
@@ -71,53 +71,64 @@ fn with_bias(product: CubeTensor, bias: CubeTensor, around: Option<CubeTensor>) 
     out
 }
 
-/// The bias's gradient.
-pub(super) fn sum_of_rows(gradient: CubeTensor) -> CubeTensor {
-    column_sums(into_contiguous(gradient))
-}
-
 /// Numbers that the parts of a weight's gradient have together at most, and parts at most.
 const MOST_NUMBERS: usize = 8 << 20;
 const MOST_PARTS: usize = 16;
 /// Rows that a part has at least.
 const LEAST_ROWS: usize = 64;
 
-/// How many parts a product over so many rows is made in: a power of two that divides the rows.
-fn parts(rows: usize, numbers: usize) -> usize {
-    let fits = |parts: &usize| {
-        rows.is_multiple_of(*parts) && rows / parts >= LEAST_ROWS && numbers * parts <= MOST_NUMBERS
-    };
-    std::iter::successors(Some(MOST_PARTS), |parts| Some(parts / 2))
-        .take_while(|parts| *parts > 1)
-        .find(fits)
-        .unwrap_or(1)
+/// How many parts a product over so many rows is made in: a power of two that divides the rows, and no more than keep a large GPU
+/// at work.
+fn parts(rows: usize, inputs: usize, outputs: usize) -> usize {
+    let tiles = inputs.div_ceil(128) * outputs.div_ceil(128);
+    let mut parts = 1;
+    while tiles * parts < product::MANY_TILES
+        && 2 * parts <= MOST_PARTS
+        && rows.is_multiple_of(2 * parts)
+        && rows / (2 * parts) >= LEAST_ROWS
+        && inputs * outputs * 2 * parts <= MOST_NUMBERS
+    {
+        parts *= 2;
+    }
+    parts
 }
 
-/// `xᵀ · gradient`: the weight's gradient.
-pub(super) fn product_over_rows(x: CubeTensor, gradient: CubeTensor) -> CubeTensor {
-    in_parts(x, gradient, product::product)
+/// The gradients of weight and bias: `xᵀ · gradient`, and the sum of the gradient's rows.
+pub(super) fn gradient(x: CubeTensor, gradient: CubeTensor) -> (CubeTensor, CubeTensor) {
+    in_parts(x, gradient, DType::F32, product::product)
 }
 
+/// The same of numbers that are rounded to `compute`, but in the sum. By our kernels that is one launch, and another that adds up parts;
+/// else by `product` and a sum of its own.
 fn in_parts(
     x: CubeTensor,
     gradient: CubeTensor,
+    compute: DType,
     product: impl Fn(CubeTensor, CubeTensor) -> CubeTensor,
-) -> CubeTensor {
+) -> (CubeTensor, CubeTensor) {
     type Ops = CubeBackend;
     let (rows, inputs) = (x.meta.shape()[0], x.meta.shape()[1]);
     let outputs = gradient.meta.shape()[1];
-    let parts = parts(rows, inputs * outputs);
-    let split = |tensor: CubeTensor, width: usize| {
-        let shape = Shape::new([parts, rows / parts, width]);
-        <Ops as FloatTensorOps<Ops>>::float_reshape(into_contiguous(tensor), shape)
+    let parts = parts(rows, inputs, outputs);
+    let (x, gradient) = (into_contiguous(x), into_contiguous(gradient));
+    let flat = |tensor, shape| <Ops as FloatTensorOps<Ops>>::float_reshape(tensor, shape);
+    let added = |product, numbers| {
+        let product = flat(product, Shape::new([parts, numbers]));
+        if parts > 1 { total(product) } else { flat(product, Shape::new([numbers])) }
     };
+    let matrix = Shape::new([inputs, outputs]);
+    if let Some(both) = product::product_and_sum(&x, &gradient, parts, compute) {
+        // The bias's gradient is one more row.
+        let both = added(both, (inputs + 1) * outputs);
+        let weight = part(both.clone(), 0, inputs * outputs);
+        return (flat(weight, matrix), part(both, inputs * outputs, outputs));
+    }
+    let bias = column_sums(gradient.clone());
+    let split = |tensor, width: usize| flat(tensor, Shape::new([parts, rows / parts, width]));
     let (x, gradient) = (split(x, inputs), split(gradient, outputs));
     let x = <Ops as FloatTensorOps<Ops>>::float_swap_dims(x, 1, 2);
     let product = into_contiguous(product(x, gradient));
-    let flat = |tensor, shape| <Ops as FloatTensorOps<Ops>>::float_reshape(tensor, shape);
-    let product = flat(product, Shape::new([parts, inputs * outputs]));
-    let sum = if parts > 1 { total(product) } else { product };
-    flat(sum, Shape::new([inputs, outputs]))
+    (flat(added(product, inputs * outputs), matrix), bias)
 }
 
 /// See [`super::multiplies_in`].
@@ -166,6 +177,6 @@ pub(super) fn half_backward(
         |tensor| <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(tensor, 0, 1);
     let of_x = half_product(gradient.clone(), turned(weight), compute);
     let product = |left, right| half_product(left, right, compute);
-    let of_weight = in_parts(x, gradient.clone(), product);
-    (of_x, of_weight, sum_of_rows(gradient))
+    let (of_weight, of_bias) = in_parts(x, gradient, compute, product);
+    (of_x, of_weight, of_bias)
 }

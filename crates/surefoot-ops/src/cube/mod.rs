@@ -66,6 +66,11 @@ pub(crate) fn multiplies_in(tensor: &CubeTensor, dtype: DType) -> bool {
     linear::has_matrix_units(tensor, dtype)
 }
 
+/// Whether convolutions here take numbers in f32 that are rounded to this dtype.
+pub(crate) fn convolves_in(tensor: &CubeTensor, dtype: DType) -> bool {
+    is_ours(tensor) && conv::round_to(tensor, dtype)
+}
+
 /// Eight tensors.
 #[derive(ExtensionType)]
 pub(crate) struct Eight<B: Backend> {
@@ -200,20 +205,26 @@ pub(crate) trait CubeKernels: Backend {
     /// `weight · x`, in f32 if `x` has few columns and in the weight's dtype otherwise.
     fn weight_product(weight: FloatTensor<Self>, x: FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// The sum of the rows of a matrix.
-    fn sum_of_rows(x: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// `xᵀ · gradient`, and the sum of the gradient's rows.
+    fn linear_gradient(
+        x: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// `xᵀ · gradient`.
-    fn product_over_rows(x: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
-
-    /// What each token gets from causal attention, and how much of each other token that is.
+    /// What each token gets from causal attention, and how much of each other token that is. Factors of products may be rounded
+    /// to `compute`.
     fn causal_attention(
         mixed: FloatTensor<Self>,
         heads: usize,
+        compute: DType,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// How much each token takes from each other.
-    fn attention_shares(mixed: FloatTensor<Self>, heads: usize) -> FloatTensor<Self>;
+    fn attention_shares(
+        mixed: FloatTensor<Self>,
+        heads: usize,
+        compute: DType,
+    ) -> FloatTensor<Self>;
 
     /// The gradient by `mixed`.
     fn attention_gradient(
@@ -221,6 +232,7 @@ pub(crate) trait CubeKernels: Backend {
         shares: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
         heads: usize,
+        compute: DType,
     ) -> FloatTensor<Self>;
 
     /// Each row of the last dimension over its root mean square, times gamma.
@@ -297,6 +309,9 @@ pub(crate) trait CubeKernels: Backend {
         offset: usize,
         dense: bool,
     ) -> FloatTensor<Self>;
+
+    /// The `length` numbers of the arena from `start` on, as a view where the device allows it.
+    fn part_of(arena: FloatTensor<Self>, start: usize, length: usize) -> FloatTensor<Self>;
 
     /// The sum of all numbers, or of their squares.
     fn sum_of_all(x: FloatTensor<Self>, squared: bool) -> FloatTensor<Self>;
@@ -446,20 +461,20 @@ impl CubeKernels for CubeBackend {
         })
     }
 
-    fn sum_of_rows(x: CubeTensor) -> CubeTensor {
-        linear::sum_of_rows(x)
+    fn linear_gradient(x: CubeTensor, gradient: CubeTensor) -> (CubeTensor, CubeTensor) {
+        linear::gradient(x, gradient)
     }
 
-    fn product_over_rows(x: CubeTensor, gradient: CubeTensor) -> CubeTensor {
-        linear::product_over_rows(x, gradient)
+    fn causal_attention(
+        mixed: CubeTensor,
+        heads: usize,
+        compute: DType,
+    ) -> (CubeTensor, CubeTensor) {
+        attention::forward(mixed, heads, compute)
     }
 
-    fn causal_attention(mixed: CubeTensor, heads: usize) -> (CubeTensor, CubeTensor) {
-        attention::forward(mixed, heads)
-    }
-
-    fn attention_shares(mixed: CubeTensor, heads: usize) -> CubeTensor {
-        attention::shares(mixed, heads)
+    fn attention_shares(mixed: CubeTensor, heads: usize, compute: DType) -> CubeTensor {
+        attention::shares(mixed, heads, compute)
     }
 
     fn attention_gradient(
@@ -467,8 +482,9 @@ impl CubeKernels for CubeBackend {
         shares: CubeTensor,
         gradient: CubeTensor,
         heads: usize,
+        compute: DType,
     ) -> CubeTensor {
-        attention::backward(mixed, shares, gradient, heads)
+        attention::backward(mixed, shares, gradient, heads, compute)
     }
 
     fn rms_norm(x: CubeTensor, gamma: CubeTensor, epsilon: f64) -> CubeTensor {
@@ -566,6 +582,10 @@ impl CubeKernels for CubeBackend {
             [right.a, right.b, right.c, right.d, right.e, right.f, right.g, right.h];
         let inputs = [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p];
         pack::pack(arena, inputs, lengths, offset, dense)
+    }
+
+    fn part_of(arena: CubeTensor, start: usize, length: usize) -> CubeTensor {
+        launch::part(arena, start, length)
     }
 
     fn sum_of_all(x: CubeTensor, squared: bool) -> CubeTensor {

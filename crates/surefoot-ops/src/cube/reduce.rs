@@ -10,7 +10,8 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::launch::{elements, empty};
+use super::launch::{elements, empty, part};
+use crate::packed::padded;
 
 /// The sum over all units of a cube, given to each of them. `units` is the size of the cube and a power of two.
 #[cube]
@@ -142,6 +143,13 @@ pub(super) fn total(partial: CubeTensor) -> CubeTensor {
         total_of_bands::launch(&client, count, dim, args.0, args.1, bands as u32, width as u32);
     }
     out
+}
+
+/// The sums over the bands of two kinds of partial sums, which lie one behind the other in a line, each with room for
+/// [`padded`] numbers: so that both are views of one tensor, and made in one launch.
+pub(super) fn totals(partial: CubeTensor, width: usize) -> [CubeTensor; 2] {
+    let sums = total(partial);
+    [0, padded(width)].map(|first| part(sums.clone(), first, width))
 }
 
 /// The sum of each column of a contiguous matrix.

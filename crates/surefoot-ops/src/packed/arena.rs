@@ -13,7 +13,7 @@ use crate::update::AdamW;
 /// Tensors that are packed by one launch.
 pub(crate) const AT_ONCE: usize = 16;
 
-/// A multiple of what devices ask for where a view begins, in numbers of f32.
+/// A multiple of what devices ask for where a view begins, in numbers of f32: CUDA asks for 512 bytes.
 const ALIGNMENT: usize = 128;
 
 /// The room that so many numbers take.
@@ -42,7 +42,12 @@ impl Packed {
 
     /// The tensors, as views where the device allows it.
     pub fn parts(&self) -> Vec<Tensor<1>> {
-        self.places.iter().map(|place| self.arena.clone().slice(place.clone())).collect()
+        let part = |place: &Range<usize>| {
+            let arena = self.arena.clone().into_dispatch();
+            let part = <Dispatch as CubeKernels>::part_of(arena, place.start, place.len());
+            Tensor::from_dispatch(part)
+        };
+        self.places.iter().map(part).collect()
     }
 
     /// The same tensors, of zeros.

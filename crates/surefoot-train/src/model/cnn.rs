@@ -7,8 +7,8 @@ use burn::module::Module;
 use burn::nn::conv::{Conv2d, Conv2dConfig};
 use burn::nn::{GroupNorm, GroupNormConfig, Initializer, Linear, LinearConfig, PaddingConfig2d};
 use burn::tensor::{Device, Tensor};
-use surefoot::place::Autocast;
-use surefoot_ops::{GroupNorm as Normed, conv2d, group_norm};
+use surefoot::place::{Autocast, Dtype, float_dtype};
+use surefoot_ops::{GroupNorm as Normed, conv2d, group_norm, half_conv2d};
 
 use super::{Predictive, applied, redraw};
 use crate::batch::Batch;
@@ -112,8 +112,11 @@ impl Unit {
         relu: bool,
         cast: Autocast,
     ) -> Tensor<4> {
-        let weight = cast.heavy(self.conv.weight.val());
-        let x = cast.full(conv2d(cast.heavy(x), weight, self.stride, self.padding));
+        let weight = self.conv.weight.val();
+        let x = match cast.compute() {
+            Dtype::F32 => conv2d(x, weight, self.stride, self.padding),
+            other => half_conv2d(x, weight, self.stride, self.padding, float_dtype(other)),
+        };
         let GroupNorm { gamma, beta, num_groups, epsilon, .. } = &self.norm;
         let norm = Normed { groups: *num_groups, epsilon: *epsilon, relu };
         match (gamma, beta) {

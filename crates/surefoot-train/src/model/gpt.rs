@@ -5,8 +5,8 @@ use burn::nn::{
     Embedding, EmbeddingConfig, Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig,
 };
 use burn::tensor::{Device, Int, Tensor};
-use surefoot::place::Autocast;
-use surefoot_ops::{causal_attention, embedding, gelu, layer_norm};
+use surefoot::place::{Autocast, Dtype, float_dtype};
+use surefoot_ops::{causal_attention, embedding, gelu, half_causal_attention, layer_norm};
 
 use super::init::{Draw, redraw_as};
 use super::{Predictive, applied};
@@ -124,10 +124,10 @@ impl Block {
         let mixed = applied(&self.attend_in, normed(&self.attend_norm, x.clone()), None, cast);
         let [rows, wide] = mixed.dims();
         let mixed = mixed.reshape([rows / length, length, wide]);
-        // The kernels for GPUs are in fp32, and copies in half precision would cost more than its products save.
-        let on_host = mixed.device().without_autodiff() == Device::flex();
-        let mixed = if on_host { cast.heavy(mixed) } else { mixed };
-        let attended = cast.full(causal_attention(mixed, self.heads));
+        let attended = match cast.compute() {
+            Dtype::F32 => causal_attention(mixed, self.heads),
+            other => half_causal_attention(mixed, self.heads, float_dtype(other)),
+        };
         let x = applied(&self.attend_out, attended.reshape([rows, wide / 3]), Some(x), cast);
         let fed = applied(&self.feed_in, normed(&self.feed_norm, x.clone()), None, cast);
         applied(&self.feed_out, gelu(fed), Some(x), cast)

@@ -82,7 +82,7 @@ fn three_by_token(
 
 /// Parts that lie side by side, token by token, as tensors of `[samples, heads, tokens, each]` one after another.
 fn split(sizes: Sizes, mixed: CubeTensor, parts: usize) -> CubeTensor {
-    let Sizes { samples, tokens, heads, each } = sizes;
+    let Sizes { samples, tokens, heads, each, .. } = sizes;
     let out = empty(&mixed, Shape::new([parts * samples, heads, tokens, each]));
     let client = mixed.client.clone();
     let (count, dim) = elements(&client, out.meta.num_elements());
@@ -123,7 +123,7 @@ pub(super) fn shares(sizes: Sizes, mixed: CubeTensor) -> CubeTensor {
 
 /// What each token gets, given the shares.
 pub(super) fn gathered(sizes: Sizes, mixed: CubeTensor, shares: CubeTensor) -> CubeTensor {
-    let Sizes { samples, tokens, heads, each } = sizes;
+    let Sizes { samples, tokens, heads, each, .. } = sizes;
     let value = part(sizes, &split(sizes, mixed, 3), 2);
     let gathered = into_contiguous(product(shares, value));
     let out = empty(&gathered, Shape::new([samples, tokens, heads * each]));
@@ -149,7 +149,7 @@ pub(super) fn backward(
     shares: CubeTensor,
     gradient: CubeTensor,
 ) -> CubeTensor {
-    let Sizes { samples, tokens, heads, each } = sizes;
+    let Sizes { samples, tokens, heads, each, .. } = sizes;
     let parts = split(sizes, mixed, 3);
     let [query, key, value] = [0, 1, 2].map(|at| part(sizes, &parts, at));
     let gradient = split(sizes, gradient, 1);

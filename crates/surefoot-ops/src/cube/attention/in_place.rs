@@ -6,11 +6,11 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::{Sizes, softmax};
 use crate::cube::launch::empty;
-use crate::cube::product::{self, Operand, product_into};
+use crate::cube::product::{self, Causal, Operand, product_into};
 
 /// Whether the kernel of products takes all six of an attention of these sizes.
 pub(super) fn fits(sizes: Sizes) -> bool {
-    let Sizes { samples, tokens, heads, each } = sizes;
+    let Sizes { samples, tokens, heads, each, .. } = sizes;
     let product = |rows, columns, depth| {
         product::Sizes { rows, columns, depth, outer: samples, inner: heads }.fit(false)
     };
@@ -45,22 +45,26 @@ fn of_pairs(sizes: Sizes, tensor: &CubeTensor, along: bool) -> Operand {
     }
 }
 
-/// Products that give a number for each pair of tokens.
+/// Products that give a number for each pair of tokens, of which the first takes from the second: where that comes later, any number.
 fn into_pairs(sizes: Sizes, left: Operand, right: Operand) -> CubeTensor {
-    let Sizes { samples, tokens, heads, each } = sizes;
+    let Sizes { samples, tokens, heads, each, .. } = sizes;
     let out = empty(&left.tensor, Shape::new([samples, heads, tokens, tokens]));
     let product =
         product::Sizes { rows: tokens, columns: tokens, depth: each, outer: samples, inner: heads };
-    product_into(left, right, of_pairs(sizes, &out, true), product);
+    let pairs = of_pairs(sizes, &out, true);
+    product_into(left, right, pairs, product, sizes.compute, Causal::ColumnsBehind);
     out
 }
 
-/// Products that give each token a vector for each head, written to part `at` of `out`.
+/// Products that give each token a vector for each head, written to part `at` of `out`. The left side has a number for each pair of
+/// tokens, as it is or turned.
 fn into_part(sizes: Sizes, left: Operand, right: Operand, out: &CubeTensor, at: usize) {
-    let Sizes { samples, tokens, heads, each } = sizes;
+    let Sizes { samples, tokens, heads, each, .. } = sizes;
     let product =
         product::Sizes { rows: tokens, columns: each, depth: tokens, outer: samples, inner: heads };
-    product_into(left, right, part(sizes, out, at, true), product);
+    // No token takes from one behind it.
+    let causal = if left.along { Causal::DepthBehind } else { Causal::DepthBefore };
+    product_into(left, right, part(sizes, out, at, true), product, sizes.compute, causal);
 }
 
 /// See [`super::shares`].
@@ -71,7 +75,7 @@ pub(super) fn shares(sizes: Sizes, mixed: &CubeTensor) -> CubeTensor {
 
 /// What each token gets, given the shares.
 pub(super) fn gathered(sizes: Sizes, mixed: &CubeTensor, shares: &CubeTensor) -> CubeTensor {
-    let Sizes { samples, tokens, heads, each } = sizes;
+    let Sizes { samples, tokens, heads, each, .. } = sizes;
     let out = empty(mixed, Shape::new([samples, tokens, heads * each]));
     into_part(sizes, of_pairs(sizes, shares, true), part(sizes, mixed, 2, false), &out, 0);
     out

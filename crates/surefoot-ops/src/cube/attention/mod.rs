@@ -4,6 +4,7 @@ mod copied;
 mod in_place;
 mod softmax;
 
+use burn::tensor::DType;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 
@@ -14,13 +15,15 @@ struct Sizes {
     tokens: usize,
     heads: usize,
     each: usize,
+    /// What factors of products may be rounded to.
+    compute: DType,
 }
 
 impl Sizes {
     /// Of `[samples, tokens, 3 · heads · each]`.
-    fn of(mixed: &CubeTensor, heads: usize) -> Self {
+    fn of(mixed: &CubeTensor, heads: usize, compute: DType) -> Self {
         let shape = mixed.meta.shape();
-        Self { samples: shape[0], tokens: shape[1], heads, each: shape[2] / 3 / heads }
+        Self { samples: shape[0], tokens: shape[1], heads, each: shape[2] / 3 / heads, compute }
     }
 
     fn scale(self) -> f32 {
@@ -33,8 +36,8 @@ impl Sizes {
 }
 
 /// How much each token takes from each other: `[samples, heads, tokens, tokens]`.
-pub(super) fn shares(mixed: CubeTensor, heads: usize) -> CubeTensor {
-    let sizes = Sizes::of(&mixed, heads);
+pub(super) fn shares(mixed: CubeTensor, heads: usize, compute: DType) -> CubeTensor {
+    let sizes = Sizes::of(&mixed, heads, compute);
     let mixed = into_contiguous(mixed);
     match in_place::fits(sizes) {
         true => in_place::shares(sizes, &mixed),
@@ -43,10 +46,10 @@ pub(super) fn shares(mixed: CubeTensor, heads: usize) -> CubeTensor {
 }
 
 /// What each token gets, and how much of each other token that is.
-pub(super) fn forward(mixed: CubeTensor, heads: usize) -> (CubeTensor, CubeTensor) {
-    let sizes = Sizes::of(&mixed, heads);
+pub(super) fn forward(mixed: CubeTensor, heads: usize, compute: DType) -> (CubeTensor, CubeTensor) {
+    let sizes = Sizes::of(&mixed, heads, compute);
     let mixed = into_contiguous(mixed);
-    let shares = shares(mixed.clone(), heads);
+    let shares = shares(mixed.clone(), heads, compute);
     let out = match in_place::fits(sizes) {
         true => in_place::gathered(sizes, &mixed, &shares),
         false => copied::gathered(sizes, mixed, shares.clone()),
@@ -60,8 +63,9 @@ pub(super) fn backward(
     shares: CubeTensor,
     gradient: CubeTensor,
     heads: usize,
+    compute: DType,
 ) -> CubeTensor {
-    let sizes = Sizes::of(&mixed, heads);
+    let sizes = Sizes::of(&mixed, heads, compute);
     let [mixed, shares, gradient] = [mixed, shares, gradient].map(into_contiguous);
     match in_place::fits(sizes) {
         true => in_place::backward(sizes, &mixed, shares, &gradient),

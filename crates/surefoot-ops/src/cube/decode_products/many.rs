@@ -1,4 +1,4 @@
-//! The products of [`super`] for many tokens: the norm, a product for each weight, and what is behind them are launches of their own.
+//! The products of [`super`] for many tokens: the norm, the products of all weights, and what is behind them are a launch each.
 //! Products are made in parts along their depth where tiles would be few, and added up with what is behind them.
 
 use burn::backend::ops::FloatTensorOps;
@@ -81,13 +81,7 @@ fn side_by_side(x: &CubeTensor, weights: &[CubeTensor]) -> CubeTensor {
     let outputs: usize = weights.iter().map(|weight| weight.meta.shape()[0]).sum();
     let parts = parts_of_depth(tokens, outputs, inputs);
     let out = empty(x, Shape::new([parts, tokens, outputs]));
-    let mut first = 0;
-    let ours = weights.iter().all(|weight| {
-        let written = tokens_into(x, weight, &out, first);
-        first += weight.meta.shape()[0];
-        written
-    });
-    if ours {
+    if tokens_into(x, weights, &out) {
         return out;
     }
     let made = weights.iter().map(|weight| by_burn(x.clone(), weight)).collect();

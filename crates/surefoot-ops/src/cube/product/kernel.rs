@@ -54,6 +54,19 @@ pub(super) struct Sizes {
     pub(super) count: u32,
 }
 
+/// What of a product causal attention leaves out, whose sizes are tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(in crate::cube) enum Causal {
+    /// Nothing.
+    All,
+    /// Columns behind the row: nobody reads them, and tiles that have no others are not written.
+    ColumnsBehind,
+    /// Depth behind the row, where the left side is 0.
+    DepthBehind,
+    /// Depth before the row, where the left side is 0.
+    DepthBefore,
+}
+
 /// Reads four lines by four numbers of a run: `block` counts fours of lines, `run` fours of numbers.
 #[cube]
 fn read(
@@ -63,9 +76,9 @@ fn read(
     lines: usize,
     block: usize,
     run: usize,
+    found: &mut Array<Four>,
     #[comptime] along: bool,
-) -> Array<Four> {
-    let mut found = Array::<Four>::new(4usize);
+) {
     #[unroll]
     for at in 0..4usize {
         if comptime!(along) {
@@ -76,7 +89,6 @@ fn read(
             found[at] = from[start + (4 * run + at) * line + fours];
         }
     }
-    found
 }
 
 /// Puts into shared memory what was read, so that the same number of four lines makes a four.
@@ -105,7 +117,8 @@ fn put(
     }
 }
 
-/// The numbers of the tile that this unit makes: eight rows of two fours.
+/// The numbers of the tile that this unit makes: eight rows of two fours. If columns are summed, one more four, of units that bring of the
+/// right side, whose lines lie side by side: the sums of the columns that they bring of, in those that bring the first run.
 #[cube]
 fn of_tile(
     left: &[Four],
@@ -116,54 +129,95 @@ fn of_tile(
     #[comptime] left_along: bool,
     #[comptime] right_along: bool,
     #[comptime] wide: usize,
+    #[comptime] summed: bool,
+    #[comptime] causal: Causal,
 ) -> Array<Four> {
     let unit = UNIT_POS as usize;
     let mut left_tile = Shared::<[Four]>::new_slice(ROWS * DEPTH / 4);
     let mut right_tile = Shared::<[Four]>::new_slice(comptime!(wide * DEPTH / 4));
     // In a narrow tile some units bring of both sides; in a wide one each brings of one.
-    let bringer = unit % BRINGERS;
-    let block = bringer % 8 + bringer / 32 * 8;
-    let run = bringer / 8 % 4;
+    let (run, block) = (run_of(), block_of());
     let brings_left = unit < BRINGERS;
-    let mut brings_right = unit < wide;
-    if comptime!(wide == WIDE) {
-        brings_right = unit >= BRINGERS;
-    }
+    let brings_right = brings_of_right(wide);
     let (left_start, right_start) = (left_place.start(sizes.count), right_place.start(sizes.count));
     let (left_line, right_line) = (left_place.line as usize, right_place.line as usize);
     let (rows, columns) = (sizes.rows as usize, sizes.columns as usize);
     let left_block = CUBE_POS_Y as usize * (ROWS / 4) + block;
     let right_block = CUBE_POS_X as usize * comptime!(wide / 4) + block;
-    let runs = sizes.depth as usize / 4;
-
-    let mut of_left = Array::<Four>::new(4usize);
-    if brings_left {
-        of_left = read(left, left_start, left_line, rows, left_block, run, left_along);
+    let mut runs = sizes.depth as usize / 4;
+    if comptime!(causal == Causal::DepthBehind) {
+        runs = runs.min((CUBE_POS_Y as usize + 1) * (ROWS / 4));
     }
+    let mut from = 0usize;
+    if comptime!(causal == Causal::DepthBefore) {
+        from = CUBE_POS_Y as usize * (ROWS / 4);
+    }
+
+    // In a wide tile a unit keeps what it brings in one place, whichever side it is of: two would take more registers than let
+    // another cube run beside it.
+    let mut found = Array::<Four>::new(4usize);
     let mut of_right = Array::<Four>::new(4usize);
+    let first = from + run;
+    if brings_left {
+        read(left, left_start, left_line, rows, left_block, first, &mut found, left_along);
+    }
     if brings_right {
-        of_right = read(right, right_start, right_line, columns, right_block, run, right_along);
+        let (start, line) = (right_start, right_line);
+        if comptime!(wide == WIDE) {
+            read(right, start, line, columns, right_block, first, &mut found, right_along);
+        } else {
+            read(right, start, line, columns, right_block, first, &mut of_right, right_along);
+        }
     }
     let (x, y) = (across(wide), down(wide));
-    let mut sums = Array::<Four>::new(16usize);
-    let mut from = 0usize;
+    let mut sums = Array::<Four>::new(comptime!(if summed { 17usize } else { 16usize }));
+    let mut column_sum = Four::new(0.0f32);
     while from < runs {
+        if comptime!(summed) {
+            if brings_right {
+                #[unroll]
+                for at in 0..4usize {
+                    if comptime!(wide == WIDE) {
+                        column_sum += found[at];
+                    } else {
+                        column_sum += of_right[at];
+                    }
+                }
+            }
+        }
         if brings_left {
-            put(&of_left, &mut left_tile, block, run, ROWS / 4, left_along);
+            put(&found, &mut left_tile, block, run, ROWS / 4, left_along);
         }
         if brings_right {
-            put(&of_right, &mut right_tile, block, run, comptime!(wide / 4), right_along);
+            if comptime!(wide == WIDE) {
+                put(&found, &mut right_tile, block, run, comptime!(wide / 4), right_along);
+            } else {
+                put(&of_right, &mut right_tile, block, run, comptime!(wide / 4), right_along);
+            }
         }
         sync_cube();
         from += DEPTH / 4;
         if from < runs {
-            let run = from + run;
+            let next = from + run;
             if brings_left {
-                of_left = read(left, left_start, left_line, rows, left_block, run, left_along);
+                read(left, left_start, left_line, rows, left_block, next, &mut found, left_along);
             }
             if brings_right {
-                of_right =
-                    read(right, right_start, right_line, columns, right_block, run, right_along);
+                let (start, line) = (right_start, right_line);
+                if comptime!(wide == WIDE) {
+                    read(right, start, line, columns, right_block, next, &mut found, right_along);
+                } else {
+                    read(
+                        right,
+                        start,
+                        line,
+                        columns,
+                        right_block,
+                        next,
+                        &mut of_right,
+                        right_along,
+                    );
+                }
             }
         }
         #[unroll]
@@ -184,7 +238,44 @@ fn of_tile(
         }
         sync_cube();
     }
+    if comptime!(summed) {
+        // Nobody reads the left side's part any more.
+        if brings_right {
+            left_tile[run * comptime!(wide / 4) + block] = column_sum;
+        }
+        sync_cube();
+        if brings_right {
+            #[unroll]
+            for at in 1..4usize {
+                column_sum += left_tile[at * comptime!(wide / 4) + block];
+            }
+            sums[16] = column_sum;
+        }
+    }
     sums
+}
+
+/// The run and the block of lines that a unit brings: four runs of as many blocks as its side of the tile has.
+#[cube]
+fn run_of() -> usize {
+    UNIT_POS as usize % BRINGERS / 8 % 4
+}
+
+#[cube]
+fn block_of() -> usize {
+    let bringer = UNIT_POS as usize % BRINGERS;
+    bringer % 8 + bringer / 32 * 8
+}
+
+/// Whether a unit brings of the right side.
+#[cube]
+fn brings_of_right(#[comptime] wide: usize) -> bool {
+    let unit = UNIT_POS as usize;
+    let mut brings = unit < wide;
+    if comptime!(wide == WIDE) {
+        brings = unit >= BRINGERS;
+    }
+    brings
 }
 
 /// Where a unit's numbers are in the tile: 32 units take 4 × 8 fours, and their like lie side by side.
@@ -209,7 +300,7 @@ fn four_of(#[comptime] half: usize, #[comptime] wide: usize) -> usize {
     CUBE_POS_X as usize * comptime!(wide / 4) + comptime!(half * (wide / 8)) + across(wide)
 }
 
-/// `left · right`.
+/// `left · right`, with one more row of the sums of the right side's columns if they are summed.
 #[cube(launch)]
 pub(super) fn tiles(
     left: &[Four],
@@ -222,9 +313,26 @@ pub(super) fn tiles(
     #[comptime] left_along: bool,
     #[comptime] right_along: bool,
     #[comptime] wide: usize,
+    #[comptime] summed: bool,
+    #[comptime] causal: Causal,
 ) {
-    let sums =
-        of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along, wide);
+    if comptime!(causal == Causal::ColumnsBehind) {
+        if CUBE_POS_X as usize * wide >= (CUBE_POS_Y as usize + 1) * ROWS {
+            terminate!();
+        }
+    }
+    let sums = of_tile(
+        left,
+        right,
+        &left_place,
+        &right_place,
+        &sizes,
+        left_along,
+        right_along,
+        wide,
+        summed,
+        causal,
+    );
     let start = out_place.start(sizes.count);
     #[unroll]
     for at in 0..8usize {
@@ -235,6 +343,13 @@ pub(super) fn tiles(
             if row < sizes.rows as usize && 4 * four < sizes.columns as usize {
                 out[start + row * out_place.line as usize + four] = sums[2 * at + half];
             }
+        }
+    }
+    if comptime!(summed) {
+        let four = CUBE_POS_X as usize * comptime!(wide / 4) + block_of();
+        let writes = CUBE_POS_Y == 0 && run_of() == 0 && brings_of_right(wide);
+        if writes && 4 * four < sizes.columns as usize {
+            out[start + sizes.rows as usize * out_place.line as usize + four] = sums[16];
         }
     }
 }
@@ -253,8 +368,18 @@ pub(super) fn tiles_and_bias(
     #[comptime] right_along: bool,
     #[comptime] wide: usize,
 ) {
-    let sums =
-        of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along, wide);
+    let sums = of_tile(
+        left,
+        right,
+        &left_place,
+        &right_place,
+        &sizes,
+        left_along,
+        right_along,
+        wide,
+        false,
+        comptime!(Causal::All),
+    );
     let fours = sizes.columns as usize / 4;
     #[unroll]
     for at in 0..8usize {
@@ -284,8 +409,18 @@ pub(super) fn tiles_bias_and_residual(
     #[comptime] right_along: bool,
     #[comptime] wide: usize,
 ) {
-    let sums =
-        of_tile(left, right, &left_place, &right_place, &sizes, left_along, right_along, wide);
+    let sums = of_tile(
+        left,
+        right,
+        &left_place,
+        &right_place,
+        &sizes,
+        left_along,
+        right_along,
+        wide,
+        false,
+        comptime!(Causal::All),
+    );
     let fours = sizes.columns as usize / 4;
     #[unroll]
     for at in 0..8usize {

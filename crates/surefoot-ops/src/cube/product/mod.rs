@@ -6,10 +6,11 @@
 //! of an attention are multiplied where they are.
 //!
 //! Where the device has matrix units and the numbers may be rounded, to half precision ([`product_in`]) or to TF32
-//! ([`crate::allow_tf32`]), another kernel multiplies on them (`matrix_units`).
+//! ([`crate::allow_tf32`]), another kernel multiplies on them (`matrix_units`, launched by `units`).
 
 mod kernel;
 mod matrix_units;
+mod units;
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
@@ -18,19 +19,20 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::client::Client;
-use cubecl::ir::features::MmaConfig;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::launch::empty;
-pub(super) use kernel::Four;
+pub(super) use kernel::{Causal, Four};
 use kernel::{DEPTH, NARROW, PlaceLaunch, ROWS, SizesLaunch, WIDE};
+use units::{MatrixUnits, More};
 
 /// Rows and columns below which a tile would be mostly empty.
 const LEAST: usize = 32;
 /// Wide tiles read less, and leave a large GPU without work where there are fewer of them.
 const ENOUGH_TILES: usize = 256;
+/// Tiles that keep a large GPU at work: with fewer, smaller ones are made, or more parts.
+pub(super) const MANY_TILES: usize = 200;
 /// Cubes that a device takes in each direction.
 const MOST_CUBES: usize = 65_535;
 
@@ -93,7 +95,7 @@ impl Operand {
 }
 
 /// Floating-point numbers that kernels here read.
-fn float_kind(dtype: DType) -> Option<FloatKind> {
+pub(super) fn float_kind(dtype: DType) -> Option<FloatKind> {
     match dtype {
         DType::F32 => Some(FloatKind::F32),
         DType::F16 => Some(FloatKind::F16),
@@ -141,97 +143,26 @@ impl Sizes {
     }
 }
 
-/// Matrix units of a device: what they multiply, and the depth of their fragments.
-#[derive(Clone, Copy)]
-struct MatrixUnits {
-    kind: FloatKind,
-    depth: usize,
+/// Writes `left · right` to where `out` says, of tensors in f32 whose numbers may be rounded to `compute`, without what `causal`
+/// leaves out. The sizes must fit, and all be in fours.
+pub(super) fn product_into(
+    left: Operand,
+    right: Operand,
+    out: Operand,
+    sizes: Sizes,
+    compute: DType,
+    causal: Causal,
+) {
+    into(left, right, out, sizes, compute, More { causal, ..More::NOTHING });
 }
 
-impl MatrixUnits {
-    /// Those for numbers that are rounded to `dtype`; for f32, to TF32 if that is allowed.
-    fn find(client: &Client, dtype: DType) -> Option<Self> {
-        let (kind, depth) = match dtype {
-            DType::F16 => (FloatKind::F16, 16),
-            DType::BF16 => (FloatKind::BF16, 16),
-            DType::F32 if crate::tf32_is_allowed() => (FloatKind::TF32, 8),
-            _ => return None,
-        };
-        let properties = client.properties();
-        let (rounded, full) = (ElemType::Float(kind), ElemType::Float(FloatKind::F32));
-        let config = MmaConfig {
-            a_type: rounded,
-            b_type: rounded,
-            cd_type: full,
-            m: 16,
-            n: 16,
-            k: depth as u32,
-        };
-        let hardware = &properties.hardware;
-        let plane = matrix_units::PLANE as u32;
-        let fits = properties.features.matmul.cmma.contains(&config)
-            && (hardware.plane_size_min, hardware.plane_size_max) == (plane, plane)
-            && hardware.max_units_per_cube as usize >= matrix_units::UNITS
-            && hardware.max_shared_memory_size >= matrix_units::SHARED_BYTES;
-        fits.then_some(Self { kind, depth })
-    }
-
-    /// Whether the kernel takes a product of these sizes, which the other kernel takes.
-    fn take(sizes: Sizes) -> bool {
-        sizes.depth.is_multiple_of(matrix_units::RUN)
-    }
-
-    /// `left · right`, with a bias and a residual. Both sides are of types that [`Operand::element`] knows.
-    fn launch(
-        self,
-        [left, right, out]: [Operand; 3],
-        [bias, residual]: [Option<CubeTensor>; 2],
-        sizes: Sizes,
-    ) {
-        let (Some(of_left), Some(of_right)) = (left.element(), right.element()) else { return };
-        let client = out.tensor.client.clone();
-        let form = matrix_units::Form {
-            left_along: left.along,
-            right_along: right.along,
-            bias: bias.is_some(),
-            residual: residual.is_some(),
-            depth: self.depth,
-            padding: if self.kind == FloatKind::TF32 { 4 } else { 8 },
-        };
-        let [across, down] =
-            [sizes.columns, sizes.rows].map(|lines| lines.div_ceil(matrix_units::SIDE) as u32);
-        let places = (left.place(), right.place(), out.place());
-        // What is not there is never read.
-        let [bias, residual] =
-            [bias, residual].map(|tensor| tensor.unwrap_or_else(|| out.tensor.clone()));
-        matrix_units::tiles_of_fragments::launch(
-            &client,
-            CubeCount::Static(across, down, (sizes.outer * sizes.inner) as u32),
-            CubeDim::new_1d(matrix_units::UNITS as u32),
-            left.tensor.into_buffer_arg(),
-            right.tensor.into_buffer_arg(),
-            bias.into_buffer_arg(),
-            residual.into_buffer_arg(),
-            out.tensor.into_buffer_arg(),
-            places.0,
-            places.1,
-            places.2,
-            sizes.launched(),
-            form,
-            ElemType::Float(self.kind),
-            of_left,
-            of_right,
-        );
-    }
-}
-
-/// Writes `left · right` to where `out` says. The sizes must fit, and all be in fours.
-pub(super) fn product_into(left: Operand, right: Operand, out: Operand, sizes: Sizes) {
+/// See [`product_into`].
+fn into(left: Operand, right: Operand, out: Operand, sizes: Sizes, compute: DType, more: More) {
     let client = out.tensor.client.clone();
-    if let Some(units) = MatrixUnits::find(&client, DType::F32)
+    if let Some(units) = MatrixUnits::find(&client, compute)
         && MatrixUnits::take(sizes)
     {
-        return units.launch([left, right, out], [None, None], sizes);
+        return units.launch([left, right, out], [None, None], more, sizes);
     }
     let (count, dim, wide) = sizes.cubes();
     let places = (left.place(), right.place(), out.place());
@@ -250,7 +181,47 @@ pub(super) fn product_into(left: Operand, right: Operand, out: Operand, sizes: S
         along.0,
         along.1,
         wide,
+        more.summed,
+        more.causal,
     );
+}
+
+/// `xᵀ · gradient` in parts over the rows of both, and below each part's matrix the sums of the gradient's columns:
+/// `[parts, inputs + 1, outputs]`. The products' numbers may be rounded to `compute`. None if no kernel takes them.
+pub(super) fn product_and_sum(
+    x: &CubeTensor,
+    gradient: &CubeTensor,
+    parts: usize,
+    compute: DType,
+) -> Option<CubeTensor> {
+    let (rows, inputs) = (x.meta.shape()[0], x.meta.shape()[1]);
+    let outputs = gradient.meta.shape()[1];
+    let depth = rows / parts;
+    let side = |tensor: &CubeTensor, width: usize| Operand {
+        tensor: tensor.clone(),
+        first: 0,
+        line: width,
+        outer: depth * width,
+        inner: 0,
+        along: false,
+    };
+    let sizes = Sizes { rows: inputs, columns: outputs, depth, outer: parts, inner: 1 };
+    let fits = [x, gradient].iter().all(|tensor| tensor.dtype() == DType::F32) && sizes.fit(false);
+    if !fits {
+        return None;
+    }
+    let out = empty(x, Shape::new([parts, inputs + 1, outputs]));
+    let place = Operand { outer: (inputs + 1) * outputs, ..side(&out, outputs) };
+    let place = Operand { along: true, ..place };
+    into(
+        side(x, inputs),
+        side(gradient, outputs),
+        place,
+        sizes,
+        compute,
+        More { summed: true, ..More::NOTHING },
+    );
+    Some(out)
 }
 
 /// Both sides and the sizes, if the kernel takes them.
@@ -285,7 +256,7 @@ pub(super) fn product(left: CubeTensor, right: CubeTensor) -> CubeTensor {
         *last = sizes.columns;
     }
     let out = empty(&left, Shape::from(shape));
-    product_into(of_left, of_right, whole(&out, sizes), sizes);
+    product_into(of_left, of_right, whole(&out, sizes), sizes, DType::F32, Causal::All);
     out
 }
 
@@ -302,63 +273,80 @@ fn whole(tensor: &CubeTensor, sizes: Sizes) -> Operand {
     }
 }
 
-/// Writes `x · weightᵀ` into the columns of `out` from `first` on, in parts along the depth that are to be added up: `x` is
-/// `[tokens, inputs]`, the weight `[outputs, inputs]` in its own dtype, to which the tokens are rounded, and `out`
+/// Writes `x · weightᵀ` of one to three weights side by side into `out`, in parts along the depth that are to be added up: `x` is
+/// `[tokens, inputs]`, a weight `[outputs, inputs]` in a dtype that all of them have, to which the tokens are rounded, and `out`
 /// `[parts, tokens, columns]`. False if no kernel takes them, with nothing written. `parts` are of [`parts_of_depth`].
-pub(super) fn tokens_into(
-    x: &CubeTensor,
-    weight: &CubeTensor,
-    out: &CubeTensor,
-    first: usize,
-) -> bool {
-    let (tokens, outputs) = (x.meta.shape()[0], weight.meta.shape()[0]);
+pub(super) fn tokens_into(x: &CubeTensor, weights: &[CubeTensor], out: &CubeTensor) -> bool {
+    let tokens = x.meta.shape()[0];
     let (parts, line) = (out.meta.shape()[0], out.meta.shape()[2]);
     let depth = x.meta.shape()[1] / parts;
-    let turned =
-        <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(weight.clone(), 0, 1);
-    let (Some(left), Some(right)) = (Operand::of(x.clone(), true), Operand::of(turned, false))
-    else {
+    let turned = |weight: &CubeTensor| {
+        let turned =
+            <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(weight.clone(), 0, 1);
+        let side = Operand::of(turned, false)?;
+        let fits = side.along && side.is_in_fours() && weight.meta.shape()[0].is_multiple_of(4);
+        fits.then(|| Operand { outer: depth, ..side })
+    };
+    let Some(left) = Operand::of(x.clone(), true).filter(|left| left.is_f32() && left.along) else {
         return false;
     };
-    let along = left.along && right.along;
-    let (left, right) = (Operand { outer: depth, ..left }, Operand { outer: depth, ..right });
-    let sizes = Sizes { rows: tokens, columns: outputs, depth, outer: parts, inner: 1 };
-    let tensor = out.clone();
-    let place = Operand { tensor, first, line, outer: tokens * line, inner: 0, along: true };
-    let in_fours = [&left, &right, &place].into_iter().all(Operand::is_in_fours);
-    let fits = left.is_f32()
-        && along
-        && in_fours
-        && outputs.is_multiple_of(4)
-        && outputs.div_ceil(NARROW) <= MOST_CUBES
-        && depth > 0;
-    if !fits {
+    let left = Operand { outer: depth, ..left };
+    let Some(rights) = weights.iter().map(turned).collect::<Option<Vec<Operand>>>() else {
+        return false;
+    };
+    let [first, others @ ..] = rights.as_slice() else { return false };
+    let alike = others
+        .iter()
+        .all(|other| other.line == first.line && other.tensor.dtype() == first.tensor.dtype());
+    let outputs = |weight: &CubeTensor| weight.meta.shape()[0];
+    let tiles = line.div_ceil(NARROW) + weights.len();
+    let place = |first: usize| Operand {
+        tensor: out.clone(),
+        first,
+        line,
+        outer: tokens * line,
+        inner: 0,
+        along: true,
+    };
+    let in_fours = left.is_in_fours() && place(0).is_in_fours() && depth.is_multiple_of(4);
+    if !alike || !in_fours || others.len() > 2 || tiles > MOST_CUBES || depth == 0 {
         return false;
     }
-    match MatrixUnits::find(&out.client, weight.dtype()) {
-        Some(units) if MatrixUnits::take(sizes) => {
-            units.launch([left, right, place], [None, None], sizes);
+    let sizes = |columns| Sizes { rows: tokens, columns, depth, outer: parts, inner: 1 };
+    match MatrixUnits::find(&out.client, first.tensor.dtype()) {
+        Some(units) if MatrixUnits::take(sizes(line)) => {
+            let more = |at: usize| {
+                let columns = weights.get(at + 1).map(outputs)?;
+                Some((others.get(at)?.tensor.clone(), columns))
+            };
+            let more = More { rights: [more(0), more(1)], ..More::NOTHING };
+            let sizes = sizes(outputs(&weights[0]));
+            units.launch([left, first.clone(), place(0)], [None, None], more, sizes);
             true
         }
-        _ if right.is_f32() && depth.is_multiple_of(DEPTH) => {
-            product_into(left, right, place, sizes);
+        _ if first.is_f32() && depth.is_multiple_of(DEPTH) => {
+            let mut column = 0;
+            for (right, weight) in rights.iter().zip(weights) {
+                let (left, right, sizes) = (left.clone(), right.clone(), sizes(outputs(weight)));
+                product_into(left, right, place(column), sizes, DType::F32, Causal::All);
+                column += outputs(weight);
+            }
             true
         }
         _ => false,
     }
 }
 
-/// Tiles that keep a large GPU at work, and the depth that a part has at least.
-const MANY_TILES: usize = 256;
+/// The depth that a part has at least.
 const LEAST_DEPTH: usize = 256;
 
 /// How many parts a product with few tokens is made in along its depth, so that there are enough tiles: a power of two.
 pub(super) fn parts_of_depth(tokens: usize, outputs: usize, depth: usize) -> usize {
-    let tiles = tokens.div_ceil(matrix_units::SIDE) * outputs.div_ceil(matrix_units::SIDE);
+    let tiles = tokens.div_ceil(128) * outputs.div_ceil(128);
     let fits = |parts: &usize| {
         depth.is_multiple_of(parts * matrix_units::RUN)
             && depth / parts >= LEAST_DEPTH
-            && tiles * parts <= MANY_TILES
+            && tiles * parts < 2 * MANY_TILES
     };
     std::iter::successors(Some(2), |parts| Some(2 * parts)).take_while(fits).last().unwrap_or(1)
 }
@@ -380,7 +368,7 @@ pub(super) fn product_in(
     }
     let out = empty(left, Shape::from(shape));
     let behind = [bias, residual].map(|tensor| tensor.cloned().map(into_contiguous));
-    units.launch([of_left, of_right, whole(&out, sizes)], behind, sizes);
+    units.launch([of_left, of_right, whole(&out, sizes)], behind, More::NOTHING, sizes);
     Some(out)
 }
 

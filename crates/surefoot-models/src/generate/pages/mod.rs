@@ -446,6 +446,8 @@ mod tests {
             "two are kept at most"
         );
         assert_eq!(cache.free_pages(), 4);
+        assert!(!cache.reserve(2, 65), "there are only four");
+        assert_eq!(cache.counts().idle, 2, "what can't be had costs nothing");
         assert!(cache.reserve(2, 64), "nobody uses the others");
         assert_eq!(cache.counts(), PageCounts { live: 4, idle: 0, most: 4 });
     }

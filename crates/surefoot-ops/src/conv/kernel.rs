@@ -13,11 +13,8 @@ use crate::processor::arch;
 /// Output channels that are computed together; weights are packed in blocks of as many.
 pub(super) const BLOCK: usize = 8;
 
-/// Positions are a multiple of this: `WIDE` vectors of the widest sort.
+/// Positions are a multiple of this: three vectors of the widest sort.
 pub(super) const STRIP: usize = 48;
-
-/// Vectors of positions that are worked on together.
-const WIDE: usize = 3;
 
 /// `out[c][q] = Σ_k weights[c][k] · source[offsets[k] + q]`.
 pub(super) struct Correlate<'a> {
@@ -42,16 +39,17 @@ impl WithSimd for Correlate<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // 8 × 3 sums fit 32 registers, and 4 × 3 the 16 of AVX2.
+        // 8 × 3 sums fit 32 registers, 4 × 2 the 16 of AVX2. There 4 × 3 would leave one register for weights, and the
+        // compiler then keeps some of the sums in memory.
         match S::F32_LANES {
-            8 => correlate::<S, 4>(simd, self),
-            _ => correlate::<S, BLOCK>(simd, self),
+            8 => correlate::<S, 4, 2>(simd, self),
+            _ => correlate::<S, BLOCK, 3>(simd, self),
         }
     }
 }
 
 #[inline(always)]
-fn correlate<S: Simd, const CHANNELS: usize>(simd: S, work: Correlate<'_>) {
+fn correlate<S: Simd, const CHANNELS: usize, const WIDE: usize>(simd: S, work: Correlate<'_>) {
     let Correlate { source, offsets, weights, out, positions } = work;
     let step = WIDE * S::F32_LANES;
     for at in (0..positions).step_by(step) {

@@ -12,7 +12,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from network import Network, run
+BRIDGE = "surefoot1"
+NET = "10.231.78"
+
+
+def run(*command, check=True):
+    return subprocess.run(command, check=check, capture_output=True, text=True)
 
 
 class Hosts:
@@ -20,7 +25,6 @@ class Hosts:
 
     def __init__(self, count, rate=None):
         self.names = [f"host-{at}" for at in range(1, count + 1)]
-        self.network = Network("surefoot1", "10.231.78", self.names)
         self.rate = rate
         self.servers = []
         self.folder = Path(tempfile.mkdtemp(prefix="surefoot-hosts-"))
@@ -39,7 +43,10 @@ class Hosts:
         self.remove()
 
     def make(self):
-        self.network.make()
+        self.remove_network()
+        run("ip", "link", "add", BRIDGE, "type", "bridge")
+        run("ip", "addr", "add", f"{NET}.1/24", "dev", BRIDGE)
+        run("ip", "link", "set", BRIDGE, "up")
         for key in ("host_key", "user_key"):
             run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / key))
         (self.folder / "sshd").write_text(
@@ -51,10 +58,21 @@ class Hosts:
             "  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
         )
         Path("/run/sshd").mkdir(exist_ok=True)
-        addresses = "".join(f"{self.network.address(at)} {name}\n" for at, name in enumerate(self.names))
+        addresses = "".join(f"{NET}.{at + 10} {name}\n" for at, name in enumerate(self.names))
         for at, name in enumerate(self.names):
+            outer, inner = f"sfm{at}", f"sfn{at}"
+            run("ip", "netns", "add", name)
+            run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner)
+            run("ip", "link", "set", inner, "netns", name)
+            run("ip", "link", "set", outer, "master", BRIDGE)
+            run("ip", "link", "set", outer, "up")
+            run("ip", "-n", name, "addr", "add", f"{NET}.{at + 10}/24", "dev", inner)
+            run("ip", "-n", name, "link", "set", inner, "up")
+            run("ip", "-n", name, "link", "set", "lo", "up")
             if self.rate:
-                self.network.limit(at, self.rate)
+                limit = ["root", "tbf", "rate", self.rate, "burst", "256kb", "latency", "200ms"]
+                run("tc", "qdisc", "add", "dev", outer, *limit)
+                run("tc", "-n", name, "qdisc", "add", "dev", inner, *limit)
             # `ip netns exec` puts the files of this folder in the place of those in /etc.
             own = Path("/etc/netns") / name
             own.mkdir(parents=True, exist_ok=True)
@@ -97,9 +115,12 @@ class Hosts:
         )
 
     def remove_network(self):
-        self.network.remove()
         for name in self.names:
+            run("ip", "netns", "del", name, check=False)
             shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
+        for at in range(len(self.names)):
+            run("ip", "link", "del", f"sfm{at}", check=False)
+        run("ip", "link", "del", BRIDGE, check=False)
 
     def remove(self):
         for server in self.servers:

@@ -24,19 +24,45 @@ import time
 import uuid
 from pathlib import Path
 
-from network import Network
-
 HERE = Path(__file__).resolve().parent
+BRIDGE = "surefoot0"
+NET = "10.231.77"
 PROXY = "surefoot-p"
 REPLICAS = ["surefoot-1", "surefoot-2", "surefoot-3"]
-NETWORK = Network("surefoot0", "10.231.77", [PROXY, *REPLICAS])
 PORT = 8080
 PROMPTS = [[5 + at, 6 + at % 7] for at in range(32)]
 
 
+def run(*command, check=True):
+    return subprocess.run(command, check=check, capture_output=not check)
+
+
+def remove_hosts():
+    for name in [PROXY, *REPLICAS]:
+        run("ip", "netns", "del", name, check=False)
+    run("ip", "link", "del", BRIDGE, check=False)
+
+
+def make_hosts():
+    remove_hosts()
+    run("ip", "link", "add", BRIDGE, "type", "bridge")
+    run("ip", "addr", "add", f"{NET}.1/24", "dev", BRIDGE)
+    run("ip", "link", "set", BRIDGE, "up")
+    for at, name in enumerate([PROXY, *REPLICAS]):
+        outer, inner = f"sfh{at}", f"sfc{at}"
+        run("ip", "netns", "add", name)
+        run("ip", "link", "add", outer, "type", "veth", "peer", "name", inner)
+        run("ip", "link", "set", inner, "netns", name)
+        run("ip", "link", "set", outer, "master", BRIDGE)
+        run("ip", "link", "set", outer, "up")
+        run("ip", "-n", name, "addr", "add", f"{NET}.{at + 10}/24", "dev", inner)
+        run("ip", "-n", name, "link", "set", inner, "up")
+        run("ip", "-n", name, "link", "set", "lo", "up")
+
+
 class Replica:
     def __init__(self, at, options):
-        self.host = NETWORK.address(at + 1)
+        self.host = f"{NET}.{at + 11}"
         self.options = options
         self.name = REPLICAS[at]
         self.start()
@@ -95,7 +121,7 @@ class Clients:
             thread.start()
 
     def work(self, client):
-        connection = http.client.HTTPConnection(NETWORK.address(0), PORT, timeout=120)
+        connection = http.client.HTTPConnection(f"{NET}.10", PORT, timeout=120)
         number = client
         while not self.stop.is_set():
             at = number % len(PROMPTS)
@@ -178,7 +204,7 @@ def main():
     if os.geteuid() != 0:
         sys.exit("network namespaces need root")
     replicas, proxy, clients = [], None, None
-    NETWORK.make()
+    make_hosts()
     try:
         replicas = [Replica(at, options) for at in range(3)]
         texts = []
@@ -191,11 +217,11 @@ def main():
         addresses = {f"REPLICA_{at + 1}": f"{replica.host}:{PORT}" for at, replica in enumerate(replicas)}
         proxy = subprocess.Popen(
             ["ip", "netns", "exec", PROXY, "haproxy", "-db", "-f", str(HERE / "haproxy.cfg")],
-            env={**os.environ, **addresses, "LISTEN": f"{NETWORK.address(0)}:{PORT}"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, **addresses, "LISTEN": f"{NET}.10:{PORT}"}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )
         for _ in range(100):
             try:
-                if ask(NETWORK.address(0), "GET", "/ready")[0] == 200:
+                if ask(f"{NET}.10", "GET", "/ready")[0] == 200:
                     break
             except OSError:
                 pass
@@ -236,7 +262,7 @@ def main():
             replica.process.kill()
         if proxy:
             proxy.kill()
-        NETWORK.remove()
+        remove_hosts()
     failed = sum(result["lost_or_wrong"] for result in results)
     slowdown = max(result["p99_ms"] for result in results[1:]) / results[0]["p99_ms"]
     print(f"{sum(result['answers'] for result in results)} answers, {failed} lost or wrong; "

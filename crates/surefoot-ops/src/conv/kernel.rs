@@ -48,28 +48,40 @@ impl WithSimd for Correlate<'_> {
     }
 }
 
+/// Terms of a sum that are added up at once, for all channels one after the other: so few that what they read of the source stays in
+/// the first-level cache meanwhile.
+const TERMS: usize = 256;
+
 #[inline(always)]
 fn correlate<S: Simd, const CHANNELS: usize, const WIDE: usize>(simd: S, work: Correlate<'_>) {
     let Correlate { source, offsets, weights, out, positions } = work;
-    let step = WIDE * S::F32_LANES;
-    for at in (0..positions).step_by(step) {
-        for (block, weights) in weights.chunks_exact(BLOCK * offsets.len()).enumerate() {
-            for first in (0..BLOCK).step_by(CHANNELS) {
-                let mut sums = [[simd.splat_f32s(0.0); WIDE]; CHANNELS];
-                for (offset, weights) in offsets.iter().zip(weights.chunks_exact(BLOCK)) {
-                    let (values, _) = S::as_simd_f32s(&source[offset + at..][..step]);
-                    let weights = &weights[first..][..CHANNELS];
-                    for (sums, weight) in sums.iter_mut().zip(weights) {
-                        let weight = simd.splat_f32s(*weight);
-                        for (sum, value) in sums.iter_mut().zip(values) {
-                            *sum = simd.mul_add_e_f32s(weight, *value, *sum);
+    let (step, terms) = (WIDE * S::F32_LANES, offsets.len());
+    // Parts of about the same number of terms.
+    let part = terms.div_ceil(terms.div_ceil(TERMS));
+    for (nth, offsets) in offsets.chunks(part).enumerate() {
+        let used = nth * part * BLOCK..(nth * part + offsets.len()) * BLOCK;
+        for at in (0..positions).step_by(step) {
+            for (block, weights) in weights.chunks_exact(BLOCK * terms).enumerate() {
+                for first in (0..BLOCK).step_by(CHANNELS) {
+                    let mut sums = [[simd.splat_f32s(0.0); WIDE]; CHANNELS];
+                    let weights = weights[used.clone()].chunks_exact(BLOCK);
+                    for (offset, weights) in offsets.iter().zip(weights) {
+                        let (values, _) = S::as_simd_f32s(&source[offset + at..][..step]);
+                        let weights = &weights[first..][..CHANNELS];
+                        for (sums, weight) in sums.iter_mut().zip(weights) {
+                            let weight = simd.splat_f32s(*weight);
+                            for (sum, value) in sums.iter_mut().zip(values) {
+                                *sum = simd.mul_add_e_f32s(weight, *value, *sum);
+                            }
                         }
                     }
-                }
-                for (channel, sums) in copied(&sums).iter().enumerate() {
-                    let channel = block * BLOCK + first + channel;
-                    let row = &mut out[channel * positions + at..][..step];
-                    S::as_mut_simd_f32s(row).0.copy_from_slice(sums);
+                    for (channel, sums) in copied(&sums).iter().enumerate() {
+                        let channel = block * BLOCK + first + channel;
+                        let row = &mut out[channel * positions + at..][..step];
+                        for (out, sum) in S::as_mut_simd_f32s(row).0.iter_mut().zip(sums) {
+                            *out = if nth == 0 { *sum } else { simd.add_f32s(*out, *sum) };
+                        }
+                    }
                 }
             }
         }

@@ -4,6 +4,9 @@
 //! on the shapes alone, so that sums come out the same with any number of threads. Their padded
 //! planes lie one after the other as if they were one tall image. With a stride, a plane is kept
 //! as its phases: the pixels whose row and column leave the same remainders.
+//!
+//! Neighbours share their padding: the zeros before a row are those behind the row above it, and the rows of zeros before a plane
+//! those behind the plane before it. So a plane of 8 × 8 with a padding of 1 takes 9 × 9 positions.
 
 use burn::tensor::DType;
 
@@ -69,6 +72,8 @@ pub(super) struct Grid {
     pub(super) pitch: usize,
     /// Samples side by side.
     pub(super) samples: usize,
+    /// How far from its position the last term of a sum is.
+    pub(super) reach: usize,
 }
 
 impl Grid {
@@ -89,14 +94,22 @@ impl Grid {
 
     /// Numbers in all, with room to read strips past the end.
     pub(super) fn length(&self, channels: usize) -> usize {
-        self.start(channels, [0, 0]) + self.plane() + 2 * STRIP
+        self.start(channels, [0, 0]) + self.reach + STRIP
     }
 }
 
 /// The source of the forward pass, and of the weights' gradient: the padded input.
 pub(super) fn input_grid(sizes: &Sizes, samples: usize) -> Grid {
-    let padded = |at: usize| (sizes.image[at] + 2 * sizes.padding).div_ceil(sizes.stride);
-    Grid { phases: sizes.stride, rows: padded(0), pitch: padded(1), samples }
+    let out = sizes.out_image();
+    let padded = |at: usize| match sizes.stride {
+        // Reads beyond a line meet the padding of the next, if that is as wide as a line's own.
+        1 => (sizes.image[at] + sizes.padding).max(out[at]),
+        // A phase may have padding on one side only.
+        stride => (sizes.image[at] + 2 * sizes.padding).div_ceil(stride),
+    };
+    let [down, right]: [usize; 2] = std::array::from_fn(|at| (sizes.kernel[at] - 1) / sizes.stride);
+    let (rows, pitch) = (padded(0), padded(1));
+    Grid { phases: sizes.stride, rows, pitch, samples, reach: down * pitch + right }
 }
 
 /// For each term of an output channel, where its value for position 0 lies.
@@ -177,8 +190,10 @@ pub(super) fn pack(rows: usize, terms: usize, weight: impl Fn(usize, usize) -> f
 /// output gradient with the taps that reach that phase.
 pub(super) struct InputGradient {
     pub(super) grid: Grid,
-    /// Rows and columns before the first of the gradient.
-    before: usize,
+    /// Rows and columns of zeros before the first of the gradient.
+    before: [usize; 2],
+    /// Rows and columns of the input, in strides, that come before the first position: they are padding.
+    skipped: usize,
     pub(super) phases: Vec<Phase>,
 }
 
@@ -191,10 +206,16 @@ pub(super) struct Phase {
 impl InputGradient {
     pub(super) fn new(sizes: &Sizes, samples: usize, weights: &[f32]) -> Self {
         let (stride, padding) = (sizes.stride, sizes.padding);
-        let before = (sizes.kernel[0].max(sizes.kernel[1]) - 1) / stride;
+        let skipped = padding / stride;
         let out = sizes.out_image();
-        let reach = |at: usize| before + out[at].max((sizes.image[at] - 1 + padding) / stride + 1);
-        let grid = Grid { phases: 1, rows: reach(0), pitch: reach(1), samples };
+        let before: [usize; 2] =
+            std::array::from_fn(|at| ((sizes.kernel[at] - 1) / stride).saturating_sub(skipped));
+        // The last position reads so far at most, and meets the zeros before the next line if that is no further than a line is long.
+        let positions = |at: usize| (sizes.image[at] - 1 + padding) / stride + 1;
+        let lines = |at: usize| (before[at] + out[at]).max(positions(at));
+        let (rows, pitch) = (lines(0), lines(1));
+        let reach = (skipped + before[0]) * pitch + skipped + before[1];
+        let grid = Grid { phases: 1, rows, pitch, samples, reach };
         let area = sizes.kernel[0] * sizes.kernel[1];
         let mut phases = Vec::new();
         for row in 0..stride {
@@ -206,8 +227,8 @@ impl InputGradient {
                 if taps.is_empty() {
                     continue;
                 }
-                let shift =
-                    |[y, x]: &[usize; 2]| (before - y / stride) * grid.pitch + before - x / stride;
+                let far = |at: usize, tap: usize| skipped + before[at] - tap / stride;
+                let shift = |[y, x]: &[usize; 2]| far(0, *y) * grid.pitch + far(1, *x);
                 let offsets = (0..sizes.outputs)
                     .flat_map(|channel| {
                         let start = grid.start(channel, [0, 0]);
@@ -222,7 +243,7 @@ impl InputGradient {
                 phases.push(Phase { at: [row, column], offsets, weights });
             }
         }
-        Self { grid, before, phases }
+        Self { grid, before, skipped, phases }
     }
 
     /// Lays samples of the output's gradient out. `source` must be zero elsewhere.
@@ -233,8 +254,8 @@ impl InputGradient {
             let (sample, channel) = (plane / sizes.outputs, plane % sizes.outputs);
             let start = self.grid.start(channel, [0, 0])
                 + sample * self.grid.plane()
-                + (row + self.before) * self.grid.pitch
-                + self.before;
+                + (row + self.before[0]) * self.grid.pitch
+                + self.before[1];
             source[start..start + columns].copy_from_slice(values);
         }
     }
@@ -249,8 +270,8 @@ impl InputGradient {
             for row in (first(0)..height).step_by(stride) {
                 let line = channel * positions
                     + sample * self.grid.plane()
-                    + (row + padding) / stride * self.grid.pitch;
-                let start = line + (first(1) + padding) / stride;
+                    + ((row + padding) / stride - self.skipped) * self.grid.pitch;
+                let start = line + (first(1) + padding) / stride - self.skipped;
                 let values = &mut plane[row * width..][..width];
                 if stride == 1 {
                     values.copy_from_slice(&result[start..start + width]);

@@ -78,6 +78,6 @@ pub use linear::linear;
 pub use memory::keep_freed_memory;
 pub use packed::{Clip, Packed, adamw_packed, first_numbers};
 pub use paged_attention::{PAGE_TOKENS, PageLayout, PagedAttention, QueryRun};
-pub use product::{ALIKE_COLUMNS, product};
+pub use product::{ALIKE_COLUMNS, matmul, product};
 pub use tf32::{allow_tf32, tf32_is_allowed};
 pub use update::{AdamW, Sgd, adamw, sgd};

@@ -42,6 +42,11 @@ pub(crate) trait Product: Backend {
     ) -> FloatTensor<Self> {
         composed::<Self>(weight, turned, x)
     }
+
+    /// See [`matmul`].
+    fn matrices(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(left, right)
+    }
 }
 
 /// `weight · x`, or with the weight turned, `weightᵀ · x`. The weight may be in half precision where the device computes in it; `x` is
@@ -50,6 +55,14 @@ pub fn product(weight: Tensor<2>, turned: bool, x: Tensor<2>) -> Tensor<2> {
     point(Point::Operation);
     let (weight, x) = (weight.into_dispatch(), x.into_dispatch());
     Tensor::from_dispatch(<Dispatch as Product>::multiplied(weight, turned, x))
+}
+
+/// `left · right`, of matrices or of batches of them. Unlike Burn's product it rounds no number in f32 to TF32 on GPUs, unless
+/// [`allow_tf32`](crate::allow_tf32) says so.
+pub fn matmul<const D: usize>(left: Tensor<D>, right: Tensor<D>) -> Tensor<D> {
+    point(Point::Operation);
+    let (left, right) = (left.into_dispatch(), right.into_dispatch());
+    Tensor::from_dispatch(<Dispatch as Product>::matrices(left, right))
 }
 
 fn composed<B: Backend>(weight: FloatTensor<B>, turned: bool, x: FloatTensor<B>) -> FloatTensor<B> {
@@ -68,6 +81,10 @@ impl Product for burn::backend::Cube {
     ) -> FloatTensor<Self> {
         let weight = if turned { Self::float_swap_dims(weight, 0, 1) } else { weight };
         <Self as crate::cube::CubeKernels>::weight_product(weight, x)
+    }
+
+    fn matrices(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as crate::cube::CubeKernels>::product(left, right)
     }
 }
 

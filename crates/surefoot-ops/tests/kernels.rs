@@ -16,6 +16,18 @@ type Operation = Box<dyn Fn(&[Tensor<1>]) -> Tensor<1>>;
 /// A name, the sizes of the inputs, and the operation on them.
 type Case = (String, Vec<usize>, Operation);
 
+/// Batches of matrices, of which the left side may have one matrix for all.
+fn matmul(batches: [usize; 2], [rows, depth, columns]: [usize; 3]) -> Case {
+    let of_left = [batches[0], 1, rows, depth];
+    let of_right = [batches[0], batches[1], columns, depth];
+    let run = move |t: &[Tensor<1>]| {
+        let (left, right) = (t[0].clone().reshape(of_left), t[1].clone().reshape(of_right));
+        ops::matmul(left, right.swap_dims(2, 3)).flatten(0, 3)
+    };
+    let name = format!("matmul {batches:?} {rows} {depth} {columns}");
+    (name, vec![of_left.iter().product(), of_right.iter().product()], Box::new(run))
+}
+
 fn layer_norm(rows: usize, width: usize) -> Case {
     let run = move |t: &[Tensor<1>]| {
         let x = t[0].clone().reshape([rows, width]);
@@ -117,6 +129,11 @@ fn operations() -> Vec<Case> {
         conv(3, 4, [7, 7], [1, 2, 0]),
         // Too large a kernel for ours.
         conv(2, 3, [9, 9], [7, 1, 3]),
+        // Sizes that tiles of our own do not take, and one that they do.
+        matmul([2, 3], [9, 6, 7]),
+        matmul([1, 1], [33, 50, 257]),
+        matmul([1, 1], [1, 40, 9]),
+        matmul([2, 1], [64, 32, 64]),
         layer_norm(5, 12),
         layer_norm(1, 300),
         layer_norm(70, 33),

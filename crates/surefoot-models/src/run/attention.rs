@@ -292,7 +292,7 @@ fn attend_run(
     let mask = mask.mask(from, count, seen, how.window, &q.device());
     let q = q.reshape([batch, kv_heads, group * count, dim]);
     // keys × queriesᵀ: the large operand on the left in its own order is the fast way round.
-    let scores = k.matmul(q.swap_dims(2, 3)).swap_dims(2, 3);
+    let scores = surefoot_ops::matmul(k, q.swap_dims(2, 3)).swap_dims(2, 3);
     let mut scores = scores.reshape([batch, heads, count, seen]);
     if let Some(cap) = how.cap {
         scores = (scores / cap).tanh() * cap;
@@ -301,8 +301,6 @@ fn attend_run(
         scores = scores + mask;
     }
     let weights = activation::softmax(scores, 3);
-    weights
-        .reshape([batch, kv_heads, group * count, seen])
-        .matmul(v)
-        .reshape([batch, heads, count, dim])
+    let weights = weights.reshape([batch, kv_heads, group * count, seen]);
+    surefoot_ops::matmul(weights, v).reshape([batch, heads, count, dim])
 }

@@ -2,12 +2,13 @@
 //!
 //! Burn's products choose among many kernels by trying them on the device, which takes minutes; untuned they reach a fraction
 //! of it. The kernel here has two tiles, for sizes that training has: depths in multiples of [`kernel::DEPTH`], lines in
-//! multiples of four. [`product`] leaves other sizes to Burn. An operand may lie anywhere in its tensor ([`Operand`]), so heads
+//! multiples of four. [`product`] leaves other sizes to Burn's kernels (`any_size`). An operand may lie anywhere in its tensor ([`Operand`]), so heads
 //! of an attention are multiplied where they are.
 //!
 //! Where the device has matrix units and the numbers may be rounded, to half precision ([`product_in`]) or to TF32
 //! ([`crate::allow_tf32`]), another kernel multiplies on them (`matrix_units`, launched by `units`).
 
+mod any_size;
 mod kernel;
 mod matrix_units;
 mod units;
@@ -249,7 +250,7 @@ fn taken(left: &CubeTensor, right: &CubeTensor) -> Option<(Operand, Operand, Siz
 pub(super) fn product(left: CubeTensor, right: CubeTensor) -> CubeTensor {
     let taken = taken(&left, &right).filter(|(left, right, _)| left.is_f32() && right.is_f32());
     let Some((of_left, of_right, sizes)) = taken else {
-        return <CubeBackend as FloatTensorOps<CubeBackend>>::float_matmul(left, right);
+        return any_size::product(left, right);
     };
     let mut shape: Vec<usize> = left.meta.shape().to_vec();
     if let Some(last) = shape.last_mut() {

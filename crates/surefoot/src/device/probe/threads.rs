@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use burn::tensor::{Tensor, TensorData};
 
-use super::reference::{Matrix, relative_error, wave};
+use super::arithmetic::{has_tf32, judge};
+use super::reference::{Matrix, wave};
 use crate::device::OpenDevice;
 use crate::fault::{Fault, FaultKind, catch, from_error, from_panic};
 
@@ -56,10 +57,7 @@ fn product(device: &OpenDevice, thread: usize, round: usize) -> Result<(), Fault
         .map_err(|error| from_error("threads", error))?
         .try_to_vec::<f32>()
         .map_err(|error| from_error("threads", error))?;
-    let error = relative_error(&found, &a.times(&b).values);
-    if error > 1e-5 {
-        let message = format!("thread {thread} got wrong numbers: error {error:.1e}");
-        return Err(Fault::new(FaultKind::Numeric, "threads", message));
-    }
-    Ok(())
+    judge("threads", has_tf32(device), &found, &a.times(&b).values, 1e-5)
+        .map(drop)
+        .map_err(|fault| fault.context(format!("in thread {thread}")))
 }

@@ -1,7 +1,8 @@
 //! The kernels of [`super::product`]: a cube makes a tile of the result.
 //!
 //! Its units bring a run of both operands into shared memory, in which lines lie side by side, and each adds up eight rows by
-//! eight columns of the tile in registers. While they do, the next run is on its way. Numbers are read and written in
+//! eight columns of the tile in registers. While they do, the next run is on its way, and where shared memory has room for two
+//! runs it is put beside the one that is added up, so that units wait for each other once a run. Numbers are read and written in
 //! fours. Lines beyond the operands' are read as the last one, and what is made of them is not written.
 
 use burn_cubecl::cubecl;
@@ -18,6 +19,21 @@ pub(super) const WIDE: usize = 128;
 pub(super) const DEPTH: usize = 16;
 /// Units that bring the left side's part of a tile into shared memory, in blocks of 4 × 4 numbers.
 const BRINGERS: usize = ROWS * DEPTH / 16;
+
+/// How a tile is made: its columns, and how many runs are kept in shared memory, one or two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Tile {
+    pub(super) columns: usize,
+    pub(super) kept: usize,
+}
+
+impl Tile {
+    /// The tile for a device with so many bytes of shared memory.
+    pub(super) const fn new(columns: usize, shared: usize) -> Self {
+        let run = (ROWS + columns) * DEPTH * size_of::<f32>();
+        Self { columns, kept: if shared >= 2 * run { 2 } else { 1 } }
+    }
+}
 
 /// Units of a cube whose tile has so many columns: each takes 8 × 8 numbers of it.
 pub(super) const fn units(columns: usize) -> usize {
@@ -91,11 +107,12 @@ fn read(
     }
 }
 
-/// Puts into shared memory what was read, so that the same number of four lines makes a four.
+/// Puts what was read into a run in shared memory that begins at `start`, so that the same number of four lines makes a four.
 #[cube]
 fn put(
     found: &Array<Four>,
     to: &mut Shared<[Four]>,
+    start: usize,
     block: usize,
     run: usize,
     #[comptime] fours: usize,
@@ -103,7 +120,7 @@ fn put(
 ) {
     #[unroll]
     for at in 0..4usize {
-        let place = (4 * run + at) * fours + block;
+        let place = start + (4 * run + at) * fours + block;
         if comptime!(along) {
             let mut turned = Four::new(0.0f32);
             #[unroll]
@@ -128,13 +145,17 @@ fn of_tile(
     sizes: &Sizes,
     #[comptime] left_along: bool,
     #[comptime] right_along: bool,
-    #[comptime] wide: usize,
+    #[comptime] tile: Tile,
     #[comptime] summed: bool,
     #[comptime] causal: Causal,
 ) -> Array<Four> {
     let unit = UNIT_POS as usize;
-    let mut left_tile = Shared::<[Four]>::new_slice(ROWS * DEPTH / 4);
-    let mut right_tile = Shared::<[Four]>::new_slice(comptime!(wide * DEPTH / 4));
+    let wide = comptime!(tile.columns);
+    // Fours of a run of each side.
+    let left_run = ROWS * DEPTH / 4;
+    let right_run = comptime!(wide * DEPTH / 4);
+    let mut left_tile = Shared::<[Four]>::new_slice(comptime!(ROWS * DEPTH / 4 * tile.kept));
+    let mut right_tile = Shared::<[Four]>::new_slice(comptime!(wide * DEPTH / 4 * tile.kept));
     // In a narrow tile some units bring of both sides; in a wide one each brings of one.
     let (run, block) = (run_of(), block_of());
     let brings_left = unit < BRINGERS;
@@ -172,6 +193,10 @@ fn of_tile(
     let (x, y) = (across(wide), down(wide));
     let mut sums = Array::<Four>::new(comptime!(if summed { 17usize } else { 16usize }));
     let mut column_sum = Four::new(0.0f32);
+    // Where the run that is added up begins in either tile. The other run is not read any more: all units have passed its sum
+    // when they meet at this one.
+    let mut left_at = 0usize;
+    let mut right_at = 0usize;
     while from < runs {
         if comptime!(summed) {
             if brings_right {
@@ -186,13 +211,29 @@ fn of_tile(
             }
         }
         if brings_left {
-            put(&found, &mut left_tile, block, run, ROWS / 4, left_along);
+            put(&found, &mut left_tile, left_at, block, run, ROWS / 4, left_along);
         }
         if brings_right {
             if comptime!(wide == WIDE) {
-                put(&found, &mut right_tile, block, run, comptime!(wide / 4), right_along);
+                put(
+                    &found,
+                    &mut right_tile,
+                    right_at,
+                    block,
+                    run,
+                    comptime!(wide / 4),
+                    right_along,
+                );
             } else {
-                put(&of_right, &mut right_tile, block, run, comptime!(wide / 4), right_along);
+                put(
+                    &of_right,
+                    &mut right_tile,
+                    right_at,
+                    block,
+                    run,
+                    comptime!(wide / 4),
+                    right_along,
+                );
             }
         }
         sync_cube();
@@ -222,10 +263,11 @@ fn of_tile(
         }
         #[unroll]
         for number in 0..DEPTH {
-            let upper = left_tile[number * (ROWS / 4) + y];
-            let lower = left_tile[number * (ROWS / 4) + ROWS / 8 + y];
-            let first = right_tile[number * comptime!(wide / 4) + x];
-            let second = right_tile[number * comptime!(wide / 4) + comptime!(wide / 8) + x];
+            let upper = left_tile[left_at + number * (ROWS / 4) + y];
+            let lower = left_tile[left_at + number * (ROWS / 4) + ROWS / 8 + y];
+            let first = right_tile[right_at + number * comptime!(wide / 4) + x];
+            let second =
+                right_tile[right_at + number * comptime!(wide / 4) + comptime!(wide / 8) + x];
             #[unroll]
             for row in 0..4usize {
                 let factor = Four::new(upper.extract(row));
@@ -236,9 +278,17 @@ fn of_tile(
                 sums[2 * row + 9] = fma(factor, second, sums[2 * row + 9]);
             }
         }
-        sync_cube();
+        if comptime!(tile.kept == 2) {
+            left_at = left_run - left_at;
+            right_at = right_run - right_at;
+        } else {
+            sync_cube();
+        }
     }
     if comptime!(summed) {
+        if comptime!(tile.kept == 2) {
+            sync_cube();
+        }
         // Nobody reads the left side's part any more.
         if brings_right {
             left_tile[run * comptime!(wide / 4) + block] = column_sum;
@@ -312,10 +362,11 @@ pub(super) fn tiles(
     sizes: Sizes,
     #[comptime] left_along: bool,
     #[comptime] right_along: bool,
-    #[comptime] wide: usize,
+    #[comptime] tile: Tile,
     #[comptime] summed: bool,
     #[comptime] causal: Causal,
 ) {
+    let wide = comptime!(tile.columns);
     if comptime!(causal == Causal::ColumnsBehind) {
         if CUBE_POS_X as usize * wide >= (CUBE_POS_Y as usize + 1) * ROWS {
             terminate!();
@@ -329,7 +380,7 @@ pub(super) fn tiles(
         &sizes,
         left_along,
         right_along,
-        wide,
+        tile,
         summed,
         causal,
     );
@@ -366,8 +417,9 @@ pub(super) fn tiles_and_bias(
     sizes: Sizes,
     #[comptime] left_along: bool,
     #[comptime] right_along: bool,
-    #[comptime] wide: usize,
+    #[comptime] tile: Tile,
 ) {
+    let wide = comptime!(tile.columns);
     let sums = of_tile(
         left,
         right,
@@ -376,7 +428,7 @@ pub(super) fn tiles_and_bias(
         &sizes,
         left_along,
         right_along,
-        wide,
+        tile,
         false,
         comptime!(Causal::All),
     );
@@ -407,8 +459,9 @@ pub(super) fn tiles_bias_and_residual(
     sizes: Sizes,
     #[comptime] left_along: bool,
     #[comptime] right_along: bool,
-    #[comptime] wide: usize,
+    #[comptime] tile: Tile,
 ) {
+    let wide = comptime!(tile.columns);
     let sums = of_tile(
         left,
         right,
@@ -417,7 +470,7 @@ pub(super) fn tiles_bias_and_residual(
         &sizes,
         left_along,
         right_along,
-        wide,
+        tile,
         false,
         comptime!(Causal::All),
     );

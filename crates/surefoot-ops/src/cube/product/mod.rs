@@ -20,12 +20,13 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::client::Client;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::launch::empty;
 pub(super) use kernel::{Causal, Four};
-use kernel::{DEPTH, NARROW, PlaceLaunch, ROWS, SizesLaunch, WIDE};
+use kernel::{DEPTH, NARROW, PlaceLaunch, ROWS, SizesLaunch, Tile, WIDE};
 use units::{MatrixUnits, More};
 
 /// Rows and columns below which a tile would be mostly empty.
@@ -133,14 +134,15 @@ impl Sizes {
         SizesLaunch::new(rows, columns, depth, count)
     }
 
-    /// Cubes, and the columns of their tiles.
-    fn cubes(self) -> (CubeCount, CubeDim, usize) {
+    /// Cubes, and their tiles.
+    fn cubes(self, client: &Client) -> (CubeCount, CubeDim, Tile) {
         let (down, batch) = (self.rows.div_ceil(ROWS), self.outer * self.inner);
         let wide = down * (self.columns / WIDE) * batch >= ENOUGH_TILES;
         let wide = if wide { WIDE } else { NARROW };
         let across = self.columns.div_ceil(wide);
         let count = CubeCount::Static(across as u32, down as u32, batch as u32);
-        (count, CubeDim::new_1d(kernel::units(wide) as u32), wide)
+        let shared = client.properties().hardware.max_shared_memory_size;
+        (count, CubeDim::new_1d(kernel::units(wide) as u32), Tile::new(wide, shared))
     }
 }
 
@@ -165,7 +167,7 @@ fn into(left: Operand, right: Operand, out: Operand, sizes: Sizes, compute: DTyp
     {
         return units.launch([left, right, out], [None, None], more, sizes);
     }
-    let (count, dim, wide) = sizes.cubes();
+    let (count, dim, tile) = sizes.cubes(&client);
     let places = (left.place(), right.place(), out.place());
     let along = (left.along, right.along);
     kernel::tiles::launch(
@@ -181,7 +183,7 @@ fn into(left: Operand, right: Operand, out: Operand, sizes: Sizes, compute: DTyp
         sizes.launched(),
         along.0,
         along.1,
-        wide,
+        tile,
         more.summed,
         more.causal,
     );
@@ -390,7 +392,7 @@ pub(super) fn product_and_bias(
         taken(left, right).filter(|(left, right, _)| left.is_f32() && right.is_f32())?;
     let out = empty(&left.tensor, Shape::new([sizes.rows, sizes.columns]));
     let client = out.client.clone();
-    let (count, dim, wide) = sizes.cubes();
+    let (count, dim, tile) = sizes.cubes(&client);
     let places = (left.place(), right.place());
     let along = (left.along, right.along);
     let (left, right) = (left.tensor.into_buffer_arg(), right.tensor.into_buffer_arg());
@@ -410,7 +412,7 @@ pub(super) fn product_and_bias(
             sizes.launched(),
             along.0,
             along.1,
-            wide,
+            tile,
         ),
         Some(around) => kernel::tiles_bias_and_residual::launch(
             &client,
@@ -426,7 +428,7 @@ pub(super) fn product_and_bias(
             sizes.launched(),
             along.0,
             along.1,
-            wide,
+            tile,
         ),
     }
     Some(out)

@@ -12,9 +12,9 @@ configuration that this script writes. The work: GPT with 6 blocks, 8 heads, wid
 and under bf16 autocast. Prints the median of a step, the kernel launches of a step where the program counts them, the
 first step, and the ratio to PyTorch in fp32 (above 1: Surefoot is faster).
 
-With --decode it compares decoding instead, of one sequence or of --sequences N with prompts of --prompt TOKENS: a Llama of 1.1 B
-parameters (TinyLlama's shape) with random weights in fp16, in `surefoot generate` and in transformers, whose time for the first
-token is taken off and told separately. The first token of a prompt is measured in `surefoot serve` too, whose process has run such a
+With --decode it compares decoding instead, of one sequence or of --work: `--work 64x16 --work 1x1024` is 64 sequences with
+prompts of 16 tokens, then one with a prompt of 1,024. A Llama of 1.1 B parameters (TinyLlama's shape) with random weights in
+fp16, in `surefoot generate` and in transformers, whose time for the first token is taken off and told separately. The first token of a prompt is measured in `surefoot serve` too, whose process has run such a
 prompt before, as transformers' has. Needs transformers.
 """
 
@@ -160,11 +160,12 @@ def make_llama(folder):
     return model.eval()
 
 
-def transformers_decode(model, given):
+def transformers_decode(model, work, repeats):
     """Seconds for one token of each sequence, and for the first one."""
     import torch
 
-    ids = (torch.arange(given.prompt, device="cuda") % 96).repeat(given.sequences, 1)
+    sequences, prompt = work
+    ids = (torch.arange(prompt, device="cuda") % 96).repeat(sequences, 1)
 
     def generate(count):
         torch.cuda.synchronize()
@@ -176,16 +177,17 @@ def transformers_decode(model, given):
 
     with torch.no_grad():
         generate(FEW)
-        first = statistics.median(generate(1) for _ in range(3))
-        return statistics.median((generate(MANY) - generate(FEW)) / (MANY - FEW) for _ in range(3)), first
+        first = statistics.median(generate(1) for _ in range(repeats))
+        return statistics.median((generate(MANY) - generate(FEW)) / (MANY - FEW) for _ in range(repeats)), first
 
 
-def surefoot_decode(program, device, given, folder):
+def surefoot_decode(program, device, given, work, folder):
     """Seconds for one token of each sequence, for the first one, and of the first process, which gives few tokens."""
+    sequences, prompt = work
     prompts = os.path.join(folder, "prompts.txt")
     with open(prompts, "w", encoding="utf-8") as file:
-        for _ in range(given.sequences):
-            file.write("".join(chr(97 + at % 26) for at in range(given.prompt)) + "\n")
+        for _ in range(sequences):
+            file.write("".join(chr(97 + at % 26) for at in range(prompt)) + "\n")
 
     def generate(count):
         command = [program, "generate", folder, "--prompts", prompts, "--max-tokens", str(count), "--device", device,
@@ -198,12 +200,12 @@ def surefoot_decode(program, device, given, folder):
 
     # The first process compiles kernels, which later ones may find on disk.
     fresh = generate(FEW)
-    first = statistics.median(generate(1) for _ in range(3))
-    each = statistics.median((generate(MANY) - generate(FEW)) / (MANY - FEW) for _ in range(3))
+    first = statistics.median(generate(1) for _ in range(given.repeats))
+    each = statistics.median((generate(MANY) - generate(FEW)) / (MANY - FEW) for _ in range(given.repeats))
     return each, first, fresh
 
 
-def served_first(program, device, given, folder):
+def served_first(program, device, given, prompt, folder):
     """Seconds until a server that is warm has answered prompts with one token each, sent one after the other."""
     command = [program, "serve", folder, "--device", device, "--precision", given.precision, "--port", "0", "--max-tokens", "16"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -222,7 +224,7 @@ def served_first(program, device, given, folder):
             model = json.load(answer)["data"][0]["id"]
 
         def ask(seed):
-            ids = [(seed + at * 7) % 90 + 1 for at in range(given.prompt)]
+            ids = [(seed + at * 7) % 90 + 1 for at in range(prompt)]
             body = json.dumps({"model": model, "prompt": ids, "max_tokens": 1, "temperature": 0}).encode()
             request = urllib.request.Request(address + "/v1/completions", body, {"Content-Type": "application/json"})
             started = time.perf_counter()
@@ -241,20 +243,34 @@ def served_first(program, device, given, folder):
 def decode(given):
     with tempfile.TemporaryDirectory() as folder:
         model = make_llama(folder)
-        theirs, their_first = transformers_decode(model, given)
-        print(f"transformers, fp16: {given.sequences / theirs:.1f} tokens/s, first token in {1e3 * their_first:.1f} ms", flush=True)
+        theirs = {work: transformers_decode(model, work, given.repeats) for work in given.work}
         del model
-        for program in given.programs:
-            path, _, device = program.partition("@")
-            try:
-                ours, first, fresh = surefoot_decode(path, device or given.device, given, folder)
-                served = served_first(path, device or given.device, given, folder)
-            except (RuntimeError, OSError) as error:
-                print(f"{program}: {error}", flush=True)
-                continue
-            print(f"{program} {given.precision}: {given.sequences / ours:.1f} tokens/s, ratio {theirs / ours:.2f}; first token in "
-                  f"{1e3 * first:.1f} ms of a new process, in {1e3 * served:.1f} ms of a warm server, ratio {their_first / served:.2f}; the first {FEW} in "
-                  f"{fresh:.1f} s on a fresh machine", flush=True)
+        for work in given.work:
+            compare_decoding(given, work, theirs[work], folder)
+
+
+def compare_decoding(given, work, theirs, folder):
+    sequences, prompt = work
+    each_theirs, first_theirs = theirs
+    print(f"{sequences} sequences with prompts of {prompt} tokens", flush=True)
+    print(f"transformers, fp16: {sequences / each_theirs:.1f} tokens/s, first token in {1e3 * first_theirs:.1f} ms", flush=True)
+    for program in given.programs:
+        path, _, device = program.partition("@")
+        try:
+            each, first, fresh = surefoot_decode(path, device or given.device, given, work, folder)
+            served = served_first(path, device or given.device, given, prompt, folder)
+        except (RuntimeError, OSError) as error:
+            print(f"{program}: {error}", flush=True)
+            continue
+        print(f"{program} {given.precision}: {sequences / each:.1f} tokens/s, ratio {each_theirs / each:.2f}; first token in "
+              f"{1e3 * first:.1f} ms of a new process, in {1e3 * served:.1f} ms of a warm server, ratio {first_theirs / served:.2f}; the first {FEW} in "
+              f"{fresh:.1f} s of the first process", flush=True)
+
+
+def sequences_and_prompt(text):
+    """`64x16`: 64 sequences with prompts of 16 tokens."""
+    sequences, _, prompt = text.partition("x")
+    return int(sequences), int(prompt)
 
 
 def main():
@@ -266,10 +282,12 @@ def main():
     parser.add_argument("--kernels", type=int, default=25, metavar="N", help="of how many kernels to print the launches")
     parser.add_argument("programs", nargs="+", metavar="SUREFOOT")
     parser.add_argument("--decode", action="store_true")
-    parser.add_argument("--sequences", type=int, default=1, help="decoded at once, with --decode")
-    parser.add_argument("--prompt", type=int, default=4, metavar="TOKENS", help="length of the prompts, with --decode")
+    parser.add_argument("--work", action="append", type=sequences_and_prompt, metavar="SEQUENCESxPROMPT",
+                        help="with --decode: how many sequences at once and of how many tokens their prompts are; may be repeated (1x4)")
+    parser.add_argument("--repeats", type=int, default=3, help="of each measurement, with --decode")
     given = parser.parse_args()
     if given.decode:
+        given.work = given.work or [(1, 4)]
         return decode(given)
     found = {"programs": {}}
     if not given.no_torch:

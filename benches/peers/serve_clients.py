@@ -3,7 +3,7 @@
     python benches/peers/serve_clients.py target/release/surefoot [--node DIR]
 
 With --node, OpenAI's client for Node runs too, from the node_modules of DIR (`npm install openai` there).
-Needs a Python environment with torch, transformers, openai, langchain-openai and lm-eval[api]. Nothing is
+Needs a Python environment with torch, transformers, openai, langchain-openai and lm-eval[api,hf]. Nothing is
 downloaded: the model is a small one with random weights that the tests have, and the task of
 lm-evaluation-harness is written here. Its scores through `local-completions` have to be those of its own
 backend for transformers (`hf`) on the same model, up to rounding.

@@ -117,6 +117,9 @@ impl<'a> ModelRun<'a> {
                 .note(&format!("no tokens are proposed {why}: there they could change the text"));
         }
         let (speculator, bytes) = speculate::open(&self.runner, mode, draft, sequences, length)?;
+        if let Some(unused) = speculator.unused_draft() {
+            self.terminal.note(&unused.to_string());
+        }
         self.runner.set_beside(bytes);
         Ok(speculator)
     }

@@ -31,7 +31,8 @@ enum Speculate {
     Lookup,
     /// Propose what the draft model says, always
     Draft,
-    /// Propose what the draft model says, or without one what came before, as long as it is measured to pay
+    /// Propose what the draft model says, or without one what came before, as long as it is measured to pay; a draft model
+    /// that is not smaller than the model is left out
     Auto,
 }
 

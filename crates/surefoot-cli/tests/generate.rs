@@ -337,7 +337,7 @@ fn a_chat_answers_each_line_with_all_that_was_said_in_mind() {
     let second =
         alone(&format!("system: be brief\nuser: Hi\nassistant: {text}\nuser: And?\nassistant:"));
     assert_eq!(chat("Hi\n\nAnd?\n"), format!("{first}{second}"));
-    assert_eq!(chat("Hi\n/reset\nHi\n/exit\nnever"), format!("{first}{first}"));
+    assert_eq!(chat("Hi\n/reset\n/help\nHi\n/exit\nnever"), format!("{first}{first}"));
     // A chat that the model can't take any more goes on without its oldest messages.
     let mut command = generate(&model);
     command.args(options).args(["--chat", "--chat-template", "plain"]);

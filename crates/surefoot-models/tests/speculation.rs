@@ -235,6 +235,33 @@ fn a_draft_model_changes_no_token_whether_it_is_right_or_wrong() {
 }
 
 #[test]
+fn a_draft_model_that_is_not_smaller_is_left_out_and_never_run_unless_it_is_asked_for() {
+    let (plain, ..) = run("llama-tiny", "", SpeculationMode::Off, None);
+    let drill = "unsupported_op:op=draft,count=500";
+    let (tokens, counts, struck) =
+        run("llama-tiny", drill, SpeculationMode::Auto, Some("llama-tiny"));
+    assert_eq!((&tokens, struck), (&plain, 0), "the draft model ran");
+    assert!(counts.accepted > 0, "what came before is proposed instead: {counts:?}");
+    let (tokens, _, struck) = run("llama-tiny", drill, SpeculationMode::Draft, Some("llama-tiny"));
+    assert_eq!(tokens, plain);
+    assert!(struck > 0);
+    let model = runner("llama-tiny", "");
+    let folder = fixture("llama-tiny");
+    let open = |mode| speculate::open(&model, mode, Some(&folder), 1, 100).unwrap();
+    let (speculator, bytes) = open(SpeculationMode::Auto);
+    let unused = speculator.unused_draft().unwrap();
+    assert_eq!((&unused.draft, unused.draft_bytes), (&folder, unused.model_bytes));
+    assert!(unused.to_string().contains("--speculate draft"), "{unused}");
+    let (speculator, bytes_of_both) = open(SpeculationMode::Draft);
+    assert_eq!(speculator.unused_draft(), None);
+    assert!(bytes < bytes_of_both, "no memory is set aside for it: {bytes} and {bytes_of_both}");
+    let smaller = fixture("qwen2-tiny");
+    let (speculator, _) =
+        speculate::open(&model, SpeculationMode::Auto, Some(&smaller), 1, 100).unwrap();
+    assert_eq!(speculator.unused_draft(), None);
+}
+
+#[test]
 fn a_fault_at_any_moment_changes_no_token() {
     let (plain, ..) = run("llama-tiny", "", SpeculationMode::Off, None);
     for (drill, draft, strikes) in [

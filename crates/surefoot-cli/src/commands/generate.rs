@@ -53,7 +53,8 @@ pub(crate) struct Generate {
     /// A file with one prompt a line, or - for stdin
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
-    /// Chat: each line of stdin is a message; answers depend on the whole conversation so far
+    /// Chat: each line of stdin is a message; answers depend on the whole conversation so far. The line /reset begins anew,
+    /// /exit ends the chat, and /help says so
     #[arg(long, conflicts_with_all = ["prompt", "prompts", "json", "stream", "isolate"])]
     chat: bool,
     /// The system message of a chat
@@ -90,9 +91,10 @@ pub(crate) struct Generate {
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
     #[command(flatten)]
-    speculation: SpeculationArgs,
-    #[command(flatten)]
     weights: WeightsArgs,
+    // What has a heading of its own comes last: what follows it would be under it.
+    #[command(flatten)]
+    speculation: SpeculationArgs,
     #[command(flatten)]
     footing: FootingArgs,
 }

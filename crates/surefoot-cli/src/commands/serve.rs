@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use surefoot::device::supervisor;
+use surefoot_models::ModelError;
 use surefoot_models::Opened;
 use surefoot_models::embed::{Pooling, Recipe};
 use surefoot_models::generate::speculate::{SpeculationCounts, SpeculationMode};
@@ -50,8 +51,9 @@ const LONGEST_END: Duration = Duration::from_secs(15);
 #[command(after_help = "\
 Prints the address on stdout once requests are taken. Paths: /v1/embeddings, /v1/completions,
 /v1/chat/completions (with \"stream\": true as server-sent events), /v1/responses, /v1/rerank,
-/v1/models, /tokenize,
-/detokenize, /health, /live, /ready, /metrics.
+/v1/models, /tokenize, /detokenize, /health, /live, /ready, /metrics.
+Answers are held to a format by response_format (json_object, json_schema), guided_json,
+guided_regex, guided_choice or guided_grammar (GBNF), and call functions by tools and tool_choice.
 Requests are run in batches, and new ones join those that run between two tokens. Ctrl-C and SIGTERM
 finish what was accepted; a second Ctrl-C doesn't wait.
 
@@ -70,11 +72,15 @@ Examples:
   surefoot serve models/llama-8b --draft models/llama-1b
   surefoot serve models/minilm --host 0.0.0.0 --api-key-file keys.txt
   surefoot serve chat=models/llama embed=models/minilm --memory 8GiB
+  surefoot serve models/llama --otlp http://127.0.0.1:4318
+  OTEL_EXPORTER_OTLP_CERTIFICATE=ca.pem surefoot serve models/llama --otlp https://collector:4318
 
   curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
     -d '{\"model\": \"llama\", \"prompt\": \"Once upon a time\", \"max_tokens\": 32}'
   curl -N http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"model\": \"llama\", \"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], \"stream\": true}'
+  curl http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' \\
+    -d '{\"model\": \"llama\", \"prompt\": \"A date: \", \"guided_regex\": \"[0-9]{4}-[0-9]{2}-[0-9]{2}\"}'
 
   from openai import OpenAI
   client = OpenAI(base_url=\"http://127.0.0.1:8080/v1\", api_key=\"none\")
@@ -121,24 +127,29 @@ pub(crate) struct Serve {
     /// Show what happens live on a page of this machine: on this port, or any that is free
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     watch: Option<u16>,
-    /// Send traces of requests to this OpenTelemetry collector, with OTLP over HTTP: `http://HOST:4318`. Without this
-    /// option OTEL_EXPORTER_OTLP_ENDPOINT counts, if it is set; OTEL_SERVICE_NAME names the service, and
-    /// OTEL_EXPORTER_OTLP_HEADERS holds headers such as keys
+    /// Send traces of requests to this OpenTelemetry collector, with OTLP over HTTP: `http://HOST:4318` or `https://…`
+    ///
+    /// Without this option OTEL_EXPORTER_OTLP_ENDPOINT counts, if it is set. OTEL_SERVICE_NAME names the service, and
+    /// OTEL_EXPORTER_OTLP_HEADERS holds headers such as keys. Over https the collector's certificate is checked against Mozilla's
+    /// authorities, or those in the PEM file that OTEL_EXPORTER_OTLP_CERTIFICATE names;
+    /// OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY name the certificate and the key of this server,
+    /// if the collector asks for one
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
     /// Listen at once: the first requests of each size then wait for a GPU's kernels
     #[arg(long)]
     no_warm_up: bool,
-    #[command(flatten)]
-    limits: Limits,
     /// Serve the model with this adapter too, a folder in PEFT's format, under a name of its own (the folder's if none is
     /// given); can be given several times. Of several models MODEL:NAME=DIR, which clients call MODEL:NAME
     #[arg(long, value_name = "[NAME=]DIR")]
     adapter: Vec<NamedAdapter>,
     #[command(flatten)]
-    speculation: SpeculationArgs,
-    #[command(flatten)]
     weights: WeightsArgs,
+    // What has a heading of its own comes last: what follows it would be under it.
+    #[command(flatten)]
+    limits: Limits,
+    #[command(flatten)]
+    speculation: SpeculationArgs,
     #[command(flatten)]
     footing: FootingArgs,
 }
@@ -154,10 +165,17 @@ enum PoolingArg {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
-            EngineError::Model(error) => match Arc::try_unwrap(error) {
-                Ok(error) => error.into(),
-                Err(error) => Self::usage(error.to_string()),
-            },
+            EngineError::Model(error) => {
+                let lacks_memory = matches!(*error, ModelError::Memory { .. });
+                let failure: Self = match Arc::try_unwrap(error) {
+                    Ok(error) => error.into(),
+                    Err(error) => Self::usage(error.to_string()),
+                };
+                match lacks_memory {
+                    true => failure.hint("--context N, the most tokens of one sequence"),
+                    false => failure,
+                }
+            }
             EngineError::Fault(fault) => fault.as_ref().clone().into(),
             other => Self::usage(other.to_string()),
         }
@@ -262,6 +280,9 @@ impl Serve {
             draft: draft.as_ref().map(|folder| folder.path().to_owned()),
         };
         let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))?;
+        if let Some(unused) = engine.unused_draft() {
+            terminal.note(&unused.to_string());
+        }
         if !self.no_warm_up {
             warm_up(&engine, global)?;
         }

@@ -322,6 +322,36 @@ fn texts_become_tokens_and_tokens_texts() {
     assert_eq!(server.complete(as_ids), server.complete(as_text));
     server.post("/detokenize", json!({"tokens": [256]})).is_error(400, None);
     server.post("/tokenize", json!({"prompt": ["a", "b"]})).is_error(422, None);
+    let messages = json!([{"role": "user", "content": "Hi"}]);
+    server.post("/tokenize", json!({"messages": messages})).is_error(400, None);
+    // A chat has the tokens that it is run with.
+    let server = Server::start(&fixture("gpt2-tiny"), &["--chat-template", "plain"]);
+    let chat = server.post("/tokenize", json!({"messages": messages})).good();
+    let asked = json!({"messages": messages, "max_tokens": 1});
+    let answer = server.post("/v1/chat/completions", asked).good();
+    assert_eq!(chat["count"], answer["usage"]["prompt_tokens"]);
+    let spelt = server.post("/detokenize", json!({"tokens": chat["tokens"]})).good();
+    assert_eq!(spelt["prompt"], "user: Hi\nassistant:");
+    let both = json!({"messages": messages, "prompt": "Hi"});
+    server.post("/tokenize", both).is_error(400, Some("unknown_parameter"));
+}
+
+#[test]
+fn parameters_that_openai_has_and_this_server_has_not_are_not_called_unknown() {
+    let server = Server::start(&fixture("gpt2-tiny"), &["--chat-template", "plain"]);
+    for (key, value) in [
+        ("previous_response_id", json!("resp_1")),
+        ("conversation", json!("c")),
+        ("reasoning", json!({})),
+    ] {
+        let answer = server.post("/v1/responses", json!({"input": "Hi", key: value}));
+        answer.is_error(400, Some("unsupported_parameter"));
+        assert_eq!(answer.json()["error"]["param"], key);
+    }
+    let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "reasoning_effort": "low"});
+    server.post("/v1/chat/completions", chat).is_error(400, Some("unsupported_parameter"));
+    let nothing = json!({"input": "Hi", "previous_response_id": null, "max_output_tokens": 1});
+    server.post("/v1/responses", nothing).good();
 }
 
 #[test]

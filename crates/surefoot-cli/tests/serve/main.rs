@@ -5,6 +5,7 @@ mod access;
 mod adapters;
 mod answers;
 mod embeddings;
+mod encrypted_traces;
 mod faults;
 mod formats;
 #[cfg(target_os = "linux")]

@@ -72,6 +72,20 @@ fn proposals_change_no_answer_and_the_accepted_share_is_shown() {
 }
 
 #[test]
+fn a_draft_model_that_is_not_smaller_is_left_out_with_a_note() {
+    let model = fixture("llama-tiny");
+    let said = tempfile::NamedTempFile::new().unwrap();
+    let mut server = Server::start_with(&model, &["--draft"], |command| {
+        command.arg(&model).stderr(std::fs::File::create(said.path()).unwrap());
+    });
+    server.post("/v1/completions", bodies().remove(0)).good();
+    server.signal("TERM");
+    server.wait();
+    let said = std::fs::read_to_string(said.path()).unwrap();
+    assert!(said.contains("proposes no tokens") && said.contains("--speculate draft"), "{said}");
+}
+
+#[test]
 fn a_fault_at_any_moment_changes_no_answer() {
     let model = fixture("llama-tiny");
     let plain = answers(&Server::start(&model, &[]), false);

@@ -105,19 +105,27 @@ fn a_client_that_goes_away_is_told_too() {
 }
 
 /// A collector that keeps what it is sent.
-struct Collector {
-    url: String,
+pub(crate) struct Collector {
+    pub(crate) url: String,
     received: Receiver<Value>,
 }
 
 impl Collector {
     fn start() -> Self {
+        Self::speaking("http", |stream| stream)
+    }
+
+    /// One that reads and writes through what `wrapped` makes of a connection.
+    pub(crate) fn speaking<S: Read + Write>(
+        scheme: &str,
+        wrapped: impl Fn(TcpStream) -> S + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let url = format!("{scheme}://{}", listener.local_addr().unwrap());
         let (sender, received) = channel();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let Some(body) = read_export(stream.unwrap()) else { continue };
+                let Some(body) = read_export(wrapped(stream.unwrap())) else { continue };
                 if sender.send(body).is_err() {
                     return;
                 }
@@ -127,7 +135,7 @@ impl Collector {
     }
 
     /// Waits until spans satisfy `is_enough`; all of them, each with its attributes as one object.
-    fn spans(&self, mut is_enough: impl FnMut(&[Value]) -> bool) -> Vec<Value> {
+    pub(crate) fn spans(&self, mut is_enough: impl FnMut(&[Value]) -> bool) -> Vec<Value> {
         let mut spans = Vec::new();
         let until = Instant::now() + Duration::from_secs(120);
         while !is_enough(&spans) {
@@ -144,8 +152,8 @@ impl Collector {
 }
 
 /// Reads one request and answers it; none if it is no export.
-fn read_export(mut stream: TcpStream) -> Option<Value> {
-    let mut reader = BufReader::new(stream.try_clone().ok()?);
+fn read_export(mut stream: impl Read + Write) -> Option<Value> {
+    let mut reader = BufReader::new(&mut stream);
     let mut head = Vec::new();
     loop {
         let mut line = String::new();
@@ -284,9 +292,9 @@ fn the_standard_variable_switches_traces_on_and_a_wrong_address_is_refused() {
     let spans = collector.spans(|spans| spans.iter().any(is_request));
     assert!(spans.iter().any(|span| span["name"] == "embed"), "{spans:#?}");
     let mut command = crate::served::program();
-    command.arg("serve").arg(fixture("bert-tiny")).args(["--port", "0", "--otlp", "https://far"]);
+    command.arg("serve").arg(fixture("bert-tiny")).args(["--port", "0", "--otlp", "ftp://far"]);
     let refused = command.output().unwrap();
     assert_eq!(refused.status.code(), Some(2));
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(said.contains("--otlp") && said.contains("https is not supported"), "{said}");
+    assert!(said.contains("--otlp") && said.contains("neither with http:// nor"), "{said}");
 }

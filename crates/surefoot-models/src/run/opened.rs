@@ -149,6 +149,12 @@ impl Opened {
         self.binding.head.is_some()
     }
 
+    /// The bytes of matrices that a pass over one token reads; of experts, those of the share that is chosen.
+    pub fn pass_bytes(&self) -> u64 {
+        let read = |matrix| (self.format.bytes(matrix) as f64 * matrix.used()) as u64;
+        self.binding.matrices.iter().map(read).sum()
+    }
+
     /// Tokens that end a text, as `generation_config.json` or else the configuration says.
     pub fn end_tokens(&self) -> Result<Vec<u32>, ModelError> {
         let generation = self.folder.join("generation_config.json");

@@ -39,7 +39,7 @@ use surefoot::{Fault, FaultKind, Footing};
 use surefoot_models::ModelError;
 use surefoot_models::classify::ClassificationHead;
 use surefoot_models::embed::Pooling;
-use surefoot_models::generate::speculate::{self, SpeculationMode, Speculator};
+use surefoot_models::generate::speculate::{self, SpeculationMode, Speculator, UnusedDraft};
 use surefoot_models::generate::text::TokenPair;
 use surefoot_models::runner::Runner;
 use surefoot_models::stream::plan::Plan;
@@ -89,6 +89,7 @@ pub struct Engine {
     encoder: Arc<Encoder>,
     head: Option<Arc<ClassificationHead>>,
     decoder: Option<Arc<Decoder>>,
+    unused_draft: Option<UnusedDraft>,
     runner: Arc<Runner>,
     footing: Arc<Footing>,
     metrics: Arc<Metrics>,
@@ -125,6 +126,7 @@ impl Engine {
         }
         runner = runner.with_adapters(&settings.adapters)?;
         let (speculator, bytes) = open_speculator(&runner, &settings)?;
+        let unused_draft = speculator.unused_draft().cloned();
         runner = runner.beside(capacity::HTTP_BYTES + bytes);
         let (mut capacity, plan) = EngineCapacity::fit(&runner, &settings.limits)?;
         change(&mut capacity);
@@ -173,6 +175,7 @@ impl Engine {
             encoder,
             head,
             decoder,
+            unused_draft,
             runner,
             footing,
             metrics,
@@ -215,6 +218,11 @@ impl Engine {
     /// The plan: which weights are in memory, and on which device.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The draft model that is left out since it can make nothing faster, if there is one.
+    pub fn unused_draft(&self) -> Option<&UnusedDraft> {
+        self.unused_draft.as_ref()
     }
 
     /// The size of the vocabulary.

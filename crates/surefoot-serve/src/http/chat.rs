@@ -44,6 +44,13 @@ pub(super) async fn chat(
     let empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     fields.without("functions", empty)?;
     fields.without("modalities", |value| *value == json!(["text"]))?;
+    fields.without_all(&[
+        "audio",
+        "prediction",
+        "reasoning_effort",
+        "verbosity",
+        "web_search_options",
+    ])?;
     fields.finish()?;
     drop(body);
     let template = app.template()?;

@@ -166,6 +166,11 @@ impl<'b> Fields<'b> {
         }
     }
 
+    /// Refuses fields that OpenAI knows and this server does not, so that nobody takes them for misspelt.
+    pub(super) fn without_all(&mut self, keys: &[&str]) -> Result<(), ApiError> {
+        keys.iter().try_for_each(|key| self.without(key, |_| false))
+    }
+
     /// The fields that are left and not null.
     pub(super) fn rest(self) -> impl Iterator<Item = (Cow<'b, str>, &'b RawValue)> {
         self.0.into_iter().filter(|(_, value)| !is_null(value))

@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`, as vLLM has them: which tokens a text has, and which text
+//! `POST /tokenize` and `POST /detokenize`, as vLLM has them: which tokens a text or a chat has, and which text
 //! tokens stand for.
 
 use std::sync::Arc;
@@ -12,9 +12,11 @@ use super::App;
 use super::error::ApiError;
 use super::fields::{Fields, mistyped};
 use super::inputs::{Input, inputs};
+use super::messages::messages;
 use super::request_body::RequestBody;
 use super::stream::check_tokens;
 use super::tokenize::Special;
+use super::tools::{AskedTools, ToolNotation};
 use crate::engine::EngineError;
 
 pub(super) async fn tokenize(
@@ -26,17 +28,32 @@ pub(super) async fn tokenize(
         app.model(&model)?;
     }
     let limits = app.prompt_limits();
-    let texts = inputs("prompt", fields.needed("prompt")?, limits)?;
-    let special = match fields.raw("add_special_tokens").map(|flag| flag.get()) {
-        None | Some("true") => Special::Added,
-        Some("false") => Special::Written,
-        Some(_) => return Err(mistyped("add_special_tokens", "true or false")),
+    let (param, text, special) = match fields.raw("messages") {
+        Some(asked) => {
+            let messages = messages(asked, limits)?;
+            let tools = AskedTools::take(&mut fields, ToolNotation::Chat)?;
+            let offered = tools.as_ref().map_or(&[][..], |tools| &tools.tools);
+            let text = app
+                .template()?
+                .prompt_with_tools(&messages, offered)
+                .map_err(|error| ApiError::invalid(error.to_string()).param("messages"))?;
+            limits.check_text("messages", text.len())?;
+            ("messages", vec![Input::Text(text)], Special::Written)
+        }
+        None => {
+            let text = inputs("prompt", fields.needed("prompt")?, limits)?;
+            let special = match fields.raw("add_special_tokens").map(|flag| flag.get()) {
+                None | Some("true") => Special::Added,
+                Some("false") => Special::Written,
+                Some(_) => return Err(mistyped("add_special_tokens", "true or false")),
+            };
+            ("prompt", text, special)
+        }
     };
     fields.finish()?;
     drop(body);
-    let [Input::Text(_)] = texts.as_slice() else { return Err(mistyped("prompt", "a text")) };
-    let tokens =
-        app.tokenizing.tokens(app.texts.as_deref(), texts, "prompt", special, limits).await?;
+    let [Input::Text(_)] = text.as_slice() else { return Err(mistyped(param, "a text")) };
+    let tokens = app.tokenizing.tokens(app.texts.as_deref(), text, param, special, limits).await?;
     drop(room);
     let tokens = tokens.concat();
     Ok(Json(json!({

@@ -7,9 +7,10 @@
 //!
 //! Invariant: telling a span never waits. Spans go into a bounded queue; one that finds no room, or whose batch the
 //! collector does not take, is dropped and counted (`surefoot_trace_spans_total{outcome="dropped"}`). The thread of
-//! the [`Exporter`] sends them, in OTLP's JSON over HTTP (`otlp.rs`).
+//! the [`Exporter`] sends them, in OTLP's JSON over HTTP or HTTPS (`otlp.rs`, `endpoint.rs`).
 
 mod context;
+mod endpoint;
 mod exporter;
 mod otlp;
 
@@ -21,7 +22,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use surefoot::journal::{Event, EventKind, Journal};
 
 pub use context::SpanContext;
-pub use exporter::{Exporter, TraceEndpoint, UnusableEndpoint, UnusableHeaders};
+pub use endpoint::{TraceEndpoint, UnusableCertificates, UnusableEndpoint, UnusableHeaders};
+pub use exporter::Exporter;
 
 use crate::metrics::Metrics;
 

@@ -25,6 +25,9 @@ pub(super) struct Chat<'a> {
     pub(super) sampling: Sampling,
 }
 
+/// What can be said that is no message.
+const COMMANDS: &str = "/reset begins anew, /exit or the end of the input ends the chat";
+
 impl Chat<'_> {
     /// Talks until stdin ends or says `/exit`.
     pub(super) fn talk(
@@ -36,7 +39,7 @@ impl Chat<'_> {
         let template = self.template()?;
         let is_terminal = std::io::stdin().is_terminal();
         if is_terminal {
-            terminal.note("/reset begins anew, /exit or the end of the input ends the chat");
+            terminal.note(COMMANDS);
         }
         let system: Vec<Value> = self
             .options
@@ -58,6 +61,10 @@ impl Chat<'_> {
             match line.trim() {
                 "" => continue,
                 "/exit" => return Ok(Exit::Done),
+                "/help" => {
+                    terminal.note(COMMANDS);
+                    continue;
+                }
                 "/reset" => {
                     said.clear();
                     continue;

@@ -55,9 +55,13 @@ pub(super) fn announce(
         planned_peak_bytes: plan.peak_bytes,
     };
     let device = document.device.as_deref().unwrap_or("no device");
+    let counted = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        _ => format!("{count} {what}s"),
+    };
     let what = match document.generates {
-        true => format!("{} sequences", shape.sequences),
-        false => format!("{} texts", shape.texts),
+        true => counted(shape.sequences, "sequence"),
+        false => counted(shape.texts, "text"),
     };
     terminal.note(&format!(
         "{name} on {device}: up to {what} at once, {}, at most {} of memory",

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use surefoot_serve::metrics::Metrics;
-use surefoot_serve::trace::{Exporter, TraceEndpoint};
+use surefoot_serve::trace::{Exporter, TraceEndpoint, UnusableCertificates};
 
 use crate::exit::Failure;
-use crate::terminal::Terminal;
+use crate::terminal::{self, Terminal};
 
 /// The name of the service in traces, unless `OTEL_SERVICE_NAME` has another.
 const SERVICE: &str = "surefoot";
@@ -16,42 +16,84 @@ pub(super) fn endpoint(
     option: Option<&str>,
     terminal: &Terminal,
 ) -> Result<Option<TraceEndpoint>, Failure> {
-    let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let headers = variable("OTEL_EXPORTER_OTLP_TRACES_HEADERS")
-        .or_else(|| variable("OTEL_EXPORTER_OTLP_HEADERS"))
-        .unwrap_or_default();
     if let Some(address) = option {
         let endpoint = TraceEndpoint::below(address)
             .map_err(|error| Failure::usage("--otlp can't be used").caused_by(&error))?;
-        let endpoint = endpoint.with_headers(&headers).map_err(|error| {
-            Failure::usage("OTEL_EXPORTER_OTLP_HEADERS can't be used").caused_by(&error)
-        })?;
-        return Ok(Some(endpoint));
+        return completed(endpoint).map(Some);
     }
-    if variable("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
+    if set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
         return Ok(None);
     }
-    let found = match variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") {
+    let found = match set("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") {
         Some(address) => TraceEndpoint::exactly(&address),
-        None => match variable("OTEL_EXPORTER_OTLP_ENDPOINT") {
+        None => match set("OTEL_EXPORTER_OTLP_ENDPOINT") {
             Some(address) => TraceEndpoint::below(&address),
             None => return Ok(None),
         },
     };
     // Variables are often set for all programs of a machine: they stop none.
-    let endpoint = match found {
-        Ok(endpoint) => endpoint,
-        Err(error) => {
-            terminal.note(&format!("no traces are sent: {error}"));
-            return Ok(None);
-        }
+    let found = match found {
+        Ok(endpoint) => completed(endpoint).map_err(|failure| {
+            let told = std::iter::once(failure.what).chain(failure.because);
+            told.collect::<Vec<_>>().join(": ")
+        }),
+        Err(error) => Err(error.to_string()),
     };
-    match endpoint.with_headers(&headers) {
+    match found {
         Ok(endpoint) => Ok(Some(endpoint)),
-        Err(error) => {
-            terminal.note(&format!("no traces are sent: {error}"));
+        Err(problem) => {
+            terminal.note(&format!("no traces are sent: {problem}"));
             Ok(None)
         }
+    }
+}
+
+/// What a variable holds, if it holds something.
+fn set(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// The variable for traces alone, or else the one for everything that is sent, and what it holds.
+fn of_traces(name: &str) -> Option<(String, String)> {
+    let names = [format!("OTEL_EXPORTER_OTLP_TRACES_{name}"), format!("OTEL_EXPORTER_OTLP_{name}")];
+    names.into_iter().find_map(|name| set(&name).map(|value| (name, value)))
+}
+
+/// The file that a variable names.
+fn file_of(name: &str) -> Result<Option<(String, Vec<u8>)>, Failure> {
+    let Some((variable, path)) = of_traces(name) else { return Ok(None) };
+    match std::fs::read(&path) {
+        Ok(bytes) => Ok(Some((format!("{path}, which {variable} names,"), bytes))),
+        Err(error) => Err(Failure::usage(format!("{path}, which {variable} names, can't be read"))
+            .caused_by(&error)),
+    }
+}
+
+/// The endpoint with the headers and certificates that the variables name.
+fn completed(endpoint: TraceEndpoint) -> Result<TraceEndpoint, Failure> {
+    let mut endpoint = endpoint;
+    if let Some((name, headers)) = of_traces("HEADERS") {
+        endpoint = endpoint
+            .with_headers(&headers)
+            .map_err(|error| Failure::usage(format!("{name} can't be used")).caused_by(&error))?;
+    }
+    if !endpoint.is_encrypted() {
+        return Ok(endpoint);
+    }
+    let unusable = |what: &str, error: &UnusableCertificates| {
+        Failure::usage(format!("{what} can't be used")).caused_by(error)
+    };
+    if let Some((file, pem)) = file_of("CERTIFICATE")? {
+        endpoint = endpoint.trusting(&pem).map_err(|error| unusable(&file, &error))?;
+    }
+    match (file_of("CLIENT_CERTIFICATE")?, file_of("CLIENT_KEY")?) {
+        (None, None) => Ok(endpoint),
+        (Some((file, pem)), Some((_, key))) => {
+            endpoint.identified(&pem, &key).map_err(|error| unusable(&file, &error))
+        }
+        _ => Err(Failure::usage(
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY are needed together",
+        )),
     }
 }
 
@@ -63,6 +105,6 @@ pub(super) fn start(
     let Some(endpoint) = endpoint else { return Ok(None) };
     let service = std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
     let service = service.unwrap_or_else(|| SERVICE.to_owned());
-    let exporter = Exporter::start(endpoint, service, Arc::clone(metrics));
+    let exporter = Exporter::start(endpoint, service, Arc::clone(metrics), terminal::note);
     exporter.map(Some).map_err(|error| Failure::usage("traces can't be sent").caused_by(&error))
 }

@@ -6,8 +6,10 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::Candidate;
+use super::pace::DraftTimes;
 use crate::error::ModelError;
 use crate::generate::pages::{self, PageLimits, PagedCache, TokenRun};
 use crate::generate::sample::{Sampler, Sampling};
@@ -29,6 +31,8 @@ pub struct DraftModel {
     work: Work,
     /// The vocabulary of the model that is drafted for.
     vocab: usize,
+    /// The bytes that a pass over one token reads, and those of the model that is drafted for.
+    pass_bytes: (u64, u64),
     cache: PagedCache,
     location: Option<Location>,
     failures: u32,
@@ -80,7 +84,27 @@ impl DraftModel {
         let cache = PagedCache::new(pages::layout(blueprint), limits);
         let request = RunRequest::new("draft", work).without_cost_record();
         let vocab = model.blueprint().vocab;
-        Ok(Self { runner, request, work, vocab, cache, location: None, failures: 0 })
+        let pass_bytes = (runner.opened().pass_bytes(), model.opened().pass_bytes());
+        Ok(Self { runner, request, work, vocab, pass_bytes, cache, location: None, failures: 0 })
+    }
+
+    /// The folder of its files, or its GGUF file.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.runner.opened().folder
+    }
+
+    /// The bytes of weights that a pass over one token reads, and those that one of the model that it drafts for reads.
+    pub(crate) fn pass_bytes(&self) -> (u64, u64) {
+        self.pass_bytes
+    }
+
+    /// How many of a sequence's tokens it would have to catch up with before it can propose any. The last two are not counted: one
+    /// is always new to it, and often one that it proposed itself.
+    pub(crate) fn behind(&self, candidate: &Candidate<'_>) -> usize {
+        let tokens = candidate.tokens;
+        let known = self.cache.filled(candidate.key);
+        let known = known.unwrap_or_else(|| self.cache.needs(0, tokens).0);
+        tokens.len().saturating_sub(known + 2)
     }
 
     /// The bytes of memory that it takes beside the model that it drafts for.
@@ -89,8 +113,13 @@ impl DraftModel {
         Ok(plan.peak_bytes.saturating_sub(plan.needs.baseline_bytes))
     }
 
-    /// Proposes so many tokens behind each of the sequences; none where it can't.
-    pub fn propose(&mut self, candidates: &[Candidate<'_>], counts: &[usize]) -> Vec<Vec<u32>> {
+    /// Proposes so many tokens behind each of the sequences, none where it can't, and tells how long its passes took.
+    pub(crate) fn propose(
+        &mut self,
+        candidates: &[Candidate<'_>],
+        counts: &[usize],
+    ) -> (Vec<Vec<u32>>, DraftTimes) {
+        let mut times = DraftTimes::default();
         let mut proposals = vec![Vec::new(); candidates.len()];
         let (positions, vocab) =
             (self.runner.blueprint().max_positions, self.runner.blueprint().vocab);
@@ -103,7 +132,7 @@ impl DraftModel {
             }
         }
         if wanted.is_empty() || self.failures >= MOST_FAILURES {
-            return proposals;
+            return (proposals, times);
         }
         // Taken out: what a run that was cut short made of it is dropped.
         let emptied = self.cache.emptied();
@@ -111,17 +140,21 @@ impl DraftModel {
         let location = std::cell::Cell::new(self.location);
         let outcome = self.runner.run(&self.request, |attempt| {
             let cache = &mut *cache.borrow_mut();
-            if attempt.number() > 1 || location.get() != Some(attempt.location()) {
+            // Its weights may just have been loaded: the first pass then reads files.
+            let is_new = attempt.number() > 1 || location.get() != Some(attempt.location());
+            if is_new {
                 *cache = cache.emptied();
                 location.set(Some(attempt.location()));
             }
-            drafted(attempt, cache, &wanted)
+            drafted(attempt, cache, &wanted, is_new)
         });
         match outcome {
             Ok(outcome) => {
                 self.failures = 0;
                 (self.cache, self.location) = (cache.into_inner(), location.get());
-                for (drafting, mut tokens) in wanted.iter().zip(outcome.value) {
+                let (drafts, taken) = outcome.value;
+                times = taken;
+                for (drafting, mut tokens) in wanted.iter().zip(drafts) {
                     let usable = tokens.iter().position(|token| *token as usize >= self.vocab);
                     tokens.truncate(usable.unwrap_or(tokens.len()));
                     proposals[drafting.at] = tokens;
@@ -130,7 +163,7 @@ impl DraftModel {
             // What failed is in the journal; decoding goes on without proposals.
             Err(_) => self.failures += 1,
         }
-        proposals
+        (proposals, times)
     }
 
     /// A sequence came to its end.
@@ -146,12 +179,15 @@ struct Drafting<'a> {
     count: usize,
 }
 
-/// The greedy continuation of each sequence, by passes over all of them.
+/// The greedy continuation of each sequence, by passes over all of them, and how long they took; of those
+/// of a model that is new here the first one is not counted.
 fn drafted(
     attempt: &Attempt<'_>,
     cache: &mut PagedCache,
     wanted: &[Drafting<'_>],
-) -> Result<Vec<Vec<u32>>, ModelError> {
+    is_new: bool,
+) -> Result<(Vec<Vec<u32>>, DraftTimes), ModelError> {
+    let mut times = DraftTimes::default();
     let mut sampler = Sampler::new(Sampling::GREEDY);
     let mut texts: Vec<Vec<u32>> =
         wanted.iter().map(|drafting| drafting.candidate.tokens.to_vec()).collect();
@@ -164,9 +200,10 @@ fn drafted(
         }
     }
     let mut passes = attempt.model().passes();
+    let mut counts = !is_new;
     loop {
         let mut left = PASS_TOKENS;
-        let mut runs = Vec::with_capacity(wanted.len());
+        let mut runs: Vec<TokenRun<'_>> = Vec::with_capacity(wanted.len());
         let mut whole = Vec::with_capacity(wanted.len());
         for (at, (drafting, tokens)) in wanted.iter().zip(&texts).enumerate() {
             let key = drafting.candidate.key;
@@ -187,13 +224,20 @@ fn drafted(
         if runs.is_empty() {
             break;
         }
+        let rows = runs.iter().map(|run| run.tokens.len());
+        let (longest, rows) = (rows.clone().max().unwrap_or(0), rows.sum());
+        let begun = Instant::now();
         let logits = cache.run(&mut passes, &runs)?;
+        if counts {
+            times.passed(rows, longest, begun.elapsed());
+        }
+        counts = true;
         for (row, at) in whole.into_iter().enumerate() {
             texts[at].push(sampler.choose(logits.row(row)));
         }
     }
     let own = texts.into_iter().zip(wanted);
-    Ok(own
-        .map(|(mut tokens, drafting)| tokens.split_off(drafting.candidate.tokens.len()))
-        .collect())
+    let drafts =
+        own.map(|(mut tokens, drafting)| tokens.split_off(drafting.candidate.tokens.len()));
+    Ok((drafts.collect(), times))
 }

@@ -13,18 +13,23 @@
 //! A decoder asks [`Speculator::propose`] before each pass that runs no prompts, and says what came of it by
 //! [`Speculator::passed`] and [`Speculator::verified`].
 
+mod accepted_share;
 mod draft;
 pub mod lookup;
 mod pace;
 
 use std::collections::HashMap;
-use std::path::Path;
-use std::time::{Duration, Instant};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use surefoot::device::memory::Bytes;
 
 use crate::error::ModelError;
 use crate::runner::Runner;
+use accepted_share::AcceptedShare;
 pub use draft::DraftModel;
-use pace::{AcceptedShare, Chance, PassPace};
+use pace::{Chance, PassPace};
 
 /// The most rows of a pass that checks proposals.
 pub const MOST_ROWS: usize = surefoot_ops::ALIKE_COLUMNS;
@@ -40,7 +45,8 @@ pub enum SpeculationMode {
     Lookup,
     /// Tokens of the draft model, always.
     Draft,
-    /// Tokens of the draft model if there is one, else those that came before; as many as pay by what was measured.
+    /// Tokens of the draft model if there is one that is smaller than the model, else those that came before; as many as
+    /// pay by what was measured.
     Auto,
 }
 
@@ -88,12 +94,54 @@ pub struct Speculator {
     shares: HashMap<u64, AcceptedShare>,
     all: AcceptedShare,
     counts: SpeculationCounts,
+    unused: Option<UnusedDraft>,
+}
+
+/// A draft model that is left out, since it can't make anything faster: a pass of it reads as much as one of the model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnusedDraft {
+    /// The draft model.
+    pub draft: PathBuf,
+    /// The bytes of weights that a pass of it over one token reads.
+    pub draft_bytes: u64,
+    /// Those that one of the model reads.
+    pub model_bytes: u64,
+}
+
+impl fmt::Display for UnusedDraft {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} proposes no tokens: a pass of it reads {}, and one of the model {}, so it can make nothing faster. What came before in \
+             the text is proposed instead; --speculate draft uses the draft model all the same",
+            self.draft.display(),
+            Bytes(self.draft_bytes),
+            Bytes(self.model_bytes)
+        )
+    }
 }
 
 impl Speculator {
     /// One that proposes as `mode` says. Without a draft model, [`SpeculationMode::Draft`] proposes nothing.
+    /// [`SpeculationMode::Auto`] leaves one out that is not smaller than the model, by what a pass reads.
     pub fn new(mode: SpeculationMode, draft: Option<DraftModel>) -> Self {
-        Self { mode, draft, ..Self::default() }
+        let (mut draft, mut unused, mut pace) = (draft, None, PassPace::default());
+        if let Some(model) = &draft {
+            let (draft_bytes, model_bytes) = model.pass_bytes();
+            if mode == SpeculationMode::Auto && draft_bytes >= model_bytes {
+                let folder = model.folder().to_owned();
+                unused = Some(UnusedDraft { draft: folder, draft_bytes, model_bytes });
+                draft = None;
+            } else {
+                pace = PassPace::with_draft(draft_bytes as f64 / model_bytes.max(1) as f64);
+            }
+        }
+        Self { mode, draft, pace, unused, ..Self::default() }
+    }
+
+    /// The draft model that was left out, if there is one.
+    pub fn unused_draft(&self) -> Option<&UnusedDraft> {
+        self.unused.as_ref()
     }
 
     /// Whether it may propose anything.
@@ -141,9 +189,8 @@ impl Speculator {
         }
         let longest = counts.iter().copied().max().unwrap_or(0);
         let Some(draft) = self.draft.as_mut().filter(|_| longest > 0) else { return proposals };
-        let begun = Instant::now();
-        let drafted = draft.propose(candidates, &counts);
-        self.pace.drafted(longest, begun.elapsed());
+        let (drafted, times) = draft.propose(candidates, &counts);
+        self.pace.drafted(&times);
         drafted
     }
 
@@ -156,8 +203,13 @@ impl Speculator {
             .collect();
         let mut chances: Vec<Chance<'_>> = own
             .iter_mut()
-            .zip(available)
-            .map(|(share, available)| Chance { share, available: *available })
+            .zip(candidates.iter().zip(available))
+            .map(|(share, (candidate, available))| Chance {
+                share,
+                available: *available,
+                behind: self.draft.as_ref().map_or(0, |draft| draft.behind(candidate)),
+                left: candidate.most + 1,
+            })
             .collect();
         let counts = self.pace.share_out(&mut chances, MOST_ROWS);
         for (candidate, share) in candidates.iter().zip(own) {
@@ -204,7 +256,9 @@ pub fn open(
     // More sequences leave no room for proposals in a pass.
     let draft = DraftModel::open(model, folder, sequences.clamp(1, MOST_ROWS), length)?;
     let bytes = draft.bytes()?;
-    Ok((Speculator::new(mode, Some(draft)), logits + bytes))
+    let speculator = Speculator::new(mode, Some(draft));
+    let bytes = if speculator.draft.is_some() { bytes } else { 0 };
+    Ok((speculator, logits + bytes))
 }
 
 /// Shares `room` out, one after the other.

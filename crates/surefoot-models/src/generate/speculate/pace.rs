@@ -3,11 +3,19 @@
 //!
 //! A pass over more rows takes longer and gives more tokens if the proposals are right. With a share `p` of proposals
 //! accepted, `k` of them give `1 + p + p² + … + pᵏ` tokens in a pass. The number of proposals is the one with the most tokens
-//! a second. If that is none, none are made, but now and then a few, to find out whether they would be accepted by now.
+//! a second. If that is none, none are made, but now and then a few, to find out whether they would be accepted by now: a trial.
+//!
+//! A draft model also has to run the tokens that it has not seen. What that takes is counted as spread over the tokens that
+//! may still come. Before a draft was measured, a token of it is assumed to take as long as its size in relation to the model says.
+//!
+//! Invariant: no trial begins that would take all trials beyond [`TRIALS`] of the time of all passes, by what is expected of it. So trying what does not pay costs next to nothing,
+//! however much a single trial takes; one that takes long comes late.
 
 use std::time::Duration;
 
 use surefoot_ops::ALIKE_COLUMNS;
+
+use super::accepted_share::{AcceptedShare, FIRST_REST};
 
 /// The weight of the latest pass in the average of its size.
 const LATEST: f64 = 0.2;
@@ -15,58 +23,57 @@ const LATEST: f64 = 0.2;
 const WORTH: f64 = 1.03;
 /// After so many passes with proposals one runs without, so that it is known what that takes.
 const REMEASURE: u32 = 64;
-/// What earlier proposals weigh with each new one.
-const FORGET: f64 = 0.85;
-/// For so many tokens no proposals are made after those that were not worth it, at first and at most.
-const FIRST_REST: u32 = 16;
+/// For so many tokens no proposals are made after those that were not worth it, at most.
 const LONGEST_REST: u32 = 1024;
 /// So many are proposed to find out whether it is worth it by now.
 const PROBE: usize = 2;
+/// The share of the time of passes that trials may take.
+const TRIALS: f64 = 0.01;
+/// Before it was measured, a token that a draft model catches up with is assumed to take this part of one that it proposes: it
+/// goes through the model beside others.
+const CATCHING_UP: f64 = 0.25;
 
 /// Measured times of passes and drafts.
 #[derive(Debug, Default)]
 pub(crate) struct PassPace {
     /// Seconds of a pass, by the number of its rows.
     passes: [Option<f64>; ALIKE_COLUMNS + 1],
-    /// Seconds of a token of the draft model.
-    draft: f64,
+    /// What a pass of the draft model reads in relation to one of the model; 0 without a draft model.
+    draft_size: f64,
+    /// Seconds of a token that the draft model proposes, and of one that it catches up with.
+    drafted: Option<f64>,
+    caught_up: Option<f64>,
     since_plain: u32,
+    /// Seconds of all passes, and of trials.
+    total: f64,
+    trials: f64,
+    /// If the proposals of the next pass are a trial: the seconds of a pass without them.
+    trial: Option<f64>,
 }
 
-/// The share of a sequence's proposals that was accepted, lately.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AcceptedShare {
-    accepted: f64,
-    tried: f64,
-    /// Tokens that are still to come before it is tried again, and how many the next time.
-    resting: u32,
-    rest: u32,
+/// How long the passes of a draft model took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct DraftTimes {
+    /// Tokens that it had not seen, which were run before it could propose any, and the seconds of these passes.
+    pub(crate) caught_up: usize,
+    pub(crate) catching_up: f64,
+    /// Passes that gave a token to each sequence, and their seconds.
+    pub(crate) tokens: usize,
+    pub(crate) drafting: f64,
 }
 
-impl Default for AcceptedShare {
-    fn default() -> Self {
-        Self { accepted: 1.0, tried: 2.0, resting: 0, rest: FIRST_REST }
-    }
-}
-
-impl AcceptedShare {
-    /// One of a new sequence, where others went so.
-    pub(crate) fn like(other: &Self) -> Self {
-        Self { accepted: 2.0 * other.share(), tried: 2.0, resting: 0, rest: FIRST_REST }
-    }
-
-    pub(crate) fn share(&self) -> f64 {
-        (self.accepted / self.tried.max(1e-9)).clamp(0.01, 0.99)
-    }
-
-    /// Of so many proposals so many were accepted. Those behind the first one that was not were not tried.
-    pub(crate) fn verified(&mut self, proposed: usize, accepted: usize) {
-        if proposed == 0 {
-            return;
+impl DraftTimes {
+    /// A pass over `rows` tokens, at most `longest` of one sequence.
+    pub(crate) fn passed(&mut self, rows: usize, longest: usize, time: Duration) {
+        let seconds = time.as_secs_f64();
+        // The last token that was chosen, and one before it that was proposed and accepted.
+        if longest > 2 {
+            self.caught_up += rows;
+            self.catching_up += seconds;
+        } else {
+            self.tokens += 1;
+            self.drafting += seconds;
         }
-        let tried = accepted + usize::from(accepted < proposed);
-        self.accepted = self.accepted * FORGET + accepted as f64;
-        self.tried = self.tried * FORGET + tried as f64;
     }
 }
 
@@ -75,22 +82,41 @@ pub(crate) struct Chance<'a> {
     pub(crate) share: &'a mut AcceptedShare,
     /// So many could be proposed.
     pub(crate) available: usize,
+    /// Tokens that the draft model would have to catch up with, and tokens that may still come.
+    pub(crate) behind: usize,
+    pub(crate) left: usize,
 }
 
 impl PassPace {
+    /// One for a draft model whose passes read so much in relation to those of the model.
+    pub(crate) fn with_draft(draft_size: f64) -> Self {
+        Self { draft_size, ..Self::default() }
+    }
+
     /// A pass over so many rows took so long.
     pub(crate) fn passed(&mut self, rows: usize, time: Duration) {
+        let seconds = time.as_secs_f64();
+        self.total += seconds;
+        if let Some(plain) = self.trial.take() {
+            self.trials += (seconds - plain).max(0.0);
+        }
         if let Some(average) = self.passes.get_mut(rows) {
-            let seconds = time.as_secs_f64();
-            *average = Some(average.map_or(seconds, |before| before + LATEST * (seconds - before)));
+            averaged(average, seconds);
         }
     }
 
-    /// A draft of so many tokens took so long.
-    pub(crate) fn drafted(&mut self, tokens: usize, time: Duration) {
-        let seconds = time.as_secs_f64() / tokens.max(1) as f64;
-        self.draft =
-            if self.draft == 0.0 { seconds } else { self.draft + LATEST * (seconds - self.draft) };
+    /// The passes of a draft took so long.
+    pub(crate) fn drafted(&mut self, times: &DraftTimes) {
+        self.total += times.catching_up + times.drafting;
+        if self.trial.is_some() {
+            self.trials += times.catching_up + times.drafting;
+        }
+        if times.caught_up > 0 {
+            averaged(&mut self.caught_up, times.catching_up / times.caught_up as f64);
+        }
+        if times.tokens > 0 {
+            averaged(&mut self.drafted, times.drafting / times.tokens as f64);
+        }
     }
 
     /// The seconds of a pass; of one that was never measured, those of the largest smaller one: it is tried.
@@ -98,21 +124,39 @@ impl PassPace {
         self.passes.get(..=rows)?.iter().rev().copied().flatten().next()
     }
 
+    /// The seconds of a token that the draft model proposes, and of one that it catches up with, where a pass of the model
+    /// without proposals takes `plain`.
+    fn draft_seconds(&self, plain: f64) -> (f64, f64) {
+        let drafted = self.drafted.unwrap_or(self.draft_size * plain);
+        (drafted, self.caught_up.unwrap_or(CATCHING_UP * drafted))
+    }
+
     /// How many tokens each sequence gets proposed in a pass that runs all of them, `most` rows at most.
     pub(crate) fn share_out(&mut self, chances: &mut [Chance<'_>], most: usize) -> Vec<usize> {
         let sequences = chances.len();
-        let mut counts = vec![0; sequences];
         let plain = self.passes.get(sequences).copied().flatten();
         let Some(plain) = plain.filter(|_| self.since_plain < REMEASURE) else {
             self.since_plain = 0;
-            return counts;
+            return vec![0; sequences];
         };
+        let mut counts = self.paying(chances, plain, most);
+        self.rest_or_probe(chances, &mut counts, plain, most);
+        self.since_plain =
+            if counts.iter().any(|count| *count > 0) { self.since_plain + 1 } else { 0 };
+        counts
+    }
+
+    /// The numbers of proposals with the most tokens a second; none if that is hardly more than without.
+    fn paying(&self, chances: &[Chance<'_>], plain: f64, most: usize) -> Vec<usize> {
+        let sequences = chances.len();
+        let mut counts = vec![0; sequences];
+        let (drafted, caught_up) = self.draft_seconds(plain);
         let mut best = (counts.clone(), WORTH * sequences as f64 / plain);
-        let mut tokens = sequences as f64;
+        let mut tokens = vec![1.0; sequences];
         for rows in sequences + 1..=most {
             // The next proposal goes to whom it gives the most.
             let gain = |at: usize| {
-                let Chance { share, available } = &chances[at];
+                let Chance { share, available, .. } = &chances[at];
                 let is_open = counts[at] < *available && share.resting == 0;
                 is_open.then(|| share.share().powi(counts[at] as i32 + 1))
             };
@@ -121,23 +165,34 @@ impl PassPace {
                 break;
             };
             counts[at] += 1;
-            tokens += gain;
-            let drafts = counts.iter().max().map_or(0.0, |count| *count as f64 * self.draft);
-            let Some(seconds) = self.seconds(rows) else { break };
-            let rate = tokens / (seconds + drafts);
+            tokens[at] += gain;
+            let Some(pass) = self.seconds(rows) else { break };
+            let drafts = counts.iter().max().map_or(0.0, |count| *count as f64 * drafted);
+            let of_sequence = |at: usize| match counts[at] {
+                0 => 0.0,
+                _ => tokens[at] * chances[at].behind as f64 / chances[at].left.max(1) as f64,
+            };
+            let catching_up = caught_up * (0..sequences).map(of_sequence).sum::<f64>();
+            let rate = tokens.iter().sum::<f64>() / (pass + drafts + catching_up);
             if rate > best.1 {
                 best = (counts.clone(), rate);
             }
         }
-        let mut counts = best.0;
-        self.rest_or_probe(chances, &mut counts, most);
-        self.since_plain =
-            if counts.iter().any(|count| *count > 0) { self.since_plain + 1 } else { 0 };
-        counts
+        best.0
     }
 
-    /// Sequences that get none rest for a while; then they get a few once.
-    fn rest_or_probe(&self, chances: &mut [Chance<'_>], counts: &mut [usize], most: usize) {
+    /// Sequences that get none rest for a while; then they get a few once, if what trials may take allows it.
+    fn rest_or_probe(
+        &mut self,
+        chances: &mut [Chance<'_>],
+        counts: &mut [usize],
+        plain: f64,
+        most: usize,
+    ) {
+        let (drafted, caught_up) = self.draft_seconds(plain);
+        let pays = counts.iter().any(|count| *count > 0);
+        let mut expected = 0.0;
+        self.trial = None;
         let mut left = most.saturating_sub(chances.len() + counts.iter().sum::<usize>());
         for (chance, count) in chances.iter_mut().zip(counts) {
             let share = &mut *chance.share;
@@ -150,15 +205,33 @@ impl PassPace {
             if share.resting > 1 {
                 share.resting -= 1;
             } else if share.resting == 1 {
+                let proposed = PROBE.min(chance.available).min(left);
+                let drafts = proposed as f64 * drafted + chance.behind as f64 * caught_up;
+                let more =
+                    self.seconds(most - left + proposed).map_or(0.0, |seconds| seconds - plain);
+                if self.trials + expected + drafts + more.max(0.0) > TRIALS * self.total {
+                    continue;
+                }
+                expected += drafts + more.max(0.0);
                 share.resting = 0;
                 share.rest = (2 * share.rest).min(LONGEST_REST);
-                *count = PROBE.min(chance.available).min(left);
-                left -= *count;
+                *count = proposed;
+                left -= proposed;
+                // Beside others that pay, what it takes can't be told apart.
+                self.trial = (!pays).then_some(plain);
             } else {
                 share.resting = share.rest;
             }
         }
+        if pays {
+            self.trials += expected;
+        }
     }
+}
+
+/// Takes a measurement into an average of the latest ones.
+fn averaged(average: &mut Option<f64>, seconds: f64) {
+    *average = Some(average.map_or(seconds, |before| before + LATEST * (seconds - before)));
 }
 
 #[cfg(test)]
@@ -173,11 +246,11 @@ mod tests {
         let mut share = AcceptedShare::default();
         let (mut tokens, mut proposals) = (0, 0);
         for _ in 0..4000 {
-            let chance = Chance { share: &mut share, available: 7 };
+            let chance = Chance { share: &mut share, available: 7, behind: 0, left: 100 };
             let count = pace.share_out(&mut [chance], ALIKE_COLUMNS)[0];
             pace.passed(1 + count, Duration::from_secs_f64(seconds(1 + count)));
             if count > 0 {
-                pace.drafted(count, Duration::from_secs_f64(draft * count as f64));
+                pace.drafted(&drafted(count, draft));
             }
             let right = (0..count).take_while(|_| random() < accepted).count();
             share.verified(count, right);
@@ -185,6 +258,11 @@ mod tests {
             proposals += count;
         }
         (f64::from(tokens as u32) / 4000.0, f64::from(proposals as u32) / 4000.0)
+    }
+
+    /// What a draft of so many tokens takes, that had nothing to catch up with.
+    fn drafted(tokens: usize, seconds: f64) -> DraftTimes {
+        DraftTimes { tokens, drafting: seconds * tokens as f64, ..DraftTimes::default() }
     }
 
     /// Numbers in [0, 1).
@@ -221,6 +299,100 @@ mod tests {
         assert!(proposals > 2.0, "{proposals}");
     }
 
+    /// The share of the time of 2000 passes that was lost to a draft model whose passes take `size` of one of the model and whose
+    /// proposals are accepted with a probability, and how often it was asked. A token that it has to catch up with takes it an eighth
+    /// of one that it proposes.
+    fn lost(size: f64, accepted: f64) -> (f64, usize) {
+        let mut random = fastrand_like(5);
+        let mut pace = PassPace::with_draft(size);
+        let mut share = AcceptedShare::default();
+        let plain = |rows: usize| 0.01 + 0.0002 * rows as f64;
+        let (mut behind, mut seconds, mut tokens, mut asked) = (300, 0.0, 0, 0);
+        for _ in 0..2000 {
+            let chance = Chance { share: &mut share, available: 7, behind, left: 4000 - tokens };
+            let count = pace.share_out(&mut [chance], ALIKE_COLUMNS)[0];
+            if count > 0 {
+                let mut times = drafted(count, size * plain(1));
+                (times.caught_up, times.catching_up) =
+                    (behind, behind as f64 * size * plain(1) / 8.0);
+                seconds += times.catching_up + times.drafting;
+                pace.drafted(&times);
+                asked += 1;
+            }
+            pace.passed(1 + count, Duration::from_secs_f64(plain(1 + count)));
+            seconds += plain(1 + count);
+            let right = (0..count).take_while(|_| random() < accepted).count();
+            share.verified(count, right);
+            tokens += 1 + right;
+            behind = if count > 0 { 0 } else { behind + 1 };
+        }
+        (seconds / (tokens as f64 * plain(1)) - 1.0, asked)
+    }
+
+    #[test]
+    fn a_draft_that_does_not_pay_costs_next_to_nothing() {
+        for (size, accepted) in [(0.95, 1.0), (0.95, 0.3), (0.5, 0.1), (0.3, 0.0)] {
+            let (lost, asked) = lost(size, accepted);
+            assert!(lost < 0.02, "{size} {accepted}: {lost} was lost, asked {asked} times");
+        }
+        let (lost, asked) = lost(0.1, 0.9);
+        assert!(lost < -0.5 && asked > 1000, "one that pays is used: {lost}, {asked}");
+    }
+
+    #[test]
+    fn a_draft_that_would_never_catch_up_in_time_is_not_begun() {
+        let mut pace = PassPace::with_draft(0.1);
+        pace.passed(1, Duration::from_millis(10));
+        let mut counts = |behind, left| {
+            let mut share = AcceptedShare::default();
+            share.verified(40, 40);
+            pace.share_out(
+                &mut [Chance { share: &mut share, available: 7, behind, left }],
+                ALIKE_COLUMNS,
+            )[0]
+        };
+        assert!(counts(0, 20) > 3);
+        assert!(counts(2000, 4000) > 3);
+        assert_eq!(counts(2000, 20), 0, "2000 tokens for the sake of 20");
+    }
+
+    #[test]
+    fn a_trial_waits_until_it_takes_a_hundredth_of_the_time() {
+        let mut pace = PassPace::with_draft(1.0);
+        let mut share = AcceptedShare::default();
+        let mut asked = Vec::new();
+        // A trial takes two tokens of the draft, 40 ms, and catches up with 1000 for a second.
+        for turn in 0..1200 {
+            let chance = Chance { share: &mut share, available: 7, behind: 1000, left: 4000 };
+            let count = pace.share_out(&mut [chance], ALIKE_COLUMNS)[0];
+            if count > 0 {
+                asked.push(turn);
+                let times =
+                    DraftTimes { caught_up: 1000, catching_up: 1.0, tokens: 1, drafting: 0.02 };
+                pace.drafted(&times);
+            }
+            pace.passed(1 + count, Duration::from_millis(20));
+            share.verified(count, 0);
+        }
+        // Before it was measured, a quarter of a pass for each of the 1000 tokens was expected: five seconds.
+        assert_eq!(asked.len(), 0, "{asked:?}");
+        for turn in 0..60_000 {
+            let chance = Chance { share: &mut share, available: 7, behind: 1000, left: 4000 };
+            let count = pace.share_out(&mut [chance], ALIKE_COLUMNS)[0];
+            if count > 0 {
+                asked.push(turn);
+                let times =
+                    DraftTimes { caught_up: 1000, catching_up: 1.0, tokens: 1, drafting: 0.02 };
+                pace.drafted(&times);
+            }
+            pace.passed(1 + count, Duration::from_millis(20));
+            share.verified(count, 0);
+        }
+        // What is expected is 1 % of the time after 25,000 passes; each trial then takes 1 % of 5,100.
+        assert!(asked[0] > 20_000, "{asked:?}");
+        assert!((5..=12).contains(&asked.len()), "{asked:?}");
+    }
+
     #[test]
     fn proposals_that_become_right_are_found_out() {
         let mut pace = PassPace::default();
@@ -228,7 +400,7 @@ mod tests {
         let mut made = [0; 2];
         for turn in 0..8000 {
             let late = turn >= 4000;
-            let chance = Chance { share: &mut share, available: 7 };
+            let chance = Chance { share: &mut share, available: 7, behind: 0, left: 100 };
             let count = pace.share_out(&mut [chance], ALIKE_COLUMNS)[0];
             pace.passed(1 + count, Duration::from_secs_f64(0.01 + 0.001 * count as f64));
             share.verified(count, if late { count } else { 0 });
@@ -247,8 +419,8 @@ mod tests {
             bad.verified(4, 0);
         }
         let chances = &mut [
-            Chance { share: &mut bad, available: 7 },
-            Chance { share: &mut good, available: 4 },
+            Chance { share: &mut bad, available: 7, behind: 0, left: 100 },
+            Chance { share: &mut good, available: 4, behind: 0, left: 100 },
         ];
         let counts = pace.share_out(chances, ALIKE_COLUMNS);
         assert_eq!(counts[1], 4);

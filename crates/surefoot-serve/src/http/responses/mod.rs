@@ -64,6 +64,15 @@ pub(super) async fn responses(
     fields.without("include", is_empty)?;
     fields.without("truncation", |value| value == "disabled")?;
     fields.without("background", |value| *value == json!(false))?;
+    for key in ["previous_response_id", "conversation"] {
+        if fields.raw(key).is_some() {
+            let message = format!(
+                "'{key}' is not supported by this server, which keeps no answers: send what was said before in 'input'"
+            );
+            return Err(ApiError::invalid(message).code("unsupported_parameter").param(key));
+        }
+    }
+    fields.without_all(&["max_tool_calls", "prompt", "reasoning", "top_logprobs"])?;
     fields.finish()?;
     drop(body);
     let template = app.template()?;

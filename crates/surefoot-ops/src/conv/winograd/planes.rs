@@ -189,6 +189,7 @@ fn turn_in<S: Simd, const TAKEN: usize, const LANES: usize>(
             *place = (at[0] + padding) % TAKEN * line + (at[1] + padding) * LANES;
             at = if at[1] + 1 == width { [at[0] + 1, 0] } else { [at[0], at[1] + 1] };
         }
+        let mut square = [[0f32; LANES]; LANES];
         for quad in (0..LANES).step_by(4) {
             let mut channels = [simd.splat_f32s(0.0); 4];
             for (nth, values) in channels.iter_mut().enumerate() {
@@ -199,12 +200,12 @@ fn turn_in<S: Simd, const TAKEN: usize, const LANES: usize>(
             }
             for (column, values) in turned(simd, channels).iter().enumerate() {
                 for (nth, part) in parts::<S>(values).iter().enumerate() {
-                    let at = nth * 4 + column;
-                    if at < count {
-                        lines[places[at] + quad..][..4].copy_from_slice(part);
-                    }
+                    square[nth * 4 + column][quad..quad + 4].copy_from_slice(part);
                 }
             }
+        }
+        for (pixel, place) in square.iter().zip(&places).take(count) {
+            lines[*place..][..LANES].copy_from_slice(pixel);
         }
     }
 }

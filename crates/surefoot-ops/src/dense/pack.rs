@@ -90,11 +90,13 @@ impl Panels {
     }
 
     /// How many panels there are.
+    #[inline]
     pub(super) fn count(&self) -> usize {
         self.columns.div_ceil(self.each * LINE)
     }
 
     /// The part of a panel for the numbers of the depth in `range`, which lies in one block.
+    #[inline]
     pub(super) fn panel(&self, panel: usize, range: &Range<usize>) -> &[Line] {
         let start = range.start / self.block * self.block;
         let block = self.block.min(self.depth - start);

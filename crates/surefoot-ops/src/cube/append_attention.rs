@@ -22,17 +22,17 @@ use crate::inference::AppendedAttention;
 
 /// What heads are made of: numbers, pairs that are turned, whether pairs are neighbours, whether heads are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Head {
-    each: usize,
-    half: usize,
-    interleaved: bool,
-    normed: bool,
+pub(super) struct Head {
+    pub(super) each: usize,
+    pub(super) half: usize,
+    pub(super) interleaved: bool,
+    pub(super) normed: bool,
     /// Whether sequences begin in different columns.
-    padded: bool,
+    pub(super) padded: bool,
     /// Columns that a token sees, itself among them; 0 if it sees all.
-    window: usize,
+    pub(super) window: usize,
     /// Whether planes add up.
-    planes: bool,
+    pub(super) planes: bool,
 }
 
 /// Where a cache's keys or values lie, counted in fours: how far it is from one sequence, head and token to the next.
@@ -61,7 +61,7 @@ pub(super) fn place(cache: &CubeTensor) -> PlaceLaunch {
 
 /// The inverse root of the mean square of a head, with `number` of this unit; 1 without a norm.
 #[cube]
-fn inverse_root(number: f32, epsilon: f32, #[comptime] head: Head) -> f32 {
+pub(super) fn inverse_root(number: f32, epsilon: f32, #[comptime] head: Head) -> f32 {
     let mut inverse = 1.0f32;
     if comptime!(head.normed) {
         let mean = sum_of_cube(number * number, UNITS, head.planes)
@@ -88,9 +88,9 @@ fn number_of(
     number
 }
 
-/// The number of a head at this unit's place, normalised and turned. Where pairs are neighbours they come out as halves.
+/// The number of a head at a place, normalised and turned. Where pairs are neighbours they come out as halves.
 #[cube]
-fn turned(
+pub(super) fn turned(
     mixed: &[f32],
     gamma: &[f32],
     cos: &[f32],
@@ -98,14 +98,14 @@ fn turned(
     start: usize,
     table: usize,
     inverse: f32,
+    at: usize,
     #[comptime] head: Head,
 ) -> f32 {
-    let unit = UNIT_POS as usize;
     let half = comptime!(head.half);
-    let mut number = number_of(mixed, gamma, start, unit, inverse, head);
+    let mut number = number_of(mixed, gamma, start, at, inverse, head);
     if comptime!(half > 0) {
-        if unit < comptime!(2 * half) {
-            let pair = unit % half;
+        if at < comptime!(2 * half) {
+            let pair = at % half;
             let mut first = pair;
             let mut second = pair + half;
             if comptime!(head.interleaved) {
@@ -116,7 +116,7 @@ fn turned(
             let second = number_of(mixed, gamma, start, second, inverse, head);
             let (cos, sin) = (cos[table * half + pair], sin[table * half + pair]);
             number = first * cos - second * sin;
-            if unit >= half {
+            if at >= half {
                 number = second * cos + first * sin;
             }
         }
@@ -200,8 +200,8 @@ fn attend_and_append(
     let k_inverse = inverse_root(key, epsilon, head);
     if unit < each {
         let table = sequence % tables as usize;
-        query = turned(mixed, q_gamma, cos, sin, query_start, table, q_inverse, head) * scale;
-        key = turned(mixed, k_gamma, cos, sin, key_start, table, k_inverse, head);
+        query = turned(mixed, q_gamma, cos, sin, query_start, table, q_inverse, unit, head) * scale;
+        key = turned(mixed, k_gamma, cos, sin, key_start, table, k_inverse, unit, head);
     }
     let mut new_query = Shared::<[f32]>::new_slice(UNITS);
     let mut new_key = Shared::<[f32]>::new_slice(UNITS);

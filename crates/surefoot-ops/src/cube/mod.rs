@@ -2,8 +2,8 @@
 //!
 //! [`CubeKernels`] lists them; each file holds the kernels of one operation and how they are launched. The operations of
 //! this crate call them for tensors that [`is_ours`] takes. Kernels are launched with checks of bounds, take
-//! tensors in f32 (products with a few columns also weights in half precision), and make new tensors, with two exceptions: [`CubeKernels::pack_into`] writes into a tensor that its
-//! caller has just made, and [`CubeKernels::attend_and_append`] into a cache that its caller owns. Sizes are arguments of a kernel: the length of a buffer may be more than that of its tensor, and bounds
+//! tensors in f32 (products with a few columns also weights in half precision), and make new tensors, with these exceptions: [`CubeKernels::pack_into`] writes into a tensor that its
+//! caller has just made, [`CubeKernels::attend_and_append`] and [`CubeKernels::attend_and_append_prompts`] into a cache that its caller owns. Sizes are arguments of a kernel: the length of a buffer may be more than that of its tensor, and bounds
 //! only what may be read.
 #![allow(
     clippy::too_many_arguments,
@@ -16,7 +16,9 @@
 )]
 
 mod append_attention;
+mod append_prompts;
 mod attention;
+mod choice;
 mod conv;
 mod cross_entropy;
 mod decode_attention;
@@ -48,7 +50,7 @@ pub(crate) use conv::MOST_TAPS;
 pub(crate) use prompt_attention::LARGEST as LARGEST_PROMPT_HEAD;
 
 use crate::conv::Sizes as ConvSizes;
-use crate::inference::{AppendedAttention, PromptAttention};
+use crate::inference::{AppendedAttention, AppendedPrompts, PromptAttention};
 use crate::optional::Optional;
 use crate::packed::AT_ONCE;
 use crate::update::AdamW;
@@ -292,6 +294,22 @@ pub(crate) trait CubeKernels: Backend {
         #[extension_type] k_gamma: Optional<Self>,
         how: AppendedAttention,
     ) -> FloatTensor<Self>;
+
+    /// Attention of the tokens of prompts, whose keys and values are written into the cache, in place.
+    fn attend_and_append_prompts(
+        mixed: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        #[extension_type] cos: Optional<Self>,
+        #[extension_type] sin: Optional<Self>,
+        #[extension_type] q_gamma: Optional<Self>,
+        #[extension_type] k_gamma: Optional<Self>,
+        #[extension_type] pads: Optional<Self>,
+        how: AppendedPrompts,
+    ) -> FloatTensor<Self>;
+
+    /// The largest number of each part of each row of `logits · factor`, its place, and how many numbers are not finite.
+    fn largest_of_rows(logits: FloatTensor<Self>, factor: f64) -> FloatTensor<Self>;
 
     /// The gradient by a table of `rows` rows, of which `ids` were looked up.
     fn table_gradient(
@@ -563,6 +581,28 @@ impl CubeKernels for CubeBackend {
             places,
         };
         append_attention::forward(given, how)
+    }
+
+    fn attend_and_append_prompts(
+        mixed: CubeTensor,
+        keys: CubeTensor,
+        values: CubeTensor,
+        cos: Optional<Self>,
+        sin: Optional<Self>,
+        q_gamma: Optional<Self>,
+        k_gamma: Optional<Self>,
+        pads: Optional<Self>,
+        how: AppendedPrompts,
+    ) -> CubeTensor {
+        let [cos, sin, q_gamma, k_gamma, pads] =
+            [cos, sin, q_gamma, k_gamma, pads].map(Optional::into_option);
+        let (rotation, norms) = (cos.zip(sin), q_gamma.zip(k_gamma));
+        let given = append_prompts::Given { mixed, keys, values, rotation, norms, pads };
+        append_prompts::forward(given, how)
+    }
+
+    fn largest_of_rows(logits: CubeTensor, factor: f64) -> CubeTensor {
+        choice::forward(logits, factor)
     }
 
     fn table_gradient(ids: CubeTensor, gradient: CubeTensor, rows: usize) -> CubeTensor {

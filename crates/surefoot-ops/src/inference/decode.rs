@@ -10,7 +10,7 @@ use burn::tensor::Tensor;
 /// Tokens for which all of [`DecodeProducts`] is one launch. With more, each weight is a product of its own.
 pub(crate) const MOST_TOKENS: usize = 8;
 /// Tokens that [`DecodeProducts`] take at once.
-pub const MOST_DECODED: usize = 1024;
+pub const MOST_DECODED: usize = 8192;
 
 /// Products of weights `[outputs, inputs]` with tokens, and what is before and behind them.
 #[derive(Clone, Debug, Default)]

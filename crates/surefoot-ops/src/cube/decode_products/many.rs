@@ -1,4 +1,5 @@
-//! The products of [`super`] for many tokens: the norm, the products of all weights, and what is behind them are a launch each.
+//! The products of [`super`] for many tokens: the norm, the products of all weights, and what is behind them are a launch each. A residual is
+//! added with the product on matrix units.
 //! Products are made in parts along their depth where tiles would be few, and added up with what is behind them.
 
 use burn::backend::ops::FloatTensorOps;
@@ -11,7 +12,7 @@ use cubecl::prelude::*;
 
 use super::Given;
 use crate::cube::launch::{elements, empty};
-use crate::cube::product::{parts_of_depth, tokens_into};
+use crate::cube::product::{parts_of_depth, product_in, tokens_into};
 use crate::cube::rms_norm;
 
 /// What is behind the products.
@@ -90,13 +91,30 @@ fn side_by_side(x: &CubeTensor, weights: &[CubeTensor]) -> CubeTensor {
     <CubeBackend as FloatTensorOps<CubeBackend>>::float_reshape(whole, shape)
 }
 
+/// The product with one weight, and bias and residual with it. None if no kernel does that, or where it is made in parts.
+fn with_residual(x: &CubeTensor, given: &Given) -> Option<CubeTensor> {
+    let ([weight], Some((residual, factor))) = (&given.weights[..], &given.residual) else {
+        return None;
+    };
+    let [outputs, inputs] = [0, 1].map(|at| weight.meta.shape()[at]);
+    if *factor != 1.0 || parts_of_depth(x.meta.shape()[0], outputs, inputs) > 1 {
+        return None;
+    }
+    let turned =
+        <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(weight.clone(), 0, 1);
+    product_in(weight.dtype, [x, &turned], given.bias.as_ref(), Some(residual))
+}
+
 /// See [`super::forward`].
-pub(super) fn forward(x: CubeTensor, given: Given) -> CubeTensor {
-    let Given { norm, weights, gated, bias, residual } = given;
-    let x = match norm {
+pub(super) fn forward(x: CubeTensor, mut given: Given) -> CubeTensor {
+    let x = match given.norm.take() {
         Some((gamma, epsilon)) => rms_norm::forward(x, gamma, epsilon),
         None => x,
     };
+    if let Some(made) = with_residual(&x, &given) {
+        return made;
+    }
+    let Given { weights, gated, bias, residual, .. } = given;
     let tokens = x.meta.shape()[0];
     let products = into_contiguous(side_by_side(&x, &weights));
     let (parts, columns) = (products.meta.shape()[0], products.meta.shape()[2]);

@@ -345,7 +345,8 @@ const LEAST_DEPTH: usize = 256;
 
 /// How many parts a product with few tokens is made in along its depth, so that there are enough tiles: a power of two.
 pub(super) fn parts_of_depth(tokens: usize, outputs: usize, depth: usize) -> usize {
-    let tiles = tokens.div_ceil(128) * outputs.div_ceil(128);
+    // Tiles may have 64 rows.
+    let tiles = tokens.div_ceil(64) * outputs.div_ceil(128);
     let fits = |parts: &usize| {
         depth.is_multiple_of(parts * matrix_units::RUN)
             && depth / parts >= LEAST_DEPTH

@@ -10,10 +10,10 @@ mod decode;
 mod processor;
 mod prompt;
 
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-pub(crate) use decode::MOST_TOKENS;
 pub use append_prompts::{AppendedPromptTensors, AppendedPrompts};
 pub use choice::{first_largest, largest_of_rows};
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+pub(crate) use decode::MOST_TOKENS;
 pub use decode::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
 pub use prompt::PromptAttention;
 

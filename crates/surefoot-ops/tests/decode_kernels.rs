@@ -2,43 +2,11 @@
 #![cfg(feature = "gpu")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use surefoot_ops::{
-    AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED, PromptAttention,
-};
+mod formulas;
 
-fn numbers(seed: u64, count: usize) -> Vec<f32> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    (0..count).map(|_| 2.0 * random.f32() - 1.0).collect()
-}
-
-fn tensor<const D: usize>(numbers: &[f32], shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::from_data(TensorData::new(numbers.to_vec(), shape), device)
-}
-
-fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_to_vec::<f32>().unwrap()
-}
-
-fn close(name: &str, is: &[f32], should: &[f64], tolerance: f64) {
-    assert_eq!(is.len(), should.len(), "{name}");
-    let size = should.iter().fold(1e-3f64, |size, value| size.max(value.abs()));
-    for (at, (is, should)) in is.iter().zip(should).enumerate() {
-        let off = (f64::from(*is) - should).abs();
-        assert!(off <= tolerance * size, "{name}: {at}: {is}, not {should}");
-    }
-}
-
-/// Rows over their root mean square, times gamma.
-fn normed(x: &[f32], gamma: &[f32], epsilon: f64) -> Vec<f32> {
-    x.chunks(gamma.len())
-        .flat_map(|row| {
-            let squares: f64 = row.iter().map(|x| f64::from(*x).powi(2)).sum();
-            let root = (squares / row.len() as f64 + epsilon).sqrt();
-            row.iter().zip(gamma).map(move |(x, gamma)| (f64::from(x * gamma) / root) as f32)
-        })
-        .collect()
-}
+use burn::tensor::{Device, FloatDType, Tensor};
+use formulas::{EPSILON, close, normed, numbers, read, tensor};
+use surefoot_ops::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
 
 /// `[tokens, outputs]`.
 fn product(x: &[f32], weight: &[f32], inputs: usize) -> Vec<f64> {
@@ -47,8 +15,6 @@ fn product(x: &[f32], weight: &[f32], inputs: usize) -> Vec<f64> {
     };
     x.chunks(inputs).flat_map(|x| weight.chunks(inputs).map(move |row| dot(x, row))).collect()
 }
-
-const EPSILON: f64 = 1e-3;
 
 /// Tokens, inputs, and the outputs of each weight: below and above what the units of a row read at once, and rows that fill no cube.
 const SIZES: [(usize, usize, &[usize]); 10] = [
@@ -222,8 +188,16 @@ const PLAIN: Case = Case {
     padded: false,
 };
 
-const CASES: [Case; 10] = [
+/// So many sequences that the heads of a group share a cube.
+const MANY: Case = Case { sequences: 66, heads: 8, kv_heads: 2, ..PLAIN };
+
+const CASES: [Case; 15] = [
     PLAIN,
+    MANY,
+    Case { filled: 0, ..MANY },
+    Case { filled: 300, from: 3, padded: true, heads: 6, window: Some(150), ..MANY },
+    Case { filled: 129, each: 64, pairs: 32, normed: true, interleaved: true, ..MANY },
+    Case { filled: 127, each: 128, pairs: 64, heads: 16, ..MANY },
     // The first token of all.
     Case { filled: 0, ..PLAIN },
     Case { from: 3, filled: 140, heads: 4, kv_heads: 4, each: 24, pairs: 6, ..PLAIN },
@@ -351,109 +325,4 @@ fn attention_that_appends_is_its_formula_and_changes_one_column() {
     for case in CASES {
         check_attention(case, gpu.burn());
     }
-}
-
-/// One case of attention of prompts.
-#[derive(Clone, Copy, Debug)]
-struct Prompt {
-    batch: usize,
-    heads: usize,
-    kv_heads: usize,
-    each: usize,
-    width: usize,
-    past: usize,
-    causal: bool,
-    window: Option<usize>,
-    padded: bool,
-}
-
-const PROMPT: Prompt = Prompt {
-    batch: 1,
-    heads: 2,
-    kv_heads: 1,
-    each: 16,
-    width: 5,
-    past: 0,
-    causal: true,
-    window: None,
-    padded: false,
-};
-
-const PROMPTS: [Prompt; 7] = [
-    PROMPT,
-    // More queries and keys than are taken at once, behind others.
-    Prompt { width: 70, past: 37, heads: 4, kv_heads: 2, each: 64, ..PROMPT },
-    Prompt { batch: 2, width: 40, each: 128, padded: true, ..PROMPT },
-    Prompt { batch: 3, width: 33, past: 9, each: 36, padded: true, kv_heads: 2, ..PROMPT },
-    Prompt { width: 50, past: 20, window: Some(7), ..PROMPT },
-    Prompt { batch: 2, width: 35, causal: false, padded: true, each: 12, ..PROMPT },
-    Prompt { width: 1, past: 100, each: 80, ..PROMPT },
-];
-
-fn check_prompt(case: Prompt, device: &Device) {
-    let Prompt { batch, heads, kv_heads, each, width, past, causal, window, padded } = case;
-    let (seen, capacity) = (past + width, past + width + 3);
-    let query = numbers(1, batch * heads * width * each);
-    let cache_shape = [batch, kv_heads, capacity, each];
-    let [keys, values] = [2, 3].map(|seed| numbers(seed, cache_shape.iter().product()));
-    let pads: Vec<f32> = (0..batch).map(|sample| (3 * sample) as f32).collect();
-    let [keys_there, values_there] =
-        [&keys, &values].map(|cache| tensor(cache, cache_shape, device).narrow(2, 0, seen));
-    let pads_there = tensor(&pads, [batch], device);
-    let how = PromptAttention { scale: 0.3, past, causal, window };
-    let is = how.attend(
-        &tensor(&query, [batch, heads, width, each], device),
-        &keys_there,
-        &values_there,
-        padded.then_some(&pads_there),
-    );
-    let is = read(is.unwrap());
-    let mut should = Vec::new();
-    for (sample, pad) in pads.iter().enumerate() {
-        let first = if padded { *pad as usize } else { 0 };
-        for head in 0..heads {
-            let line = |cache: &[f32], key: usize| -> Vec<f64> {
-                let start =
-                    ((sample * kv_heads + head / (heads / kv_heads)) * capacity + key) * each;
-                cache[start..start + each].iter().map(|x| f64::from(*x)).collect()
-            };
-            for row in 0..width {
-                let start = ((sample * heads + head) * width + row) * each;
-                let own = &query[start..start + each];
-                let position = past + row;
-                let sees = |key: &usize| {
-                    *key >= first
-                        && (!causal || *key <= position)
-                        && window.is_none_or(|window| key + window > position)
-                };
-                let columns: Vec<usize> = (0..seen).filter(sees).collect();
-                let score = |key: &usize| -> f64 {
-                    0.3 * own
-                        .iter()
-                        .zip(line(&keys, *key))
-                        .map(|(q, k)| f64::from(*q) * k)
-                        .sum::<f64>()
-                };
-                let powers: Vec<f64> = columns.iter().map(|key| score(key).exp()).collect();
-                let sum: f64 = powers.iter().sum();
-                should.extend((0..each).map(|at| -> f64 {
-                    let of = |(key, power): (&usize, &f64)| power / sum * line(&values, *key)[at];
-                    // A query that sees nothing gets zeros.
-                    columns.iter().zip(&powers).map(of).sum()
-                }));
-            }
-        }
-    }
-    close(&format!("{case:?}"), &is, &should, 1e-4);
-}
-
-#[test]
-fn attention_of_prompts_is_its_formula() {
-    let Some(gpu) = testkit::gpu() else { return };
-    for case in PROMPTS {
-        check_prompt(case, gpu.burn());
-    }
-    let wide = tensor(&numbers(1, 132), [1, 1, 1, 132], gpu.burn());
-    let how = PromptAttention { scale: 1.0, past: 0, causal: true, window: None };
-    assert!(how.attend(&wide, &wide, &wide, None).is_none());
 }

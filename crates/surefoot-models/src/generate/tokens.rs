@@ -102,7 +102,8 @@ impl Model {
         let mut recorder = StepRecorder::default();
         let greedy = request.sampling.is_greedy();
         for _ in 0..steps {
-            let output = self.decode_step(&mut recorder, &next, &mut session, &mut cache, greedy)?;
+            let output =
+                self.decode_step(&mut recorder, &next, &mut session, &mut cache, greedy)?;
             let mut ids = chosen(&mut sequences, output)?;
             for (number, (sequence, id)) in sequences.iter_mut().zip(&mut ids).enumerate() {
                 let known = known.get(number).map_or(&[][..], Vec::as_slice);

@@ -22,6 +22,9 @@ use crate::arch::blueprint::{Blueprint, QkvSplit, Residual, Rotary};
 use crate::stream::store::Session;
 use crate::weights::format::is_host;
 
+/// How often the inner state of the feed-forward is planned beside what attention of prompts holds: its scores may take as much.
+const ROOM_FOR_SCORES: usize = 6;
+
 /// The factors of a norm, and what is added to the mean square.
 type NormParts<'b> = (&'b Tensor<1>, f64);
 
@@ -173,8 +176,7 @@ impl BlockRunner {
         let (heads, window, scale) = (blueprint.heads, block.window, block.scale);
         if pass.width == 1 && first_row == 0 && stale == 0 {
             let places = pass.places(start, filled, &keys.device());
-            let how =
-                AppendedAttention { heads, window, filled, scale, interleaved, epsilon };
+            let how = AppendedAttention { heads, window, filled, scale, interleaved, epsilon };
             let places = &places;
             return how.attend(AppendedTensors { mixed, keys, values, rotation, norms, places });
         }
@@ -189,6 +191,8 @@ impl BlockRunner {
             start,
             filled,
             stale,
+            compute: fused.out.dtype(),
+            most_scores: mixed.dims()[0] * ROOM_FOR_SCORES * blueprint.inner(),
         };
         let pads = pass.mask.pads_on(&keys.device());
         how.attend(AppendedPromptTensors { mixed, keys, values, rotation, norms, pads })

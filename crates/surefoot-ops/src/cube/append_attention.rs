@@ -4,7 +4,8 @@
 //! Each head of each sequence has a cube. It turns its query and the new key of its group, and goes over the cached keys in runs:
 //! each unit makes the score of one key, and then adds up four dimensions of some of the values. Softmax is kept as a running
 //! maximum and sum, which begin with the new key. The first head of a group writes its key and value into the cache, in place, where
-//! no other cube reads: all take the new ones from what the layer gave.
+//! no other cube reads: all take the new ones from what the layer gave. Of many sequences the heads that share keys have one cube
+//! ([`super::append_groups`]).
 
 use burn::tensor::Shape;
 use burn_cubecl::cubecl;
@@ -13,6 +14,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
+use super::append_groups;
 use super::decode_attention::UNITS;
 use super::launch::empty;
 use super::planes::{has_planes, maximum_of_cube, sum_of_cube};
@@ -306,6 +308,13 @@ pub(super) fn forward(given: Given, how: AppendedAttention) -> CubeTensor {
         window: how.window.unwrap_or(0),
         planes: has_planes(&mixed.client),
     };
+    let room = mixed.client.properties().hardware.max_shared_memory_size;
+    if append_groups::take(sequences, how.heads, kv_heads, head)
+        && append_groups::shared_bytes(how.heads / kv_heads, head) <= room
+    {
+        let given = Given { mixed, keys, values, rotation, norms, places };
+        return append_groups::forward(given, how, head);
+    }
     let (cos, sin) = rotation.unwrap_or_else(|| (mixed.clone(), mixed.clone()));
     let (q_gamma, k_gamma) = norms.unwrap_or_else(|| (mixed.clone(), mixed.clone()));
     let out = empty(&mixed, Shape::new([sequences, how.heads * each]));

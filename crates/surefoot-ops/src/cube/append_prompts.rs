@@ -1,5 +1,5 @@
-//! Attention of prompts to a cache on Cube devices, in two launches: one normalises and turns heads and writes keys and values into the
-//! cache, in place; [`super::prompt_attention`] then reads them where they are.
+//! Attention of prompts to a cache on Cube devices: a launch normalises and turns heads and writes keys and values into the cache, in place;
+//! [`super::prompt_attention`] then reads them where they are, in one launch, or [`super::prompt_products`] in three where prompts are long.
 //!
 //! In the first each unit makes one number of a head. Queries come out in a tensor of their own, `[tokens, heads · each]`. Nothing that a
 //! unit reads is written by another: the cache is only written.
@@ -16,6 +16,7 @@ use super::decode_attention::UNITS;
 use super::launch::empty;
 use super::planes::has_planes;
 use super::prompt_attention::{self, CachedRows};
+use super::prompt_products::Products;
 use crate::inference::{AppendedPrompts, PromptAttention};
 
 /// The sizes of a launch.
@@ -187,5 +188,9 @@ pub(super) fn forward(given: Given, how: AppendedPrompts) -> CubeTensor {
         window: how.window,
     };
     let rows = CachedRows { sequences, heads: how.heads, first: how.first_row, column: how.start };
-    prompt_attention::of_cached(queries, keys, values, pads, attention, rows)
+    let (width, scores) = (how.width, how.most_scores);
+    match Products::find([&keys, &values], rows, width, &attention, how.compute, scores) {
+        Some(products) => products.attend(queries, [&keys, &values], pads, &attention),
+        None => prompt_attention::of_cached(queries, keys, values, pads, attention, rows),
+    }
 }

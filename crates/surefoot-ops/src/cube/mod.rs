@@ -16,6 +16,7 @@
 )]
 
 mod append_attention;
+mod append_groups;
 mod append_prompts;
 mod attention;
 mod choice;
@@ -34,6 +35,7 @@ mod pack;
 mod planes;
 mod product;
 mod prompt_attention;
+mod prompt_products;
 mod reduce;
 mod rms_norm;
 mod rotary;

@@ -1,7 +1,7 @@
 //! Attention of prompts whose keys and values are written into a cache, on devices of CubeCL: into the rows that the sequences have there,
 //! wherever these are, so that nothing is copied when a sequence joins others.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 /// How the tokens of prompts attend, each to those of its sequence before it in the cache and to itself.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +24,11 @@ pub struct AppendedPrompts {
     pub start: usize,
     /// The column that the first of the tokens is written to. The others are written behind it.
     pub filled: usize,
+    /// What queries, keys and values may be rounded to where they are multiplied.
+    pub compute: DType,
+    /// Numbers of scores that there is room for. With fewer than a long prompt has, its queries are run one part after the other; with none
+    /// by a kernel that needs no room for them.
+    pub most_scores: usize,
     /// Columns right before `start` that are set to zero in these rows: they hold what other sequences left.
     pub stale: usize,
 }

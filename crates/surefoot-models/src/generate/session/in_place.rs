@@ -11,6 +11,9 @@ use crate::run::output::{Logits, Output, Rows, Want};
 
 /// Tokens of a pass over short prompts: for fewer, kernels would be made for each number of them.
 const LEAST_TOKENS: usize = 16;
+/// Prompts of so many tokens are widened to a multiple of [`RUN`], which their attention is made faster for.
+const LONG: usize = 97;
+const RUN: usize = 32;
 
 impl Decoding {
     /// [`Self::join`] for models that [`crate::run::model::Model::decodes_in_place`] takes. There is room for the sequences.
@@ -40,7 +43,10 @@ impl Decoding {
     /// The columns of a pass: more than the prompts have where they have few, as far as there is room.
     fn width_of(&self, batch: &TokenBatch) -> usize {
         let (count, width) = (batch.len(), batch.width);
-        let wider = LEAST_TOKENS.div_ceil(count).max(width);
+        let wider = match width < LONG {
+            true => LEAST_TOKENS.div_ceil(count).max(width),
+            false => width.next_multiple_of(RUN),
+        };
         let longest = wider.max(self.cache.past());
         let fits = wider <= self.limits.positions && self.limits.fit(self.len() + count, longest);
         if width > 1 && fits { wider } else { width }
@@ -54,7 +60,9 @@ impl Decoding {
     ) -> Result<Output, ModelError> {
         let model = passes.model;
         let part = self.limits.pass_tokens.min(MOST_DECODED) / batch.len();
-        let part = part.clamp(1, batch.width);
+        // Parts that are not the last keep what is before the next a multiple of it.
+        let whole = if part < RUN { part.max(1) } else { part / RUN * RUN };
+        let part = whole.min(batch.width);
         let last = (batch.width - 1) / part * part;
         for start in (0..last).step_by(part) {
             let want = Want { logits: Logits::None, ..WANT };

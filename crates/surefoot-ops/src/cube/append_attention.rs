@@ -128,7 +128,7 @@ pub(super) fn turned(
 
 /// Four numbers of shared memory.
 #[cube]
-fn four_at(numbers: &Shared<[f32]>, first: usize) -> Four {
+pub(super) fn four_at(numbers: &Shared<[f32]>, first: usize) -> Four {
     let mut four = Four::new(0.0f32);
     #[unroll]
     for at in 0..4usize {

@@ -12,7 +12,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::append_attention::{Given, Head, Place, inverse_root, place, turned};
+use super::append_attention::{Given, Head, Place, four_at, inverse_root, place, turned};
 use super::decode_attention::UNITS;
 use super::launch::empty;
 use super::product::Four;
@@ -37,17 +37,6 @@ pub(super) fn shared_bytes(group: usize, head: Head) -> usize {
     let norms = if head.normed { 4 * UNITS * (group + 1) } else { 0 };
     let heads = 2 * 4 * head.each * (group + 2);
     norms + heads + 4 * UNITS * (group + 2) + 16 * UNITS + 8 * group
-}
-
-/// Four numbers that lie side by side in shared memory.
-#[cube]
-fn four_at(numbers: &Shared<[f32]>, first: usize) -> Four {
-    let mut four = Four::new(0.0f32);
-    #[unroll]
-    for at in 0..4usize {
-        four.insert(at, numbers[first + at]);
-    }
-    four
 }
 
 /// See [`super::append_attention`]'s kernel, whose arguments these are.

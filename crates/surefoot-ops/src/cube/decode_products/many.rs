@@ -8,11 +8,12 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::FloatKind;
 use cubecl::prelude::*;
 
 use super::Given;
 use crate::cube::launch::{elements, empty};
-use crate::cube::product::{parts_of_depth, product_in, tokens_into};
+use crate::cube::product::{kind_of_tokens, parts_of_depth, product_in, tokens_into};
 use crate::cube::rms_norm;
 
 /// What is behind the products.
@@ -108,7 +109,10 @@ fn with_residual(x: &CubeTensor, given: &Given) -> Option<CubeTensor> {
 /// See [`super::forward`].
 pub(super) fn forward(x: CubeTensor, mut given: Given) -> CubeTensor {
     let x = match given.norm.take() {
-        Some((gamma, epsilon)) => rms_norm::forward(x, gamma, epsilon),
+        Some((gamma, epsilon)) => {
+            let kind = given.weights.first().map_or(FloatKind::F32, kind_of_tokens);
+            rms_norm::forward_in(x, gamma, epsilon, kind)
+        }
         None => x,
     };
     if let Some(made) = with_residual(&x, &given) {
@@ -128,8 +132,8 @@ pub(super) fn forward(x: CubeTensor, mut given: Given) -> CubeTensor {
     let client = products.client.clone();
     let (count, dim) = elements(&client, out.meta.num_elements());
     // What is not there is never read.
-    let bias = into_contiguous(bias.unwrap_or_else(|| x.clone()));
-    let (residual, factor) = residual.unwrap_or_else(|| (x.clone(), 1.0));
+    let bias = into_contiguous(bias.unwrap_or_else(|| products.clone()));
+    let (residual, factor) = residual.unwrap_or_else(|| (products.clone(), 1.0));
     behind_products::launch(
         &client,
         count,

@@ -107,6 +107,63 @@ fn a_weight_that_gates_another_is_its_formula() {
 }
 
 #[test]
+fn parts_are_added_up_by_whoever_reads_them() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let device = gpu.burn();
+    // Two, four and two parts along the depth.
+    for (tokens, inputs, outputs) in [(9, 512, 64), (70, 1024, 132), (64, 768, 40)] {
+        let (x, weight) = (numbers(1, tokens * inputs), numbers(2, outputs * inputs));
+        let (bias, residual) = (numbers(3, outputs), numbers(4, tokens * outputs));
+        let gamma = numbers(5, outputs);
+        let given = tensor(&x, [tokens, inputs], device);
+        let weight_there = tensor(&weight, [outputs, inputs], device);
+        let plain = DecodeProducts { weights: vec![&weight_there], ..DecodeProducts::default() };
+        let sums = product(&x, &weight, inputs);
+
+        let (parts, count) = plain.in_parts(&given).unwrap();
+        assert!(count > 1 && parts.dims() == [count * tokens, outputs], "{:?}", parts.dims());
+        let parts = read(parts);
+        let added: Vec<f32> =
+            (0..sums.len()).map(|at| parts.iter().skip(at).step_by(sums.len()).sum()).collect();
+        close(&format!("{tokens} {inputs} {outputs} in {count}"), &added, &sums, 1e-5);
+
+        let bias_there = tensor(&bias, [outputs], device);
+        let residual_there = tensor(&residual, [tokens, outputs], device);
+        let gamma_there = tensor(&gamma, [outputs], device);
+        for biased in [false, true] {
+            let products = DecodeProducts {
+                bias: biased.then_some(&bias_there),
+                residual: Some((&residual_there, 0.5)),
+                ..plain.clone()
+            };
+            let (out, after) = products.then_norm(&given, (&gamma_there, EPSILON)).unwrap();
+            let should: Vec<f64> = (0..sums.len())
+                .map(|at| {
+                    let bias = if biased { f64::from(bias[at % outputs]) } else { 0.0 };
+                    f64::from(residual[at]) + 0.5 * (sums[at] + bias)
+                })
+                .collect();
+            let what = format!("{tokens} {inputs} {outputs} {biased}");
+            close(&what, &read(out), &should, 1e-5);
+            let should: Vec<f32> = should.iter().map(|number| *number as f32).collect();
+            let should: Vec<f64> =
+                normed(&should, &gamma, EPSILON).iter().map(|x| f64::from(*x)).collect();
+            close(&format!("norm behind {what}"), &read(after), &should, 1e-5);
+        }
+    }
+    // Few tokens, products in one piece, and nothing to add to.
+    let weight = Tensor::<2>::ones([8, 512], device);
+    let plain = DecodeProducts { weights: vec![&weight], ..DecodeProducts::default() };
+    let gamma = Tensor::<1>::ones([8], device);
+    let tokens = |count: usize| Tensor::<2>::ones([count, 512], device);
+    assert!(plain.in_parts(&tokens(8)).is_none() && plain.in_parts(&tokens(9)).is_some());
+    assert!(plain.then_norm(&tokens(9), (&gamma, 0.0)).is_none());
+    let small = Tensor::<2>::ones([8, 256], device);
+    let plain = DecodeProducts { weights: vec![&small], ..DecodeProducts::default() };
+    assert!(plain.in_parts(&Tensor::<2>::ones([9, 256], device)).is_none());
+}
+
+#[test]
 fn weights_in_half_precision_multiply_rounded_tokens() {
     let Some(gpu) = testkit::gpu() else { return };
     let half = FloatDType::F16;
@@ -172,6 +229,7 @@ struct Case {
     interleaved: bool,
     normed: bool,
     padded: bool,
+    parts: usize,
 }
 
 const PLAIN: Case = Case {
@@ -186,15 +244,18 @@ const PLAIN: Case = Case {
     interleaved: false,
     normed: false,
     padded: false,
+    parts: 1,
 };
 
 /// So many sequences that the heads of a group share a cube.
 const MANY: Case = Case { sequences: 66, heads: 8, kv_heads: 2, ..PLAIN };
 
-const CASES: [Case; 15] = [
+const CASES: [Case; 17] = [
     PLAIN,
     MANY,
     Case { filled: 0, ..MANY },
+    Case { parts: 4, normed: true, ..MANY },
+    Case { parts: 2, sequences: 2, padded: true, ..PLAIN },
     Case { filled: 300, from: 3, padded: true, heads: 6, window: Some(150), ..MANY },
     Case { filled: 129, each: 64, pairs: 32, normed: true, interleaved: true, ..MANY },
     Case { filled: 127, each: 128, pairs: 64, heads: 16, ..MANY },
@@ -266,9 +327,18 @@ fn check_attention(case: Case, device: &Device) {
         scale: 0.7,
         interleaved: case.interleaved,
         epsilon: EPSILON,
+        parts: case.parts,
     };
+    // Parts that add up to the numbers: all but the last are small.
+    let mut in_parts: Vec<f32> = numbers(7, (case.parts - 1) * mixed.len());
+    in_parts.iter_mut().for_each(|number| *number *= 0.125);
+    let mut last = mixed.clone();
+    for part in in_parts.chunks_exact(mixed.len()) {
+        last.iter_mut().zip(part).for_each(|(last, number)| *last -= number);
+    }
+    in_parts.extend(last);
     let seen = how.attend(AppendedTensors {
-        mixed: &tensor(&mixed, [sequences, width], device),
+        mixed: &tensor(&in_parts, [case.parts * sequences, width], device),
         keys: &keys_there,
         values: &values_there,
         rotation: (pairs > 0).then_some((&cos, &sin)),
@@ -316,7 +386,8 @@ fn check_attention(case: Case, device: &Device) {
     close(&format!("{case:?}"), &is, &should, 1e-4);
     // The new column is there, and nothing else has changed.
     close(&format!("keys {case:?}"), &read(keys_there), &new_keys, 1e-5);
-    assert_eq!(read(values_there), new_values, "{case:?}");
+    let new_values: Vec<f64> = new_values.iter().map(|x| f64::from(*x)).collect();
+    close(&format!("values {case:?}"), &read(values_there), &new_values, 1e-6);
 }
 
 #[test]

@@ -7,7 +7,7 @@
 //! that stay on the device as plain tensors ([`BlockRunner::fused`]). It gives none for any other, and [`BlockRunner::run`] then does the
 //! same in more launches; what was written into the cache by then is written again.
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Tensor};
 use surefoot::recover::Point;
 use surefoot::recover::drill::point;
 use surefoot_ops::{
@@ -26,7 +26,49 @@ use crate::weights::format::is_host;
 const ROOM_FOR_SCORES: usize = 6;
 
 /// The factors of a norm, and what is added to the mean square.
-type NormParts<'b> = (&'b Tensor<1>, f64);
+pub(super) type NormParts<'b> = (&'b Tensor<1>, f64);
+
+/// The state of tokens between two norms.
+pub(super) struct Tokens {
+    /// `[tokens, hidden]`.
+    pub(super) x: Tensor<2>,
+    /// What the next norm gives of it, where that was made with it ([`DecodeProducts::then_norm`]).
+    normed: Option<Tensor<2>>,
+}
+
+impl Tokens {
+    pub(super) fn plain(x: Tensor<2>) -> Self {
+        Self { x, normed: None }
+    }
+
+    /// What `products` give behind `x`, and what the norm behind them gives if that is made with them.
+    fn behind(
+        products: &DecodeProducts<'_>,
+        x: &Tensor<2>,
+        next: Option<NormParts<'_>>,
+    ) -> Option<Self> {
+        if let Some((x, normed)) = next.and_then(|next| products.then_norm(x, next)) {
+            return Some(Self { x, normed: Some(normed) });
+        }
+        products.of(x).map(Self::plain)
+    }
+
+    /// The norm before products with `weight`, and the tokens that it is for: none where it was made already.
+    pub(super) fn before<'t>(
+        &'t self,
+        weight: Option<&Tensor<2>>,
+        norm: Option<NormParts<'t>>,
+    ) -> (Option<NormParts<'t>>, &'t Tensor<2>) {
+        let is_for = |normed: &&Tensor<2>| {
+            normed.dtype() == DType::F32
+                || weight.is_some_and(|weight| weight.dtype() == normed.dtype())
+        };
+        match self.normed.as_ref().filter(is_for) {
+            Some(normed) => (None, normed),
+            None => (norm, &self.x),
+        }
+    }
+}
 
 /// What the kernels take of a block.
 pub(super) struct FusedBlock<'b> {
@@ -104,10 +146,23 @@ impl BlockRunner {
         session: &Session<'_>,
         cache: &mut Store,
     ) -> Option<Tensor<2>> {
-        let device = x.device();
+        let tokens = Tokens::plain(x.clone());
+        self.decode_tokens(&tokens, pass, session, cache, None).map(|tokens| tokens.x)
+    }
+
+    /// [`Self::decode`], with the norm `next` behind the block.
+    pub(super) fn decode_tokens(
+        &self,
+        tokens: &Tokens,
+        pass: &Pass<'_>,
+        session: &Session<'_>,
+        cache: &mut Store,
+        next: Option<NormParts<'_>>,
+    ) -> Option<Tokens> {
+        let device = tokens.x.device();
         let takes = pass.batch * pass.width <= MOST_DECODED
             && pass.tuning.is_none()
-            && !x.is_autodiff()
+            && !tokens.x.is_autodiff()
             && pass.mask.causal
             && pass.mask.segments.is_none();
         if !takes {
@@ -121,43 +176,50 @@ impl BlockRunner {
         let factor = pass.blueprint.scales.residual;
 
         point(Point::Operation);
+        let (norm, normed) = tokens.before(fused.qkv.first(), Some(fused.attention_norm));
         let mixed = DecodeProducts {
-            norm: Some(fused.attention_norm),
+            norm,
             weights: fused.qkv.iter().collect(),
             bias: self.qkv_bias.as_ref(),
             ..DecodeProducts::default()
         };
-        let mixed = mixed.of(x)?;
+        let in_parts = if is_step(pass, &cache) { mixed.in_parts(normed) } else { None };
+        let (mixed, parts) = match in_parts {
+            Some(in_parts) => in_parts,
+            None => (mixed.of(normed)?, 1),
+        };
         point(Point::Allocation);
-        let seen = self.attend_and_append(&mixed, &fused, pass, &cache)?;
+        let seen = self.attend_and_append(&mixed, parts, &fused, pass, &cache)?;
         let attended = DecodeProducts {
             weights: vec![&fused.out],
             bias: self.out.plain_bias(),
-            residual: Some((x, factor)),
+            residual: Some((&tokens.x, factor)),
             ..DecodeProducts::default()
         };
-        let x = attended.of(&seen)?;
+        let tokens = Tokens::behind(&attended, &seen, Some(fused.mlp_norm))?;
         point(Point::Operation);
+        let (norm, normed) = tokens.before(Some(&fused.gate), Some(fused.mlp_norm));
         let inner = DecodeProducts {
-            norm: Some(fused.mlp_norm),
+            norm,
             weights: vec![&fused.gate, &fused.value],
             gated: true,
             ..DecodeProducts::default()
         };
-        let inner = inner.of(&x)?;
+        let inner = inner.of(normed)?;
         let fed = DecodeProducts {
             weights: vec![&fused.down],
             bias: fused.down_bias,
-            residual: Some((&x, factor)),
+            residual: Some((&tokens.x, factor)),
             ..DecodeProducts::default()
         };
-        fed.of(&inner)
+        Tokens::behind(&fed, &inner, next)
     }
 
-    /// Attention of the tokens, whose keys and values are written into the cache.
+    /// Attention of the tokens, whose keys and values are written into the cache. Only those of a step may be in parts.
     fn attend_and_append(
         &self,
         mixed: &Tensor<2>,
+        parts: usize,
         fused: &FusedBlock<'_>,
         pass: &Pass<'_>,
         cache: &DeviceCache<'_>,
@@ -174,9 +236,10 @@ impl BlockRunner {
         let interleaved = rotation.is_some_and(|rotation| rotation.interleaved());
         let rotation = rotation.map(|rotation| rotation.tables());
         let (heads, window, scale) = (blueprint.heads, block.window, block.scale);
-        if pass.width == 1 && first_row == 0 && stale == 0 {
+        if is_step(pass, cache) {
             let places = pass.places(start, filled, &keys.device());
-            let how = AppendedAttention { heads, window, filled, scale, interleaved, epsilon };
+            let how =
+                AppendedAttention { heads, window, filled, scale, interleaved, epsilon, parts };
             let places = &places;
             return how.attend(AppendedTensors { mixed, keys, values, rotation, norms, places });
         }
@@ -197,4 +260,9 @@ impl BlockRunner {
         let pads = pass.mask.pads_on(&keys.device());
         how.attend(AppendedPromptTensors { mixed, keys, values, rotation, norms, pads })
     }
+}
+
+/// Whether a pass is a step: one token of each sequence, in the first rows of the cache.
+fn is_step(pass: &Pass<'_>, cache: &DeviceCache<'_>) -> bool {
+    pass.width == 1 && cache.first_row == 0 && cache.stale == 0
 }

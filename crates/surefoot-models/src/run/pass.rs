@@ -50,7 +50,7 @@ pub(crate) struct PassRows<'a> {
 type RowOf<'r> = &'r (dyn Fn(usize) -> usize + Sync);
 
 /// Tokens whose rows of a table are worth reading on several threads.
-const WORTH_THREADS: usize = 128;
+const WORTH_THREADS: usize = 32;
 
 impl Model {
     /// Runs one batch behind what the cache holds.

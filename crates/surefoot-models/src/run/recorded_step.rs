@@ -33,7 +33,9 @@ use super::attention::{AttentionMask, LastMask};
 use super::batch::TokenBatch;
 use super::block::{Pass, column_numbers};
 use super::cache::Cache;
+use super::decode_block::Tokens;
 use super::model::Model;
+use super::norm::Norm;
 use super::output::{Rows, StepOutput};
 use super::rotary::{Rotation, table_numbers};
 use crate::arch::rope::Rope;
@@ -401,19 +403,26 @@ fn run(
     if let Some(norm) = &model.embedding_norm {
         x = norm.apply(x, None);
     }
-    for block in &model.blocks {
-        x = model.format.between_blocks(block.decode(&x, &pass, session, cache)?);
+    let final_norm = model.final_norm.as_ref();
+    let mut tokens = Tokens::plain(x);
+    for (number, block) in model.blocks.iter().enumerate() {
+        let next = model.blocks.get(number + 1).map(|block| block.attention_norm.as_ref());
+        // A state that is rounded between blocks has another norm.
+        let next = next.unwrap_or(final_norm).and_then(Norm::plain_rms);
+        let next = next.filter(|_| !model.format.rounds_between_blocks());
+        tokens = block.decode_tokens(&tokens, &pass, session, cache, next)?;
+        if model.format.rounds_between_blocks() {
+            tokens = Tokens::plain(model.format.between_blocks(tokens.x));
+        }
     }
     let head = session.resident(model.binding.head?, &model.device)?;
-    let (norm, x) = match &model.final_norm {
-        None => (None, x),
-        Some(norm) => match norm.plain_rms() {
-            Some(plain) => (Some(plain), x),
-            None => (None, norm.apply(x, None)),
-        },
+    let tokens = match final_norm {
+        Some(norm) if norm.plain_rms().is_none() => Tokens::plain(norm.apply(tokens.x, None)),
+        _ => tokens,
     };
+    let (norm, normed) = tokens.before(Some(&head), final_norm.and_then(Norm::plain_rms));
     let head = DecodeProducts { norm, weights: vec![&head], ..DecodeProducts::default() };
-    head.of(&x)
+    head.of(normed)
 }
 
 /// The largest logits, as [`Model::scale_logits`] scales them. None where it also caps them: numbers that differ may then become equal.

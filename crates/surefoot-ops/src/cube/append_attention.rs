@@ -35,6 +35,8 @@ pub(super) struct Head {
     pub(super) window: usize,
     /// Whether planes add up.
     pub(super) planes: bool,
+    /// How many parts a number of queries, keys and values is the sum of.
+    pub(super) parts: usize,
 }
 
 /// Where a cache's keys or values lie, counted in fours: how far it is from one sequence, head and token to the next.
@@ -73,6 +75,22 @@ pub(super) fn inverse_root(number: f32, epsilon: f32, #[comptime] head: Head) ->
     inverse
 }
 
+/// A number of queries, keys and values, whose parts are `part` numbers from each other.
+#[cube]
+pub(super) fn sum_of_parts(
+    mixed: &[f32],
+    place: usize,
+    part: usize,
+    #[comptime] head: Head,
+) -> f32 {
+    let mut sum = mixed[place];
+    #[unroll]
+    for at in 1..comptime!(head.parts) {
+        sum += mixed[at * part + place];
+    }
+    sum
+}
+
 /// A number of a head, normalised.
 #[cube]
 fn number_of(
@@ -80,10 +98,11 @@ fn number_of(
     gamma: &[f32],
     start: usize,
     at: usize,
+    part: usize,
     inverse: f32,
     #[comptime] head: Head,
 ) -> f32 {
-    let mut number = mixed[start + at];
+    let mut number = sum_of_parts(mixed, start + at, part, head);
     if comptime!(head.normed) {
         number = number * inverse * gamma[at];
     }
@@ -101,10 +120,11 @@ pub(super) fn turned(
     table: usize,
     inverse: f32,
     at: usize,
+    part: usize,
     #[comptime] head: Head,
 ) -> f32 {
     let half = comptime!(head.half);
-    let mut number = number_of(mixed, gamma, start, at, inverse, head);
+    let mut number = number_of(mixed, gamma, start, at, part, inverse, head);
     if comptime!(half > 0) {
         if at < comptime!(2 * half) {
             let pair = at % half;
@@ -114,8 +134,8 @@ pub(super) fn turned(
                 first = 2 * pair;
                 second = 2 * pair + 1;
             }
-            let first = number_of(mixed, gamma, start, first, inverse, head);
-            let second = number_of(mixed, gamma, start, second, inverse, head);
+            let first = number_of(mixed, gamma, start, first, part, inverse, head);
+            let second = number_of(mixed, gamma, start, second, part, inverse, head);
             let (cos, sin) = (cos[table * half + pair], sin[table * half + pair]);
             number = first * cos - second * sin;
             if at >= half {
@@ -137,7 +157,7 @@ pub(super) fn four_at(numbers: &Shared<[f32]>, first: usize) -> Four {
     four
 }
 
-/// `mixed` is `[sequences, (heads + 2 · kv_heads) · each]`, the cache `[rows, kv_heads, capacity, each]`; `places` are the column that is
+/// `mixed` is `[parts, sequences, (heads + 2 · kv_heads) · each]`, whose parts are to be added up, the cache `[rows, kv_heads, capacity, each]`; `places` are the column that is
 /// written, the first column that any sequence sees, and where sequences differ the first column of each.
 #[cube(launch)]
 fn attend_and_append(
@@ -172,6 +192,7 @@ fn attend_and_append(
     let (sequence, own) = (row / heads, row % heads);
     let group = heads / kv_heads;
     let of_group = own / group;
+    let part = sequences as usize * (heads + 2 * kv_heads) * each;
     let start = sequence * (heads + 2 * kv_heads) * each;
     let query_start = start + own * each;
     let key_start = start + (heads + of_group) * each;
@@ -195,15 +216,16 @@ fn attend_and_append(
     let mut query = 0.0f32;
     let mut key = 0.0f32;
     if unit < each {
-        query = mixed[query_start + unit];
-        key = mixed[key_start + unit];
+        query = sum_of_parts(mixed, query_start + unit, part, head);
+        key = sum_of_parts(mixed, key_start + unit, part, head);
     }
     let q_inverse = inverse_root(query, epsilon, head);
     let k_inverse = inverse_root(key, epsilon, head);
     if unit < each {
         let table = sequence % tables as usize;
-        query = turned(mixed, q_gamma, cos, sin, query_start, table, q_inverse, unit, head) * scale;
-        key = turned(mixed, k_gamma, cos, sin, key_start, table, k_inverse, unit, head);
+        query = turned(mixed, q_gamma, cos, sin, query_start, table, q_inverse, unit, part, head)
+            * scale;
+        key = turned(mixed, k_gamma, cos, sin, key_start, table, k_inverse, unit, part, head);
     }
     let mut new_query = Shared::<[f32]>::new_slice(UNITS);
     let mut new_key = Shared::<[f32]>::new_slice(UNITS);
@@ -211,7 +233,7 @@ fn attend_and_append(
     new_query[unit] = query;
     new_key[unit] = key;
     if unit < each {
-        new_value[unit] = mixed[value_start + unit];
+        new_value[unit] = sum_of_parts(mixed, value_start + unit, part, head);
     }
     // With barriers inside, after which all of them can be read.
     let mut most = sum_of_cube(query * key, UNITS, head.planes);
@@ -295,7 +317,7 @@ pub(super) struct Given {
 pub(super) fn forward(given: Given, how: AppendedAttention) -> CubeTensor {
     let Given { mixed, keys, values, rotation, norms, places } = given;
     let mixed = into_contiguous(mixed);
-    let sequences = mixed.meta.shape()[0];
+    let sequences = mixed.meta.shape()[0] / how.parts;
     let (kv_heads, each) = (keys.meta.shape()[1], keys.meta.shape()[3]);
     let (key_place, value_place) = (place(&keys), place(&values));
     let tables = rotation.as_ref().map_or(1, |(cos, _)| cos.meta.shape()[0]);
@@ -307,6 +329,7 @@ pub(super) fn forward(given: Given, how: AppendedAttention) -> CubeTensor {
         padded: places.meta.num_elements() > 2,
         window: how.window.unwrap_or(0),
         planes: has_planes(&mixed.client),
+        parts: how.parts,
     };
     let room = mixed.client.properties().hardware.max_shared_memory_size;
     if append_groups::take(sequences, how.heads, kv_heads, head)

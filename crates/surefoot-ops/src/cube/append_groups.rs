@@ -12,7 +12,9 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-use super::append_attention::{Given, Head, Place, four_at, inverse_root, place, turned};
+use super::append_attention::{
+    Given, Head, Place, four_at, inverse_root, place, sum_of_parts, turned,
+};
 use super::decode_attention::UNITS;
 use super::launch::empty;
 use super::product::Four;
@@ -72,6 +74,7 @@ fn attend_groups(
     let of_head = comptime!(UNITS / group.next_power_of_two());
     let unit = UNIT_POS as usize;
     let (sequence, own) = (CUBE_POS / kv_heads, CUBE_POS % kv_heads);
+    let part = sequences as usize * (heads + 2 * kv_heads) * each;
     let start = sequence * (heads + 2 * kv_heads) * each;
     let query_start = start + own * group * each;
     let key_start = start + (heads + own) * each;
@@ -102,23 +105,26 @@ fn attend_groups(
         let mut number = 0.0f32;
         if unit < each {
             if comptime!(at < group) {
-                number = mixed[from + unit];
+                number = sum_of_parts(mixed, from + unit, part, head);
             } else {
-                number = mixed[key_start + unit];
+                number = sum_of_parts(mixed, key_start + unit, part, head);
             }
         }
         let inverse = inverse_root(number, epsilon, head);
         if unit < each {
             if comptime!(at < group) {
-                number = turned(mixed, q_gamma, cos, sin, from, table, inverse, unit, head) * scale;
+                number = turned(mixed, q_gamma, cos, sin, from, table, inverse, unit, part, head)
+                    * scale;
             } else {
-                number = turned(mixed, k_gamma, cos, sin, key_start, table, inverse, unit, head);
+                number =
+                    turned(mixed, k_gamma, cos, sin, key_start, table, inverse, unit, part, head);
             }
             numbers[comptime!(at * head.each) + unit] = number;
         }
     }
     if unit < each {
-        numbers[comptime!((group + 1) * head.each) + unit] = mixed[value_start + unit];
+        let value = sum_of_parts(mixed, value_start + unit, part, head);
+        numbers[comptime!((group + 1) * head.each) + unit] = value;
     }
     sync_cube();
     let mut of_token = Shared::<[Four]>::new_slice(comptime!((group + 2) * head.each / 4));
@@ -273,7 +279,7 @@ fn attend_groups(
 /// What each token gets: `[sequences, heads · each]`.
 pub(super) fn forward(given: Given, how: AppendedAttention, head: Head) -> CubeTensor {
     let Given { mixed, keys, values, rotation, norms, places } = given;
-    let sequences = mixed.meta.shape()[0];
+    let sequences = mixed.meta.shape()[0] / how.parts;
     let kv_heads = keys.meta.shape()[1];
     let (key_place, value_place) = (place(&keys), place(&values));
     let tables = rotation.as_ref().map_or(1, |(cos, _)| cos.meta.shape()[0]);

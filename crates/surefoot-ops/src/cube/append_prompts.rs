@@ -93,11 +93,11 @@ fn append_prompts(
     if is_inside && !is_stale {
         let table = sequence % sizes.tables as usize * width + (token - sequence * width);
         if is_query {
-            number = turned(mixed, q_gamma, cos, sin, start, table, inverse, at, head);
+            number = turned(mixed, q_gamma, cos, sin, start, table, inverse, at, 0usize, head);
             out[(token * heads + slot) * each + at] = number;
         }
         if is_key {
-            number = turned(mixed, k_gamma, cos, sin, start, table, inverse, at, head);
+            number = turned(mixed, k_gamma, cos, sin, start, table, inverse, at, 0usize, head);
         }
     }
     if is_inside && !is_query {
@@ -140,6 +140,7 @@ pub(super) fn forward(given: Given, how: AppendedPrompts) -> CubeTensor {
         padded: false,
         window: 0,
         planes: has_planes(&mixed.client),
+        parts: 1,
     };
     let sequences = tokens / how.width;
     let heads_of_token = how.heads + 2 * kv_heads;

@@ -52,7 +52,7 @@ pub(crate) use conv::MOST_TAPS;
 pub(crate) use prompt_attention::LARGEST as LARGEST_PROMPT_HEAD;
 
 use crate::conv::Sizes as ConvSizes;
-use crate::inference::{AppendedAttention, AppendedPrompts, PromptAttention};
+use crate::inference::{AppendedAttention, AppendedPrompts, MOST_TOKENS, PromptAttention};
 use crate::optional::Optional;
 use crate::packed::AT_ONCE;
 use crate::update::AdamW;
@@ -73,6 +73,13 @@ pub(crate) fn multiplies_in(tensor: &CubeTensor, dtype: DType) -> bool {
 /// Whether convolutions here take numbers in f32 that are rounded to this dtype.
 pub(crate) fn convolves_in(tensor: &CubeTensor, dtype: DType) -> bool {
     is_ours(tensor) && conv::round_to(tensor, dtype)
+}
+
+/// Whether products of so many tokens are made in parts, which are added up with what is behind them.
+pub(crate) fn makes_parts(tokens: usize, outputs: usize, inputs: usize) -> bool {
+    tokens > MOST_TOKENS
+        && outputs.is_multiple_of(4)
+        && product::parts_of_depth(tokens, outputs, inputs) > 1
 }
 
 /// Eight tensors.
@@ -283,6 +290,28 @@ pub(crate) trait CubeKernels: Backend {
         factor: f64,
         gated: bool,
     ) -> FloatTensor<Self>;
+
+    /// The same without what is behind them, in parts that are to be added up: `[parts · tokens, outputs]`.
+    fn decode_products_in_parts(
+        x: FloatTensor<Self>,
+        first: FloatTensor<Self>,
+        #[extension_type] second: Optional<Self>,
+        #[extension_type] third: Optional<Self>,
+        #[extension_type] gamma: Optional<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self>;
+
+    /// Products of one weight with many tokens, with a bias and a residual behind them; and these outputs normalised, for products with other
+    /// weights in its dtype.
+    fn decode_products_then_norm(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] bias: Optional<Self>,
+        residual: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        factor: f64,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// Attention of one token of each sequence, whose keys and values are written into the cache, in place.
     fn attend_and_append(
@@ -560,6 +589,44 @@ impl CubeKernels for CubeBackend {
             residual: residual.map(|residual| (residual, factor)),
         };
         decode_products::forward(x, given)
+    }
+
+    fn decode_products_in_parts(
+        x: CubeTensor,
+        first: CubeTensor,
+        second: Optional<Self>,
+        third: Optional<Self>,
+        gamma: Optional<Self>,
+        epsilon: f64,
+    ) -> CubeTensor {
+        let [second, third, gamma] = [second, third, gamma].map(Optional::into_option);
+        let given = decode_products::Given {
+            norm: gamma.map(|gamma| (gamma, epsilon)),
+            weights: std::iter::once(first).chain(second).chain(third).collect(),
+            gated: false,
+            bias: None,
+            residual: None,
+        };
+        decode_products::in_parts(x, given)
+    }
+
+    fn decode_products_then_norm(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: Optional<Self>,
+        residual: CubeTensor,
+        gamma: CubeTensor,
+        factor: f64,
+        epsilon: f64,
+    ) -> (CubeTensor, CubeTensor) {
+        let given = decode_products::Given {
+            norm: None,
+            weights: vec![weight],
+            gated: false,
+            bias: bias.into_option(),
+            residual: Some((residual, factor)),
+        };
+        decode_products::then_norm(x, given, (gamma, epsilon))
     }
 
     fn attend_and_append(

@@ -1,6 +1,5 @@
 //! Root-mean-square normalisation on Cube devices: a cube for each row.
 
-use burn::tensor::DType;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -8,6 +7,7 @@ use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::launch::{empty_in, row_cubes};
+use super::product::dtype_of;
 use super::rows::squares_of_row;
 
 #[cube(launch)]
@@ -51,12 +51,7 @@ pub(super) fn forward_in(
     let (x, gamma) = (into_contiguous(x), into_contiguous(gamma));
     let width = gamma.meta.shape()[0];
     let rows = x.meta.num_elements() / width.max(1);
-    let dtype = match kind {
-        FloatKind::F16 => DType::F16,
-        FloatKind::BF16 => DType::BF16,
-        _ => DType::F32,
-    };
-    let out = empty_in(&x, x.meta.shape().clone(), dtype);
+    let out = empty_in(&x, x.meta.shape().clone(), dtype_of(kind));
     let client = x.client.clone();
     let (count, dim, units) = row_cubes(&client, rows, width);
     let args = (x.into_buffer_arg(), gamma.into_buffer_arg(), out.clone().into_buffer_arg());

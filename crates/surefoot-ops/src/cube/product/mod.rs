@@ -107,6 +107,15 @@ pub(super) fn float_kind(dtype: DType) -> Option<FloatKind> {
     }
 }
 
+/// The dtype of such numbers.
+pub(super) fn dtype_of(kind: FloatKind) -> DType {
+    match kind {
+        FloatKind::F16 => DType::F16,
+        FloatKind::BF16 => DType::BF16,
+        _ => DType::F32,
+    }
+}
+
 /// The sizes of a product of batches.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
@@ -277,11 +286,12 @@ fn whole(tensor: &CubeTensor, sizes: Sizes) -> Operand {
     }
 }
 
-/// The type that tokens are read in for products with such weights: that of the weights where matrix units round them to it anyway.
-pub(super) fn kind_of_tokens(weight: &CubeTensor) -> FloatKind {
+/// The type that tokens of so many numbers are read in for products with weights in a dtype: that of the weights where matrix units round
+/// them to it anyway.
+pub(super) fn kind_of_tokens(weight: &CubeTensor, inputs: usize) -> FloatKind {
     let units = MatrixUnits::find(&weight.client, weight.dtype());
     let is_rounded = matches!(weight.dtype(), DType::F16 | DType::BF16) && units.is_some();
-    let takes = weight.meta.shape()[1].is_multiple_of(tile::RUN);
+    let takes = inputs.is_multiple_of(tile::RUN);
     float_kind(weight.dtype()).filter(|_| is_rounded && takes).unwrap_or(FloatKind::F32)
 }
 

@@ -10,6 +10,7 @@ use surefoot_models::generate::session::{Decoding, Limits};
 use surefoot_models::generate::tokens::WANT;
 use surefoot_models::stream::needs::Work;
 use surefoot_models::{Logits, Model, Opened, Rectangle, StepOutput, TokenBatch, Want};
+use testkit::model_folders::{FolderDtype, llama};
 
 /// Tokens that are decoded behind the prompts. On devices that record steps, the last ones repeat a recording.
 const STEPS: usize = 7;
@@ -104,6 +105,7 @@ fn tokens_that_are_decoded_together_have_the_logits_of_a_whole_pass() {
         check(&folder(name), &device);
     }
     check_changes(&device);
+    check_many(&device);
     // Here, and not in a test of its own: launches of other threads would be counted too.
     if device != Device::flex() {
         check_launches(&device);
@@ -163,6 +165,45 @@ fn check_changes(device: &Device) {
     }
     // Recordings of steps find the tokens themselves.
     assert_eq!(chosen > 0, *device != Device::flex());
+}
+
+/// So many sequences that products are made in parts and heads share a kernel's work, in a model that is large enough for that; and a prompt
+/// whose attention is made of products, which joins them.
+fn check_many(device: &Device) {
+    let folder = tempfile::tempdir().unwrap();
+    llama(folder.path(), 48 << 20, FolderDtype::F32);
+    let (plain, model) = (load(folder.path(), &Device::flex()), load(folder.path(), device));
+    let mut limits = Limits { rows: 66, positions: 256, cache_tokens: 0, pass_tokens: 256 };
+    limits.cache_tokens = limits.most_cache_tokens();
+    let mut decoding = Decoding::new(&model, limits);
+    let mut passes = model.passes();
+    let mut lengths: Vec<usize> = (0..65).map(|number| 2 + number % 3).collect();
+    let texts = |lengths: &[usize]| -> Vec<Vec<u32>> {
+        lengths.iter().enumerate().map(|(number, length)| text(number, *length)).collect()
+    };
+    decoding.join(&mut passes, &texts(&lengths), Rectangle::default()).unwrap();
+    let check = |what: &str, number: usize, length: usize, row: &[f32]| {
+        let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
+        let batch = TokenBatch::new(&[text(number, length)], plain.blueprint().vocab).unwrap();
+        let expected = plain.forward(&batch, want).unwrap().logits.unwrap().numbers;
+        let size = expected.iter().fold(0.0f32, |size, number| size.max(number.abs()));
+        let worst = row.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= 1e-3 * size, "{what}: sequence {number}: off by {worst} of {size}");
+    };
+    for turn in 0..8 {
+        if turn == 6 {
+            let rows = decoding.join(&mut passes, &[text(65, 130)], Rectangle::default()).unwrap();
+            check("a long prompt", 65, 130, rows.row(0));
+            lengths.push(130);
+        }
+        let last: Vec<u32> =
+            lengths.iter().enumerate().map(|(number, length)| token(number, *length)).collect();
+        let rows = decoding.step(&mut passes, &last, 0).unwrap();
+        lengths.iter_mut().for_each(|length| *length += 1);
+        for number in [0, 22, 64, 65].into_iter().filter(|number| *number < lengths.len()) {
+            check(&format!("turn {turn}"), number, lengths[number], rows.row(number));
+        }
+    }
 }
 
 /// What the host pays for a token of a Llama: five launches a block, the last norm, the head, and what reading takes.

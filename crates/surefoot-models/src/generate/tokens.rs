@@ -229,3 +229,35 @@ fn chosen(sequences: &mut [Sequence], output: StepOutput) -> Result<Vec<u32>, Mo
         false => sequences.iter_mut().enumerate().map(choose).collect(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::output::Rows;
+
+    #[test]
+    fn sequences_choose_the_same_tokens_on_several_threads_as_one_after_another() {
+        let cols = WORTH_THREADS / 4;
+        let numbers: Vec<f32> = (0..5 * cols).map(|at| ((at * 7919) % 10_007) as f32).collect();
+        let logits = Rows { cols, numbers };
+        let sampling = Sampling { temperature: 300.0, seed: 3, ..Sampling::GREEDY };
+        let sequences = || -> Vec<Sequence> { (0..5).map(|_| Sequence::new(sampling)).collect() };
+        let (mut together, mut alone) = (sequences(), sequences());
+        (together[2].ending, alone[2].ending) =
+            (Some(FinishReason::Stopped), Some(FinishReason::Stopped));
+        for _ in 0..3 {
+            let output = StepOutput::Logits(logits.clone());
+            let expected: Vec<u32> = alone
+                .iter_mut()
+                .enumerate()
+                .map(|(row, one)| one.choose(logits.row(row)))
+                .collect();
+            assert_eq!(chosen(&mut together, output).unwrap(), expected);
+            assert_eq!(expected[2], 0);
+        }
+        let infinite = Rows { cols: 1, numbers: vec![f32::INFINITY] };
+        assert!(chosen(&mut together, StepOutput::Logits(infinite)).is_err());
+        let tokens = vec![4, 5, 6, 7, 8];
+        assert_eq!(chosen(&mut together, StepOutput::MostLikely(tokens.clone())).unwrap(), tokens);
+    }
+}

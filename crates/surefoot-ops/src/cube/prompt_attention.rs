@@ -4,7 +4,6 @@
 //! memory, each unit makes the scores of two queries with some of them, then values take their place, and each unit adds
 //! up its part of the outputs of the same two queries. Softmax is kept as a running maximum and sum. Keys and values are read where they are.
 
-use burn::tensor::Shape;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;

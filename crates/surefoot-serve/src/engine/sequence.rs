@@ -344,6 +344,29 @@ mod tests {
     }
 
     #[test]
+    fn the_most_likely_token_is_taken_where_nothing_else_is_asked_for() {
+        let (mut sequence, mut stream) = Sequence::new(generation(), None, Arc::default());
+        assert!(sequence.takes_most_likely());
+        assert_eq!(sequence.accept_most_likely(7, &[9]), TokenOutcome::Continues);
+        assert!(matches!(stream.events.try_recv(), Ok(GenerationEvent::Token { id: 7, .. })));
+        let ended = TokenOutcome::Ended(FinishReason::EndOfText);
+        assert_eq!(sequence.accept_most_likely(9, &[9]), ended);
+        assert_eq!(sequence.tokens, [5, 7]);
+        let full = TokenOutcome::Ended(FinishReason::MaxTokens);
+        assert_eq!(sequence.accept_most_likely(8, &[9]), full);
+        sequence.end(FinishReason::MaxTokens);
+        let rules = LogitRules { bias: vec![(1, 2.0)], ..LogitRules::default() };
+        let sampled = Sampling { temperature: 0.5, ..Sampling::GREEDY };
+        for asked in [
+            Generation { rules, ..generation() },
+            Generation { logprobs: Some(0), ..generation() },
+            Generation { sampling: sampled, ..generation() },
+        ] {
+            assert!(!Sequence::new(asked, None, Arc::default()).0.takes_most_likely());
+        }
+    }
+
+    #[test]
     fn a_sequence_that_is_lost_is_answered_and_counted_and_one_that_was_abandoned_is_not() {
         let metrics: Arc<Metrics> = Arc::default();
         let new = || Sequence::new(generation(), None, Arc::clone(&metrics));

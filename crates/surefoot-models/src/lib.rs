@@ -41,4 +41,4 @@ pub use error::ModelError;
 pub use run::batch::{Rectangle, TokenBatch};
 pub use run::model::Model;
 pub use run::opened::Opened;
-pub use run::output::{Logits, Output, Rows, Want};
+pub use run::output::{Logits, Output, Rows, StepOutput, Want};

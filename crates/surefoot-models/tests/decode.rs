@@ -9,7 +9,8 @@ use burn::tensor::Device;
 use surefoot_models::generate::session::{Decoding, Limits};
 use surefoot_models::generate::tokens::WANT;
 use surefoot_models::stream::needs::Work;
-use surefoot_models::{Logits, Model, Opened, Rectangle, TokenBatch, Want};
+use surefoot_models::{Logits, Model, Opened, Rectangle, StepOutput, TokenBatch, Want};
+use testkit::model_folders::{FolderDtype, llama};
 
 /// Tokens that are decoded behind the prompts. On devices that record steps, the last ones repeat a recording.
 const STEPS: usize = 7;
@@ -104,13 +105,15 @@ fn tokens_that_are_decoded_together_have_the_logits_of_a_whole_pass() {
         check(&folder(name), &device);
     }
     check_changes(&device);
+    check_many(&device);
     // Here, and not in a test of its own: launches of other threads would be counted too.
     if device != Device::flex() {
         check_launches(&device);
     }
 }
 
-/// Sequences that leave and join, and a cache that grows, between steps that may be repeated from a recording.
+/// Sequences that leave and join, and a cache that grows, between steps that may be repeated from a recording. Every other step asks for the
+/// most likely tokens alone.
 fn check_changes(device: &Device) {
     let folder = folder("llama-tiny");
     let (plain, model) = (load(&folder, &Device::flex()), load(&folder, device));
@@ -123,28 +126,82 @@ fn check_changes(device: &Device) {
     let prompts: Vec<Vec<u32>> =
         live.iter().map(|(number, length)| text(*number, *length)).collect();
     decoding.join(&mut passes, &prompts, Rectangle::default()).unwrap();
+    let behind = |number: usize, length: usize| {
+        let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
+        let batch = TokenBatch::new(&[text(number, length)], plain.blueprint().vocab);
+        plain.forward(&batch.unwrap(), want).unwrap().logits.unwrap().numbers
+    };
+    let close = |what: &str, is: &[f32], should: &[f32]| {
+        let worst = is.iter().zip(should).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= 2e-4, "{what}: off by {worst}");
+    };
+    let mut chosen = 0;
     for turn in 0..30 {
-        match turn {
-            9 => {
-                decoding.leave(0);
-                live.swap_remove(0);
-            }
-            18 => {
-                decoding.join(&mut passes, &[text(3, 5)], Rectangle::default()).unwrap();
-                live.push((3, 5));
-            }
-            _ => {}
+        if turn == 9 {
+            decoding.leave(0);
+            live.swap_remove(0);
+        }
+        // One that is longer than all that are there, and one that is shorter.
+        for (number, length) in [(4, 40), (3, 5)].into_iter().filter(|(n, _)| turn == 30 - 6 * n) {
+            let joining = [text(number, length)];
+            let rows = decoding.join(&mut passes, &joining, Rectangle::default()).unwrap();
+            close(&format!("prompt {number}"), rows.row(0), &behind(number, length));
+            live.push((number, length));
         }
         let last: Vec<u32> = live.iter().map(|(number, length)| token(*number, *length)).collect();
-        let rows = decoding.step(&mut passes, &last, 0).unwrap();
+        let output = decoding.step_choosing(&mut passes, &last, 0, turn % 2 == 0).unwrap();
         for (row, (number, length)) in live.iter_mut().enumerate() {
             *length += 1;
-            let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
-            let batch = TokenBatch::new(&[text(*number, *length)], plain.blueprint().vocab);
-            let expected = plain.forward(&batch.unwrap(), want).unwrap().logits.unwrap().numbers;
-            let worst =
-                rows.row(row).iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            assert!(worst <= 2e-4, "turn {turn}: sequence {number}: off by {worst}");
+            let (expected, what) = (behind(*number, *length), format!("turn {turn}: {number}"));
+            match &output {
+                StepOutput::Logits(rows) => close(&what, rows.row(row), &expected),
+                StepOutput::MostLikely(tokens) => {
+                    let most = expected.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                    close(&what, &[expected[tokens[row] as usize]], &[most]);
+                    chosen += 1;
+                }
+            }
+        }
+    }
+    // Recordings of steps find the tokens themselves.
+    assert_eq!(chosen > 0, *device != Device::flex());
+}
+
+/// So many sequences that products are made in parts and heads share a kernel's work, in a model that is large enough for that; and a prompt
+/// whose attention is made of products, which joins them.
+fn check_many(device: &Device) {
+    let folder = tempfile::tempdir().unwrap();
+    llama(folder.path(), 48 << 20, FolderDtype::F32);
+    let (plain, model) = (load(folder.path(), &Device::flex()), load(folder.path(), device));
+    let mut limits = Limits { rows: 66, positions: 256, cache_tokens: 0, pass_tokens: 256 };
+    limits.cache_tokens = limits.most_cache_tokens();
+    let mut decoding = Decoding::new(&model, limits);
+    let mut passes = model.passes();
+    let mut lengths: Vec<usize> = (0..65).map(|number| 2 + number % 3).collect();
+    let texts = |lengths: &[usize]| -> Vec<Vec<u32>> {
+        lengths.iter().enumerate().map(|(number, length)| text(number, *length)).collect()
+    };
+    decoding.join(&mut passes, &texts(&lengths), Rectangle::default()).unwrap();
+    let check = |what: &str, number: usize, length: usize, row: &[f32]| {
+        let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
+        let batch = TokenBatch::new(&[text(number, length)], plain.blueprint().vocab).unwrap();
+        let expected = plain.forward(&batch, want).unwrap().logits.unwrap().numbers;
+        let size = expected.iter().fold(0.0f32, |size, number| size.max(number.abs()));
+        let worst = row.iter().zip(&expected).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(worst <= 1e-3 * size, "{what}: sequence {number}: off by {worst} of {size}");
+    };
+    for turn in 0..8 {
+        if turn == 6 {
+            let rows = decoding.join(&mut passes, &[text(65, 130)], Rectangle::default()).unwrap();
+            check("a long prompt", 65, 130, rows.row(0));
+            lengths.push(130);
+        }
+        let last: Vec<u32> =
+            lengths.iter().enumerate().map(|(number, length)| token(number, *length)).collect();
+        let rows = decoding.step(&mut passes, &last, 0).unwrap();
+        lengths.iter_mut().for_each(|length| *length += 1);
+        for number in [0, 22, 64, 65].into_iter().filter(|number| *number < lengths.len()) {
+            check(&format!("turn {turn}"), number, lengths[number], rows.row(number));
         }
     }
 }
@@ -171,4 +228,11 @@ fn check_launches(device: &Device) {
     }
     let (repeated, launches) = count();
     assert_eq!(repeated, 0, "{launches:?}");
+    // A prompt: the norms, products and what is behind them, one launch that writes into the cache and one that attends. In f32 each weight has
+    // a product of its own. Beside the blocks the last norm and the head. Nothing is copied into the cache.
+    decoding.leave(0);
+    let join = || decoding.join(&mut passes, &[text(1, 20)], Rectangle::default()).unwrap();
+    let launches = surefoot_ops::count_launches(join).1;
+    let all = launches.values().sum::<u64>();
+    assert!(all <= 14 * blocks + 8, "{all} for {blocks} blocks: {launches:?}");
 }

@@ -4,10 +4,14 @@
 //! Each gives none where it has no kernel: under autodiff and in other dtypes than f32. The caller then
 //! composes it of Burn's own operations.
 
+mod append_prompts;
+mod choice;
 mod decode;
 mod processor;
 mod prompt;
 
+pub use append_prompts::{AppendedPromptTensors, AppendedPrompts};
+pub use choice::{first_largest, largest_of_rows};
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 pub(crate) use decode::MOST_TOKENS;
 pub use decode::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};

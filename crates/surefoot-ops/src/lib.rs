@@ -69,8 +69,9 @@ pub use gelu::{gelu, gelu_tanh};
 pub use group_norm::{GroupNorm, group_norm};
 pub use half_linear::half_linear;
 pub use inference::{
-    AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED, MOST_QUERIES,
-    PromptAttention, attend_to_all, gated_silu, rms_norm, rotate,
+    AppendedAttention, AppendedPromptTensors, AppendedPrompts, AppendedTensors, DecodeProducts,
+    MOST_DECODED, MOST_QUERIES, PromptAttention, attend_to_all, first_largest, gated_silu,
+    largest_of_rows, rms_norm, rotate,
 };
 pub use launches::{Launches, count_launches};
 pub use layer_norm::layer_norm;

@@ -2,43 +2,11 @@
 #![cfg(feature = "gpu")]
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use burn::tensor::{Device, FloatDType, Tensor, TensorData};
-use surefoot_ops::{
-    AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED, PromptAttention,
-};
+mod formulas;
 
-fn numbers(seed: u64, count: usize) -> Vec<f32> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    (0..count).map(|_| 2.0 * random.f32() - 1.0).collect()
-}
-
-fn tensor<const D: usize>(numbers: &[f32], shape: [usize; D], device: &Device) -> Tensor<D> {
-    Tensor::from_data(TensorData::new(numbers.to_vec(), shape), device)
-}
-
-fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_to_vec::<f32>().unwrap()
-}
-
-fn close(name: &str, is: &[f32], should: &[f64], tolerance: f64) {
-    assert_eq!(is.len(), should.len(), "{name}");
-    let size = should.iter().fold(1e-3f64, |size, value| size.max(value.abs()));
-    for (at, (is, should)) in is.iter().zip(should).enumerate() {
-        let off = (f64::from(*is) - should).abs();
-        assert!(off <= tolerance * size, "{name}: {at}: {is}, not {should}");
-    }
-}
-
-/// Rows over their root mean square, times gamma.
-fn normed(x: &[f32], gamma: &[f32], epsilon: f64) -> Vec<f32> {
-    x.chunks(gamma.len())
-        .flat_map(|row| {
-            let squares: f64 = row.iter().map(|x| f64::from(*x).powi(2)).sum();
-            let root = (squares / row.len() as f64 + epsilon).sqrt();
-            row.iter().zip(gamma).map(move |(x, gamma)| (f64::from(x * gamma) / root) as f32)
-        })
-        .collect()
-}
+use burn::tensor::{Device, FloatDType, Tensor};
+use formulas::{EPSILON, close, normed, numbers, read, tensor};
+use surefoot_ops::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
 
 /// `[tokens, outputs]`.
 fn product(x: &[f32], weight: &[f32], inputs: usize) -> Vec<f64> {
@@ -47,8 +15,6 @@ fn product(x: &[f32], weight: &[f32], inputs: usize) -> Vec<f64> {
     };
     x.chunks(inputs).flat_map(|x| weight.chunks(inputs).map(move |row| dot(x, row))).collect()
 }
-
-const EPSILON: f64 = 1e-3;
 
 /// Tokens, inputs, and the outputs of each weight: below and above what the units of a row read at once, and rows that fill no cube.
 const SIZES: [(usize, usize, &[usize]); 10] = [
@@ -141,6 +107,63 @@ fn a_weight_that_gates_another_is_its_formula() {
 }
 
 #[test]
+fn parts_are_added_up_by_whoever_reads_them() {
+    let Some(gpu) = testkit::gpu() else { return };
+    let device = gpu.burn();
+    // Two, four and two parts along the depth.
+    for (tokens, inputs, outputs) in [(9, 512, 64), (70, 1024, 132), (64, 768, 40)] {
+        let (x, weight) = (numbers(1, tokens * inputs), numbers(2, outputs * inputs));
+        let (bias, residual) = (numbers(3, outputs), numbers(4, tokens * outputs));
+        let gamma = numbers(5, outputs);
+        let given = tensor(&x, [tokens, inputs], device);
+        let weight_there = tensor(&weight, [outputs, inputs], device);
+        let plain = DecodeProducts { weights: vec![&weight_there], ..DecodeProducts::default() };
+        let sums = product(&x, &weight, inputs);
+
+        let (parts, count) = plain.in_parts(&given).unwrap();
+        assert!(count > 1 && parts.dims() == [count * tokens, outputs], "{:?}", parts.dims());
+        let parts = read(parts);
+        let added: Vec<f32> =
+            (0..sums.len()).map(|at| parts.iter().skip(at).step_by(sums.len()).sum()).collect();
+        close(&format!("{tokens} {inputs} {outputs} in {count}"), &added, &sums, 1e-5);
+
+        let bias_there = tensor(&bias, [outputs], device);
+        let residual_there = tensor(&residual, [tokens, outputs], device);
+        let gamma_there = tensor(&gamma, [outputs], device);
+        for biased in [false, true] {
+            let products = DecodeProducts {
+                bias: biased.then_some(&bias_there),
+                residual: Some((&residual_there, 0.5)),
+                ..plain.clone()
+            };
+            let (out, after) = products.then_norm(&given, (&gamma_there, EPSILON)).unwrap();
+            let should: Vec<f64> = (0..sums.len())
+                .map(|at| {
+                    let bias = if biased { f64::from(bias[at % outputs]) } else { 0.0 };
+                    f64::from(residual[at]) + 0.5 * (sums[at] + bias)
+                })
+                .collect();
+            let what = format!("{tokens} {inputs} {outputs} {biased}");
+            close(&what, &read(out), &should, 1e-5);
+            let should: Vec<f32> = should.iter().map(|number| *number as f32).collect();
+            let should: Vec<f64> =
+                normed(&should, &gamma, EPSILON).iter().map(|x| f64::from(*x)).collect();
+            close(&format!("norm behind {what}"), &read(after), &should, 1e-5);
+        }
+    }
+    // Few tokens, products in one piece, and nothing to add to.
+    let weight = Tensor::<2>::ones([8, 512], device);
+    let plain = DecodeProducts { weights: vec![&weight], ..DecodeProducts::default() };
+    let gamma = Tensor::<1>::ones([8], device);
+    let tokens = |count: usize| Tensor::<2>::ones([count, 512], device);
+    assert!(plain.in_parts(&tokens(8)).is_none() && plain.in_parts(&tokens(9)).is_some());
+    assert!(plain.then_norm(&tokens(9), (&gamma, 0.0)).is_none());
+    let small = Tensor::<2>::ones([8, 256], device);
+    let plain = DecodeProducts { weights: vec![&small], ..DecodeProducts::default() };
+    assert!(plain.in_parts(&Tensor::<2>::ones([9, 256], device)).is_none());
+}
+
+#[test]
 fn weights_in_half_precision_multiply_rounded_tokens() {
     let Some(gpu) = testkit::gpu() else { return };
     let half = FloatDType::F16;
@@ -206,6 +229,7 @@ struct Case {
     interleaved: bool,
     normed: bool,
     padded: bool,
+    parts: usize,
 }
 
 const PLAIN: Case = Case {
@@ -220,10 +244,21 @@ const PLAIN: Case = Case {
     interleaved: false,
     normed: false,
     padded: false,
+    parts: 1,
 };
 
-const CASES: [Case; 10] = [
+/// So many sequences that the heads of a group share a cube.
+const MANY: Case = Case { sequences: 66, heads: 8, kv_heads: 2, ..PLAIN };
+
+const CASES: [Case; 17] = [
     PLAIN,
+    MANY,
+    Case { filled: 0, ..MANY },
+    Case { parts: 4, normed: true, ..MANY },
+    Case { parts: 2, sequences: 2, padded: true, ..PLAIN },
+    Case { filled: 300, from: 3, padded: true, heads: 6, window: Some(150), ..MANY },
+    Case { filled: 129, each: 64, pairs: 32, normed: true, interleaved: true, ..MANY },
+    Case { filled: 127, each: 128, pairs: 64, heads: 16, ..MANY },
     // The first token of all.
     Case { filled: 0, ..PLAIN },
     Case { from: 3, filled: 140, heads: 4, kv_heads: 4, each: 24, pairs: 6, ..PLAIN },
@@ -292,9 +327,18 @@ fn check_attention(case: Case, device: &Device) {
         scale: 0.7,
         interleaved: case.interleaved,
         epsilon: EPSILON,
+        parts: case.parts,
     };
+    // Parts that add up to the numbers: all but the last are small.
+    let mut in_parts: Vec<f32> = numbers(7, (case.parts - 1) * mixed.len());
+    in_parts.iter_mut().for_each(|number| *number *= 0.125);
+    let mut last = mixed.clone();
+    for part in in_parts.chunks_exact(mixed.len()) {
+        last.iter_mut().zip(part).for_each(|(last, number)| *last -= number);
+    }
+    in_parts.extend(last);
     let seen = how.attend(AppendedTensors {
-        mixed: &tensor(&mixed, [sequences, width], device),
+        mixed: &tensor(&in_parts, [case.parts * sequences, width], device),
         keys: &keys_there,
         values: &values_there,
         rotation: (pairs > 0).then_some((&cos, &sin)),
@@ -342,7 +386,8 @@ fn check_attention(case: Case, device: &Device) {
     close(&format!("{case:?}"), &is, &should, 1e-4);
     // The new column is there, and nothing else has changed.
     close(&format!("keys {case:?}"), &read(keys_there), &new_keys, 1e-5);
-    assert_eq!(read(values_there), new_values, "{case:?}");
+    let new_values: Vec<f64> = new_values.iter().map(|x| f64::from(*x)).collect();
+    close(&format!("values {case:?}"), &read(values_there), &new_values, 1e-6);
 }
 
 #[test]
@@ -351,109 +396,4 @@ fn attention_that_appends_is_its_formula_and_changes_one_column() {
     for case in CASES {
         check_attention(case, gpu.burn());
     }
-}
-
-/// One case of attention of prompts.
-#[derive(Clone, Copy, Debug)]
-struct Prompt {
-    batch: usize,
-    heads: usize,
-    kv_heads: usize,
-    each: usize,
-    width: usize,
-    past: usize,
-    causal: bool,
-    window: Option<usize>,
-    padded: bool,
-}
-
-const PROMPT: Prompt = Prompt {
-    batch: 1,
-    heads: 2,
-    kv_heads: 1,
-    each: 16,
-    width: 5,
-    past: 0,
-    causal: true,
-    window: None,
-    padded: false,
-};
-
-const PROMPTS: [Prompt; 7] = [
-    PROMPT,
-    // More queries and keys than are taken at once, behind others.
-    Prompt { width: 70, past: 37, heads: 4, kv_heads: 2, each: 64, ..PROMPT },
-    Prompt { batch: 2, width: 40, each: 128, padded: true, ..PROMPT },
-    Prompt { batch: 3, width: 33, past: 9, each: 36, padded: true, kv_heads: 2, ..PROMPT },
-    Prompt { width: 50, past: 20, window: Some(7), ..PROMPT },
-    Prompt { batch: 2, width: 35, causal: false, padded: true, each: 12, ..PROMPT },
-    Prompt { width: 1, past: 100, each: 80, ..PROMPT },
-];
-
-fn check_prompt(case: Prompt, device: &Device) {
-    let Prompt { batch, heads, kv_heads, each, width, past, causal, window, padded } = case;
-    let (seen, capacity) = (past + width, past + width + 3);
-    let query = numbers(1, batch * heads * width * each);
-    let cache_shape = [batch, kv_heads, capacity, each];
-    let [keys, values] = [2, 3].map(|seed| numbers(seed, cache_shape.iter().product()));
-    let pads: Vec<f32> = (0..batch).map(|sample| (3 * sample) as f32).collect();
-    let [keys_there, values_there] =
-        [&keys, &values].map(|cache| tensor(cache, cache_shape, device).narrow(2, 0, seen));
-    let pads_there = tensor(&pads, [batch], device);
-    let how = PromptAttention { scale: 0.3, past, causal, window };
-    let is = how.attend(
-        &tensor(&query, [batch, heads, width, each], device),
-        &keys_there,
-        &values_there,
-        padded.then_some(&pads_there),
-    );
-    let is = read(is.unwrap());
-    let mut should = Vec::new();
-    for (sample, pad) in pads.iter().enumerate() {
-        let first = if padded { *pad as usize } else { 0 };
-        for head in 0..heads {
-            let line = |cache: &[f32], key: usize| -> Vec<f64> {
-                let start =
-                    ((sample * kv_heads + head / (heads / kv_heads)) * capacity + key) * each;
-                cache[start..start + each].iter().map(|x| f64::from(*x)).collect()
-            };
-            for row in 0..width {
-                let start = ((sample * heads + head) * width + row) * each;
-                let own = &query[start..start + each];
-                let position = past + row;
-                let sees = |key: &usize| {
-                    *key >= first
-                        && (!causal || *key <= position)
-                        && window.is_none_or(|window| key + window > position)
-                };
-                let columns: Vec<usize> = (0..seen).filter(sees).collect();
-                let score = |key: &usize| -> f64 {
-                    0.3 * own
-                        .iter()
-                        .zip(line(&keys, *key))
-                        .map(|(q, k)| f64::from(*q) * k)
-                        .sum::<f64>()
-                };
-                let powers: Vec<f64> = columns.iter().map(|key| score(key).exp()).collect();
-                let sum: f64 = powers.iter().sum();
-                should.extend((0..each).map(|at| -> f64 {
-                    let of = |(key, power): (&usize, &f64)| power / sum * line(&values, *key)[at];
-                    // A query that sees nothing gets zeros.
-                    columns.iter().zip(&powers).map(of).sum()
-                }));
-            }
-        }
-    }
-    close(&format!("{case:?}"), &is, &should, 1e-4);
-}
-
-#[test]
-fn attention_of_prompts_is_its_formula() {
-    let Some(gpu) = testkit::gpu() else { return };
-    for case in PROMPTS {
-        check_prompt(case, gpu.burn());
-    }
-    let wide = tensor(&numbers(1, 132), [1, 1, 1, 132], gpu.burn());
-    let how = PromptAttention { scale: 1.0, past: 0, causal: true, window: None };
-    assert!(how.attend(&wide, &wide, &wide, None).is_none());
 }

@@ -16,6 +16,11 @@ pub struct Sampling {
 impl Sampling {
     /// Always the most likely token.
     pub const GREEDY: Self = Self { temperature: 0.0, top_k: None, top_p: None, seed: 0 };
+
+    /// Whether the most likely token is taken, whatever the other logits are.
+    pub fn is_greedy(&self) -> bool {
+        self.temperature <= 0.0
+    }
 }
 
 /// Chooses the tokens of one sequence. Every sequence has its own random numbers, started from
@@ -34,7 +39,7 @@ impl Sampler {
 
     /// The next token. Logits that are not numbers are never chosen.
     pub fn choose(&mut self, logits: &[f32]) -> u32 {
-        if self.sampling.temperature <= 0.0 {
+        if self.sampling.is_greedy() {
             return most_likely(logits);
         }
         let draw = self.uniform();

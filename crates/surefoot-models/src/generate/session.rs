@@ -3,11 +3,14 @@
 //! All sequences end in the same column of one cache, so a step writes one column for all of
 //! them and is one pass. A sequence that joins is run over its prompt alone and its keys and
 //! values are put so that they end where the others end: what lies before them in its row is
-//! padding, which the masks hide. One that leaves gives its row to the last one. The cache grows
+//! padding, which the masks hide. Where the kernels of a device run all blocks, the pass over a prompt writes them there at once (`in_place`);
+//! elsewhere they are copied from a cache of their own. One that leaves gives its row to the last one. The cache grows
 //! with what is in it, in rows and in columns, up to the limits.
 //!
 //! After an error a session must be dropped: its rows may end in different columns. Make
 //! a new one and let the sequences join with the tokens they have.
+
+mod in_place;
 
 use burn::tensor::Tensor;
 
@@ -16,7 +19,7 @@ use crate::error::ModelError;
 use crate::run::batch::{Rectangle, TokenBatch};
 use crate::run::cache::{Cache, moved_to};
 use crate::run::model::Model;
-use crate::run::output::{Logits, Output, Rows, Want};
+use crate::run::output::{Logits, Output, Rows, StepOutput, Want};
 use crate::run::recorded_step::StepRecorder;
 use crate::stream::store::Session;
 
@@ -120,7 +123,7 @@ impl Decoding {
     /// No sequences, and no memory taken.
     pub fn new(model: &Model, limits: Limits) -> Self {
         let layers = model.blueprint.blocks.iter().map(|_| None).collect();
-        let cache = Cache { layers, start: 0, filled: 0 };
+        let cache = Cache { layers, ..Cache::default() };
         let recorder = StepRecorder::default();
         Self { limits, cache, pads: Vec::new(), rows: 0, capacity: 0, recorder }
     }
@@ -136,7 +139,7 @@ impl Decoding {
     }
 
     /// Adds sequences behind those that are there, and gives the logits behind each. The pass has
-    /// `least` size or more.
+    /// `least` size or more, where kernels are made for a size.
     pub fn join(
         &mut self,
         passes: &mut Passes<'_>,
@@ -146,6 +149,9 @@ impl Decoding {
         let model = passes.model;
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
         self.check_room(sequences.len(), longest)?;
+        if model.decodes_in_place(&passes.session) {
+            return self.join_in_place(passes, sequences);
+        }
         let limits = &self.limits;
         let batch = TokenBatch::new(sequences, model.blueprint.vocab)?.at_least(least);
         let mut fresh = Cache::new(&model.blueprint, batch.len(), batch.width, &model.parts);
@@ -204,6 +210,20 @@ impl Decoding {
         tokens: &[u32],
         rows: usize,
     ) -> Result<Rows, ModelError> {
+        match self.step_choosing(passes, tokens, rows, false)? {
+            StepOutput::Logits(logits) => Ok(logits),
+            StepOutput::MostLikely(_) => Err(ModelError::request("the step gave no logits")),
+        }
+    }
+
+    /// [`Self::step`], which may give the most likely token of each sequence instead if that is all that is wanted (`greedy`).
+    pub fn step_choosing(
+        &mut self,
+        passes: &mut Passes<'_>,
+        tokens: &[u32],
+        rows: usize,
+        greedy: bool,
+    ) -> Result<StepOutput, ModelError> {
         let model = passes.model;
         if tokens.len() != self.len() || tokens.is_empty() {
             return Err(ModelError::request("a step takes one token for each sequence"));
@@ -214,8 +234,14 @@ impl Decoding {
         let batch = TokenBatch { ids: tokens.to_vec(), pads, width: 1 }
             .at_least(Rectangle { rows: rows.min(self.rows), width: 1 });
         let (recorder, session) = (&mut self.recorder, &mut passes.session);
-        let logits = model.decode_step(recorder, &batch, session, &mut self.cache)?;
-        Ok(first_rows(logits, tokens.len()))
+        let output = model.decode_step(recorder, &batch, session, &mut self.cache, greedy)?;
+        Ok(match output {
+            StepOutput::Logits(logits) => StepOutput::Logits(first_rows(logits, tokens.len())),
+            StepOutput::MostLikely(mut chosen) => {
+                chosen.truncate(tokens.len());
+                StepOutput::MostLikely(chosen)
+            }
+        })
     }
 
     /// Takes a sequence out; the last one gets its number.

@@ -3,13 +3,15 @@
 
 use std::ops::ControlFlow;
 
+use rayon::prelude::*;
+
 use super::sample::{Sampler, Sampling};
 use super::speculate::Speculator;
 use crate::error::ModelError;
 use crate::run::batch::TokenBatch;
 use crate::run::cache::Cache;
 use crate::run::model::Model;
-use crate::run::output::{Logits, Want};
+use crate::run::output::{Logits, StepOutput, Want};
 use crate::run::recorded_step::StepRecorder;
 
 /// What is to be generated.
@@ -27,6 +29,9 @@ pub struct Request {
 
 /// What a pass of generation keeps.
 pub const WANT: Want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
+
+/// Numbers of logits with which it is worth to choose tokens on several threads.
+const WORTH_THREADS: usize = 1 << 18;
 
 /// Why a sequence ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
@@ -95,14 +100,14 @@ impl Model {
         let mut session = self.store.open(steps);
         let mut next = batch;
         let mut recorder = StepRecorder::default();
+        let greedy = request.sampling.is_greedy();
         for _ in 0..steps {
-            let logits = self.decode_step(&mut recorder, &next, &mut session, &mut cache)?;
-            let logits = logits.checked("logits")?;
-            let mut ids = Vec::with_capacity(sequences.len());
-            for (number, sequence) in sequences.iter_mut().enumerate() {
+            let output =
+                self.decode_step(&mut recorder, &next, &mut session, &mut cache, greedy)?;
+            let mut ids = chosen(&mut sequences, output)?;
+            for (number, (sequence, id)) in sequences.iter_mut().zip(&mut ids).enumerate() {
                 let known = known.get(number).map_or(&[][..], Vec::as_slice);
-                let row = logits.row(number);
-                ids.push(sequence.step(row, known, &request.ends, |token| each(number, token)));
+                *id = sequence.take(*id, known, &request.ends, |token| each(number, token));
             }
             if sequences.iter().all(|sequence| sequence.ending.is_some()) {
                 break;
@@ -167,10 +172,27 @@ impl Sequence {
         Self { sampler: Sampler::new(sampling), tokens: Vec::new(), ending: None }
     }
 
-    /// Takes the next token and returns what the next pass is fed with.
+    /// Chooses the next token, takes it and returns what the next pass is fed with.
     pub(super) fn step(
         &mut self,
         logits: &[f32],
+        known: &[u32],
+        ends: &[u32],
+        each: impl FnOnce(u32) -> ControlFlow<()>,
+    ) -> u32 {
+        let token = self.choose(logits);
+        self.take(token, known, ends, each)
+    }
+
+    /// The next token. It is chosen where it is known too, so that the random numbers go on as they did the first time.
+    fn choose(&mut self, logits: &[f32]) -> u32 {
+        if self.ending.is_some() { 0 } else { self.sampler.choose(logits) }
+    }
+
+    /// Takes the token that was chosen and returns what the next pass is fed with.
+    fn take(
+        &mut self,
+        token: u32,
         known: &[u32],
         ends: &[u32],
         each: impl FnOnce(u32) -> ControlFlow<()>,
@@ -179,8 +201,6 @@ impl Sequence {
             // The others go on; what this one is fed with doesn't reach them.
             return 0;
         }
-        // Chosen in any case, so that the random numbers go on as they did the first time.
-        let token = self.sampler.choose(logits);
         if let Some(&token) = known.get(self.tokens.len()) {
             self.tokens.push(token);
             return token;
@@ -194,5 +214,50 @@ impl Sequence {
             }
         }
         token
+    }
+}
+
+/// The next token of each sequence.
+fn chosen(sequences: &mut [Sequence], output: StepOutput) -> Result<Vec<u32>, ModelError> {
+    let logits = match output {
+        StepOutput::MostLikely(tokens) => return Ok(tokens),
+        StepOutput::Logits(logits) => logits.checked("logits")?,
+    };
+    let choose = |(row, sequence): (usize, &mut Sequence)| sequence.choose(logits.row(row));
+    Ok(match logits.numbers.len() >= WORTH_THREADS && sequences.len() > 1 {
+        true => sequences.par_iter_mut().enumerate().map(choose).collect(),
+        false => sequences.iter_mut().enumerate().map(choose).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::output::Rows;
+
+    #[test]
+    fn sequences_choose_the_same_tokens_on_several_threads_as_one_after_another() {
+        let cols = WORTH_THREADS / 4;
+        let numbers: Vec<f32> = (0..5 * cols).map(|at| ((at * 7919) % 10_007) as f32).collect();
+        let logits = Rows { cols, numbers };
+        let sampling = Sampling { temperature: 300.0, seed: 3, ..Sampling::GREEDY };
+        let sequences = || -> Vec<Sequence> { (0..5).map(|_| Sequence::new(sampling)).collect() };
+        let (mut together, mut alone) = (sequences(), sequences());
+        (together[2].ending, alone[2].ending) =
+            (Some(FinishReason::Stopped), Some(FinishReason::Stopped));
+        for _ in 0..3 {
+            let output = StepOutput::Logits(logits.clone());
+            let expected: Vec<u32> = alone
+                .iter_mut()
+                .enumerate()
+                .map(|(row, one)| one.choose(logits.row(row)))
+                .collect();
+            assert_eq!(chosen(&mut together, output).unwrap(), expected);
+            assert_eq!(expected[2], 0);
+        }
+        let infinite = Rows { cols: 1, numbers: vec![f32::INFINITY] };
+        assert!(chosen(&mut together, StepOutput::Logits(infinite)).is_err());
+        let tokens = vec![4, 5, 6, 7, 8];
+        assert_eq!(chosen(&mut together, StepOutput::MostLikely(tokens.clone())).unwrap(), tokens);
     }
 }

@@ -40,6 +40,17 @@ pub(crate) type LastMask =
     RefCell<Option<((usize, usize, usize, Option<usize>), Option<Tensor<4>>)>>;
 
 impl AttentionMask<'_> {
+    /// The padding of each sequence on the device of the pass, if any has some.
+    pub(super) fn pads_on(&self, device: &Device) -> Option<&Tensor<1>> {
+        let made = || {
+            self.pads.iter().any(|pad| *pad > 0).then(|| {
+                let pads: Vec<f32> = self.pads.iter().map(|pad| *pad as f32).collect();
+                Tensor::from_data(TensorData::new(pads, [self.pads.len()]), device)
+            })
+        };
+        self.device_pads.get_or_init(made).as_ref()
+    }
+
     /// [`AttentionMask::made`], made anew only if the last one was another.
     fn mask(
         &self,
@@ -198,19 +209,14 @@ fn attend_on_device(
     if scores.cap.is_some() || mask.segments.is_some() || is_host(&q.device()) || q.is_autodiff() {
         return None;
     }
-    let pads = mask.device_pads.get_or_init(|| {
-        mask.pads.iter().any(|pad| *pad > 0).then(|| {
-            let pads: Vec<f32> = mask.pads.iter().map(|pad| *pad as f32).collect();
-            Tensor::from_data(TensorData::new(pads, [mask.pads.len()]), &q.device())
-        })
-    });
+    let pads = mask.pads_on(&q.device());
     let how = PromptAttention {
         scale: scores.scale,
         past: mask.past,
         causal: mask.causal,
         window: scores.window,
     };
-    how.attend(q, k, v, pads.as_ref())
+    how.attend(q, k, v, pads)
 }
 
 /// Prompts on the processor: keys and values are put into the pages of the kernel that serves from them, which needs no scores in

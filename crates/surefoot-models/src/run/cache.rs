@@ -29,12 +29,15 @@ pub(crate) trait KeyValueStore {
     }
 }
 
-/// A block's part of a [`Cache`]: `keys` and `values` hold the columns from `start` to `filled`, and have room behind them.
+/// A block's part of a [`Cache`], with its rows and columns: `keys` and `values` have room behind `filled`.
+#[derive(Clone, Copy)]
 pub(crate) struct DeviceCache<'a> {
     pub(crate) keys: &'a Tensor<4>,
     pub(crate) values: &'a Tensor<4>,
     pub(crate) start: usize,
     pub(crate) filled: usize,
+    pub(crate) first_row: usize,
+    pub(crate) stale: usize,
 }
 
 /// The queries of a block, and how they attend.
@@ -48,13 +51,17 @@ pub(crate) struct Queries<'a> {
 pub(crate) type Store = dyn KeyValueStore + 'static;
 
 /// The cache of one batch: two tensors `[rows, kv_heads, capacity, head_dim]` a block. A pass
-/// uses the first rows, as many as its batch has, and looks at the positions from `start` on.
-#[derive(Debug)]
+/// uses the rows from `first_row` on, as many as its batch has, and looks at the positions from `start` on.
+#[derive(Debug, Default)]
 pub(crate) struct Cache {
     pub(crate) layers: Vec<Option<(Tensor<4>, Tensor<4>)>>,
     /// The first position that any sequence still needs.
     pub(crate) start: usize,
     pub(crate) filled: usize,
+    /// Other than 0 while sequences join those before them.
+    pub(crate) first_row: usize,
+    /// Columns before `start` of a pass's rows that it sets to zero: they hold what sequences left that had these rows before.
+    pub(crate) stale: usize,
 }
 
 impl Cache {
@@ -70,7 +77,7 @@ impl Cache {
             let device = parts.of(block);
             Some((Tensor::zeros(shape, device), Tensor::zeros(shape, device)))
         };
-        Self { layers: (0..blueprint.blocks.len()).map(empty).collect(), start: 0, filled: 0 }
+        Self { layers: (0..blueprint.blocks.len()).map(empty).collect(), ..Self::default() }
     }
 
     /// Positions that a pass can look back on.
@@ -82,15 +89,26 @@ impl Cache {
     fn extend(&mut self, layer: usize, k: Tensor<4>, v: Tensor<4>) -> (Tensor<4>, Tensor<4>) {
         let [batch, heads, width, dim] = k.dims();
         let end = self.filled + width;
-        let place = [0..batch, 0..heads, self.filled..end, 0..dim];
+        let rows = self.first_row..self.first_row + batch;
+        let place = [rows.clone(), 0..heads, self.filled..end, 0..dim];
+        let stale = [rows.clone(), 0..heads, self.start - self.stale..self.start, 0..dim];
         // Taken out, so that the tensors are written in place and not copied.
         let Some((keys, values)) = self.layers[layer].take() else { return (k, v) };
         // A block that runs elsewhere takes its part of the cache along.
         let (keys, values) = (moved_to(&k, keys), moved_to(&v, values));
-        let keys = keys.slice_assign(place.clone(), k);
-        let values = values.slice_assign(place, v);
+        let written = |cache: Tensor<4>, new: Tensor<4>| {
+            let cache = match self.stale {
+                0 => cache,
+                columns => {
+                    let nothing = Tensor::zeros([batch, heads, columns, dim], &cache.device());
+                    cache.slice_assign(stale.clone(), nothing)
+                }
+            };
+            cache.slice_assign(place.clone(), new)
+        };
+        let (keys, values) = (written(keys, k), written(values, v));
         self.layers[layer] = Some((keys.clone(), values.clone()));
-        let seen = [0..batch, 0..heads, self.start..end, 0..dim];
+        let seen = [rows, 0..heads, self.start..end, 0..dim];
         (keys.slice(seen.clone()), values.slice(seen))
     }
 }
@@ -123,6 +141,7 @@ impl KeyValueStore for Cache {
     fn of_device(&mut self, block: usize) -> Option<DeviceCache<'_>> {
         let (keys, values) = self.layers[block].as_ref()?;
         let has_room = self.filled < keys.dims()[2];
-        has_room.then_some(DeviceCache { keys, values, start: self.start, filled: self.filled })
+        let Self { start, filled, first_row, stale, .. } = *self;
+        has_room.then_some(DeviceCache { keys, values, start, filled, first_row, stale })
     }
 }

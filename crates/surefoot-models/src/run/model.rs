@@ -23,7 +23,7 @@ use crate::error::ModelError;
 use crate::folder::header::WeightDtype;
 use crate::stream::meter::Meter;
 use crate::stream::needs::Work;
-use crate::stream::store::Store;
+use crate::stream::store::{Session, Store};
 use crate::weights::binding::Binding;
 use crate::weights::format::Format;
 
@@ -113,6 +113,18 @@ impl Model {
     /// Records no more steps.
     pub(super) fn record_no_steps(&self) {
         self.records_no_steps.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the kernels of its devices run all blocks in a pass of this session, and write into the cache in place.
+    pub(crate) fn decodes_in_place(&self, session: &Session<'_>) -> bool {
+        let moved = self.cpu_fallback.as_ref().is_some_and(|fallback| !fallback.is_idle());
+        let fused = |number: usize| {
+            self.blocks[number].fused(&self.blueprint, session, self.parts.of(number)).is_some()
+        };
+        !moved
+            && self.tuning.is_none()
+            && session.adapters().iter().all(Option::is_none)
+            && (0..self.blocks.len()).all(fused)
     }
 
     /// What the model is made of.

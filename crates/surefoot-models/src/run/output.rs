@@ -64,6 +64,15 @@ impl Rows {
     }
 }
 
+/// What a decoding step gives of each sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepOutput {
+    /// The logits.
+    Logits(Rows),
+    /// The most likely token, where only that was asked for and the device has found it. All logits are finite.
+    MostLikely(Vec<u32>),
+}
+
 /// What a pass gave. Rows are sequence after sequence, padding included.
 #[derive(Clone, Debug, Default)]
 pub struct Output {

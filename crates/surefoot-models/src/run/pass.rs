@@ -5,6 +5,7 @@ use std::cell::{OnceCell, RefCell};
 use std::sync::Arc;
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use rayon::prelude::*;
 use surefoot::fault::from_error;
 use surefoot::recover::Point;
 use surefoot::recover::drill::Handle;
@@ -46,7 +47,10 @@ pub(crate) struct PassRows<'a> {
 }
 
 /// The row of a table that each token takes.
-type RowOf<'r> = &'r dyn Fn(usize) -> usize;
+type RowOf<'r> = &'r (dyn Fn(usize) -> usize + Sync);
+
+/// Tokens whose rows of a table are worth reading on several threads.
+const WORTH_THREADS: usize = 32;
 
 impl Model {
     /// Runs one batch behind what the cache holds.
@@ -241,7 +245,7 @@ impl Model {
     ) -> Result<Tensor<2>, ModelError> {
         // Tables that are trained are looked up as tensors, so that gradients reach them.
         let mut trained: Option<Tensor<2>> = None;
-        let mut look_up = |table: &Stored, row_of: &dyn Fn(usize) -> usize| {
+        let mut look_up = |table: &Stored, row_of: RowOf<'_>| {
             let Some(tensor) = tuning.and_then(|tuning| tuning.matrix(&table.name)) else {
                 return false;
             };
@@ -280,12 +284,15 @@ impl Model {
         let hidden = self.blueprint.hidden;
         let first_position = self.blueprint.embeddings.first_position;
         let mut numbers = vec![0.0_f32; ids.len() * hidden];
-        let add = |table: &Stored, target, row_of: &dyn Fn(usize) -> usize, numbers: &mut [f32]| {
+        let add = |table: &Stored, target, row_of: RowOf<'_>, numbers: &mut [f32]| {
             let format = table.format()?;
-            for (at, sum) in numbers.chunks_exact_mut(hidden).enumerate() {
-                convert::add_row(table, format, target, row_of(at), sum)?;
+            let row = |(at, sum): (usize, &mut [f32])| {
+                convert::add_row(table, format, target, row_of(at), sum)
+            };
+            match ids.len() < WORTH_THREADS {
+                true => numbers.chunks_exact_mut(hidden).enumerate().try_for_each(row),
+                false => numbers.par_chunks_exact_mut(hidden).enumerate().try_for_each(row),
             }
-            Ok::<_, ModelError>(())
         };
         let tables: [(Option<&Stored>, RowOf<'_>); 3] = [
             (Some(&self.binding.tokens), &|at| ids[at] as usize),

@@ -14,6 +14,9 @@
 //! - *Intermediate results* are in memory that the recording itself keeps from being used otherwise.
 //! - Everything is on one stream: it is part of the form. The logits are read before the borrow ends, so no repetition is still running then.
 //!
+//! A recording also finds the most likely token of each sequence ([`surefoot_ops::largest_of_rows`]): a step that is asked for no more reads that
+//! and leaves the logits on the device, unless a number among them is not finite.
+//!
 //! A drill strikes before a repetition, at the points and parts of its blocks. As with a real fault the step is not done then.
 
 use std::cell::OnceCell;
@@ -24,14 +27,16 @@ use burn::tensor::{Device, StreamId, Tensor, TensorData};
 use surefoot::fault::from_error;
 use surefoot::recover::Point;
 use surefoot::recover::drill::point;
-use surefoot_ops::{DecodeProducts, buffer_of, overwrite};
+use surefoot_ops::{DecodeProducts, buffer_of, first_largest, largest_of_rows, overwrite};
 
 use super::attention::{AttentionMask, LastMask};
 use super::batch::TokenBatch;
 use super::block::{Pass, column_numbers};
 use super::cache::Cache;
+use super::decode_block::Tokens;
 use super::model::Model;
-use super::output::Rows;
+use super::norm::Norm;
+use super::output::{Rows, StepOutput};
 use super::rotary::{Rotation, table_numbers};
 use crate::arch::rope::Rope;
 use crate::error::ModelError;
@@ -160,6 +165,8 @@ struct RecordedStep {
     inputs: StepInputs,
     /// `[rows, vocabulary]`, written by each repetition.
     logits: Tensor<2>,
+    /// The largest of them, where the most likely token follows from it.
+    largest: Option<Tensor<2>>,
     /// Held so that their buffers stay.
     _weights: Vec<Tensor<2>>,
     graph: BackendGraph<Dispatch>,
@@ -196,7 +203,8 @@ impl StepRecorder {
         session: &mut Session<'_>,
         batch: &TokenBatch,
         cache: &mut Cache,
-    ) -> Result<Option<Rows>, ModelError> {
+        greedy: bool,
+    ) -> Result<Option<StepOutput>, ModelError> {
         if self.off || model.records_no_steps() || !is_wanted() {
             return Ok(None);
         }
@@ -207,7 +215,7 @@ impl StepRecorder {
         if let Some(recorded) = &self.recorded
             && recorded.form == form
         {
-            return recorded.repeat(model, batch, cache).map(Some);
+            return recorded.repeat(model, batch, cache, greedy).map(Some);
         }
         self.recorded = None;
         if self.seen.as_ref() != Some(&form) {
@@ -222,26 +230,29 @@ impl StepRecorder {
         self.off = recorded.is_none();
         Ok(recorded.map(|(step, rows)| {
             self.recorded = Some(Box::new(step));
-            rows
+            StepOutput::Logits(rows)
         }))
     }
 }
 
 impl Model {
-    /// The logits behind one token of each sequence, by a recording or block by block. After an error the cache must not be used any more.
+    /// The logits behind one token of each sequence, or where `greedy` its most likely token, by a recording or block by block. After an
+    /// error the cache must not be used any more.
     pub(crate) fn decode_step(
         &self,
         recorder: &mut StepRecorder,
         batch: &TokenBatch,
         session: &mut Session<'_>,
         cache: &mut Cache,
-    ) -> Result<Rows, ModelError> {
-        if let Some(logits) = recorder.step(self, session, batch, cache)? {
+        greedy: bool,
+    ) -> Result<StepOutput, ModelError> {
+        if let Some(output) = recorder.step(self, session, batch, cache, greedy)? {
             cache.filled += 1;
-            return Ok(logits);
+            return Ok(output);
         }
         let output = self.pass(batch, WANT, session, Some(cache))?;
-        output.logits.ok_or_else(|| ModelError::request("the pass gave no logits"))
+        let logits = output.logits.ok_or_else(|| ModelError::request("the pass gave no logits"))?;
+        Ok(StepOutput::Logits(logits))
     }
 }
 
@@ -252,7 +263,13 @@ fn is_wanted() -> bool {
 }
 
 impl RecordedStep {
-    fn repeat(&self, model: &Model, batch: &TokenBatch, cache: &Cache) -> Result<Rows, ModelError> {
+    fn repeat(
+        &self,
+        model: &Model,
+        batch: &TokenBatch,
+        cache: &Cache,
+        greedy: bool,
+    ) -> Result<StepOutput, ModelError> {
         for number in 0..model.blocks.len() {
             let points = || {
                 point(Point::Operation);
@@ -274,7 +291,20 @@ impl RecordedStep {
         #[allow(unsafe_code)]
         let replayed = unsafe { Dispatch::graph_replay(model.device.as_dispatch(), &self.graph) };
         replayed.map_err(|error| from_error("decoding", error))?;
-        read(model, self.logits.clone(), batch.len())
+        if greedy && let Some(tokens) = self.most_likely(model)? {
+            count(model, batch.len());
+            return Ok(StepOutput::MostLikely(tokens));
+        }
+        read(model, self.logits.clone(), batch.len()).map(StepOutput::Logits)
+    }
+
+    /// The most likely token of each sequence. None if it does not follow from what the device has found.
+    fn most_likely(&self, model: &Model) -> Result<Option<Vec<u32>>, ModelError> {
+        let Some(largest) = &self.largest else { return Ok(None) };
+        let parts = model.read(largest.clone(), || "the head".to_owned())?;
+        let vocabulary = self.logits.dims()[1];
+        let token = |row: &[f32]| first_largest(row).filter(|id| (*id as usize) < vocabulary);
+        Ok(parts.numbers.chunks_exact(parts.cols.max(1)).map(token).collect())
     }
 }
 
@@ -330,11 +360,13 @@ fn record(
         return Ok(None);
     }
     let logits = run(model, session, batch, cache, &inputs);
+    let largest = logits.as_ref().and_then(|logits| largest(model, logits));
     // If the recording is refused, the keys and values that it would have written can't be read any more: the caller gives up
     // the cache with this error, and no other step of this model is recorded.
     let graph = window.stop().inspect_err(|_| model.record_no_steps())?;
     let Some(logits) = logits else { return Ok(None) };
-    Ok(Some((RecordedStep { form, inputs, logits, _weights: weights, graph }, rows)))
+    let recorded = RecordedStep { form, inputs, logits, largest, _weights: weights, graph };
+    Ok(Some((recorded, rows)))
 }
 
 /// The logits of a step whose inputs are on the device, read from nowhere else. None where a block or the head has no kernels for it.
@@ -371,29 +403,50 @@ fn run(
     if let Some(norm) = &model.embedding_norm {
         x = norm.apply(x, None);
     }
-    for block in &model.blocks {
-        x = model.format.between_blocks(block.decode(&x, &pass, session, cache)?);
+    let final_norm = model.final_norm.as_ref();
+    let mut tokens = Tokens::plain(x);
+    for (number, block) in model.blocks.iter().enumerate() {
+        let next = model.blocks.get(number + 1).map(|block| block.attention_norm.as_ref());
+        // A state that is rounded between blocks has another norm.
+        let next = next.unwrap_or(final_norm).and_then(Norm::plain_rms);
+        let next = next.filter(|_| !model.format.rounds_between_blocks());
+        tokens = block.decode_tokens(&tokens, &pass, session, cache, next)?;
+        if model.format.rounds_between_blocks() {
+            tokens = Tokens::plain(model.format.between_blocks(tokens.x));
+        }
     }
     let head = session.resident(model.binding.head?, &model.device)?;
-    let (norm, x) = match &model.final_norm {
-        None => (None, x),
-        Some(norm) => match norm.plain_rms() {
-            Some(plain) => (Some(plain), x),
-            None => (None, norm.apply(x, None)),
-        },
+    let tokens = match final_norm {
+        Some(norm) if norm.plain_rms().is_none() => Tokens::plain(norm.apply(tokens.x, None)),
+        _ => tokens,
     };
+    let (norm, normed) = tokens.before(Some(&head), final_norm.and_then(Norm::plain_rms));
     let head = DecodeProducts { norm, weights: vec![&head], ..DecodeProducts::default() };
-    head.of(&x)
+    head.of(normed)
+}
+
+/// The largest logits, as [`Model::scale_logits`] scales them. None where it also caps them: numbers that differ may then become equal.
+fn largest(model: &Model, logits: &Tensor<2>) -> Option<Tensor<2>> {
+    let scales = &model.blueprint.scales;
+    if scales.logit_cap.is_some() {
+        return None;
+    }
+    largest_of_rows(logits, scales.logits)
 }
 
 /// Reads the logits, which waits for the device, and counts the step.
 fn read(model: &Model, logits: Tensor<2>, rows: usize) -> Result<Rows, ModelError> {
     let mut logits = model.read(logits, || "the head".to_owned())?;
     model.scale_logits(&mut logits.numbers);
+    count(model, rows);
+    Ok(logits)
+}
+
+/// Counts a step.
+fn count(model: &Model, rows: usize) {
     for _ in &model.blocks {
         model.store.meter.block();
     }
     model.store.meter.pass(rows);
     model.look_at_pool();
-    Ok(logits)
 }

@@ -1,21 +1,26 @@
 //! Applies rotary positions to queries and keys.
 
 use burn::tensor::{Device, Tensor, TensorData};
+use rayon::prelude::*;
 
 use crate::arch::rope::Rope;
 
+/// Positions whose angles are worth several threads.
+const WORTH_THREADS: usize = 256;
+
 /// Cosines and sines of each position, a number for each pair.
 pub(super) fn table_numbers(rope: &Rope, positions: &[usize]) -> (Vec<f32>, Vec<f32>) {
-    let count = positions.len() * rope.frequencies.len();
-    let (mut cos, mut sin) = (Vec::with_capacity(count), Vec::with_capacity(count));
-    for &position in positions {
-        for &frequency in &rope.frequencies {
-            let angle = position as f32 * frequency;
-            cos.push(angle.cos() * rope.factor);
-            sin.push(angle.sin() * rope.factor);
-        }
+    let of_position = |position: &usize| {
+        let position = *position as f32;
+        rope.frequencies.iter().map(move |frequency| {
+            let angle = position * frequency;
+            (angle.cos() * rope.factor, angle.sin() * rope.factor)
+        })
+    };
+    match positions.len() < WORTH_THREADS {
+        true => positions.iter().flat_map(of_position).unzip(),
+        false => positions.par_iter().flat_map_iter(of_position).unzip(),
     }
-    (cos, sin)
 }
 
 /// Cosines and sines for the positions of one pass: `[batch or 1, 1, width, pairs]`.

@@ -112,7 +112,8 @@ fn activations(blueprint: &Blueprint, work: &Work) -> u64 {
     let hidden = wide(blueprint.hidden);
     let attention = wide((blueprint.heads + 2 * blueprint.kv_heads) * blueprint.head_dim);
     // The widest moments: rotation holds queries, keys and values about five times over, the
-    // feed-forward its inner state about six times, beside the residual and its norm.
+    // feed-forward its inner state about six times, beside the residual and its norm. Kernels of a device may hold as many
+    // scores as the feed-forward's six states have numbers (`decode_block.rs`).
     let within = rows * (6 * hidden + (5 * attention).max(6 * wide(blueprint.inner())));
     let keys = wide(work.prompt + work.new_tokens);
     // Runs of queries keep them below the limit, but a run has at least one query.

@@ -114,12 +114,14 @@ impl Format {
         if y.dtype() == DType::F32 { y } else { y.cast(FloatDType::F32) }
     }
 
+    /// Whether [`Self::between_blocks`] changes anything.
+    pub(crate) fn rounds_between_blocks(&self) -> bool {
+        self.compute == WeightDtype::Bf16
+    }
+
     /// The hidden state as the next block sees it.
     pub(crate) fn between_blocks(&self, x: Tensor<2>) -> Tensor<2> {
-        match self.compute {
-            WeightDtype::Bf16 => bf16_rounded::bf16_rounded(x),
-            WeightDtype::F32 | WeightDtype::F16 => x,
-        }
+        if self.rounds_between_blocks() { bf16_rounded::bf16_rounded(x) } else { x }
     }
 }
 

@@ -4,7 +4,8 @@
 //! Each head of each sequence has a cube. It turns its query and the new key of its group, and goes over the cached keys in runs:
 //! each unit makes the score of one key, and then adds up four dimensions of some of the values. Softmax is kept as a running
 //! maximum and sum, which begin with the new key. The first head of a group writes its key and value into the cache, in place, where
-//! no other cube reads: all take the new ones from what the layer gave.
+//! no other cube reads: all take the new ones from what the layer gave. Of many sequences the heads that share keys have one cube
+//! ([`super::append_groups`]).
 
 use burn::tensor::Shape;
 use burn_cubecl::cubecl;
@@ -13,6 +14,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
+use super::append_groups;
 use super::decode_attention::UNITS;
 use super::launch::empty;
 use super::planes::{has_planes, maximum_of_cube, sum_of_cube};
@@ -22,17 +24,19 @@ use crate::inference::AppendedAttention;
 
 /// What heads are made of: numbers, pairs that are turned, whether pairs are neighbours, whether heads are normalised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Head {
-    each: usize,
-    half: usize,
-    interleaved: bool,
-    normed: bool,
+pub(super) struct Head {
+    pub(super) each: usize,
+    pub(super) half: usize,
+    pub(super) interleaved: bool,
+    pub(super) normed: bool,
     /// Whether sequences begin in different columns.
-    padded: bool,
+    pub(super) padded: bool,
     /// Columns that a token sees, itself among them; 0 if it sees all.
-    window: usize,
+    pub(super) window: usize,
     /// Whether planes add up.
-    planes: bool,
+    pub(super) planes: bool,
+    /// How many parts a number of queries, keys and values is the sum of.
+    pub(super) parts: usize,
 }
 
 /// Where a cache's keys or values lie, counted in fours: how far it is from one sequence, head and token to the next.
@@ -61,7 +65,7 @@ pub(super) fn place(cache: &CubeTensor) -> PlaceLaunch {
 
 /// The inverse root of the mean square of a head, with `number` of this unit; 1 without a norm.
 #[cube]
-fn inverse_root(number: f32, epsilon: f32, #[comptime] head: Head) -> f32 {
+pub(super) fn inverse_root(number: f32, epsilon: f32, #[comptime] head: Head) -> f32 {
     let mut inverse = 1.0f32;
     if comptime!(head.normed) {
         let mean = sum_of_cube(number * number, UNITS, head.planes)
@@ -71,6 +75,22 @@ fn inverse_root(number: f32, epsilon: f32, #[comptime] head: Head) -> f32 {
     inverse
 }
 
+/// A number of queries, keys and values, whose parts are `part` numbers from each other.
+#[cube]
+pub(super) fn sum_of_parts(
+    mixed: &[f32],
+    place: usize,
+    part: usize,
+    #[comptime] head: Head,
+) -> f32 {
+    let mut sum = mixed[place];
+    #[unroll]
+    for at in 1..comptime!(head.parts) {
+        sum += mixed[at * part + place];
+    }
+    sum
+}
+
 /// A number of a head, normalised.
 #[cube]
 fn number_of(
@@ -78,19 +98,20 @@ fn number_of(
     gamma: &[f32],
     start: usize,
     at: usize,
+    part: usize,
     inverse: f32,
     #[comptime] head: Head,
 ) -> f32 {
-    let mut number = mixed[start + at];
+    let mut number = sum_of_parts(mixed, start + at, part, head);
     if comptime!(head.normed) {
         number = number * inverse * gamma[at];
     }
     number
 }
 
-/// The number of a head at this unit's place, normalised and turned. Where pairs are neighbours they come out as halves.
+/// The number of a head at a place, normalised and turned. Where pairs are neighbours they come out as halves.
 #[cube]
-fn turned(
+pub(super) fn turned(
     mixed: &[f32],
     gamma: &[f32],
     cos: &[f32],
@@ -98,25 +119,26 @@ fn turned(
     start: usize,
     table: usize,
     inverse: f32,
+    at: usize,
+    part: usize,
     #[comptime] head: Head,
 ) -> f32 {
-    let unit = UNIT_POS as usize;
     let half = comptime!(head.half);
-    let mut number = number_of(mixed, gamma, start, unit, inverse, head);
+    let mut number = number_of(mixed, gamma, start, at, part, inverse, head);
     if comptime!(half > 0) {
-        if unit < comptime!(2 * half) {
-            let pair = unit % half;
+        if at < comptime!(2 * half) {
+            let pair = at % half;
             let mut first = pair;
             let mut second = pair + half;
             if comptime!(head.interleaved) {
                 first = 2 * pair;
                 second = 2 * pair + 1;
             }
-            let first = number_of(mixed, gamma, start, first, inverse, head);
-            let second = number_of(mixed, gamma, start, second, inverse, head);
+            let first = number_of(mixed, gamma, start, first, part, inverse, head);
+            let second = number_of(mixed, gamma, start, second, part, inverse, head);
             let (cos, sin) = (cos[table * half + pair], sin[table * half + pair]);
             number = first * cos - second * sin;
-            if unit >= half {
+            if at >= half {
                 number = second * cos + first * sin;
             }
         }
@@ -126,7 +148,7 @@ fn turned(
 
 /// Four numbers of shared memory.
 #[cube]
-fn four_at(numbers: &Shared<[f32]>, first: usize) -> Four {
+pub(super) fn four_at(numbers: &Shared<[f32]>, first: usize) -> Four {
     let mut four = Four::new(0.0f32);
     #[unroll]
     for at in 0..4usize {
@@ -135,7 +157,7 @@ fn four_at(numbers: &Shared<[f32]>, first: usize) -> Four {
     four
 }
 
-/// `mixed` is `[sequences, (heads + 2 · kv_heads) · each]`, the cache `[rows, kv_heads, capacity, each]`; `places` are the column that is
+/// `mixed` is `[parts, sequences, (heads + 2 · kv_heads) · each]`, whose parts are to be added up, the cache `[rows, kv_heads, capacity, each]`; `places` are the column that is
 /// written, the first column that any sequence sees, and where sequences differ the first column of each.
 #[cube(launch)]
 fn attend_and_append(
@@ -170,6 +192,7 @@ fn attend_and_append(
     let (sequence, own) = (row / heads, row % heads);
     let group = heads / kv_heads;
     let of_group = own / group;
+    let part = sequences as usize * (heads + 2 * kv_heads) * each;
     let start = sequence * (heads + 2 * kv_heads) * each;
     let query_start = start + own * each;
     let key_start = start + (heads + of_group) * each;
@@ -193,15 +216,16 @@ fn attend_and_append(
     let mut query = 0.0f32;
     let mut key = 0.0f32;
     if unit < each {
-        query = mixed[query_start + unit];
-        key = mixed[key_start + unit];
+        query = sum_of_parts(mixed, query_start + unit, part, head);
+        key = sum_of_parts(mixed, key_start + unit, part, head);
     }
     let q_inverse = inverse_root(query, epsilon, head);
     let k_inverse = inverse_root(key, epsilon, head);
     if unit < each {
         let table = sequence % tables as usize;
-        query = turned(mixed, q_gamma, cos, sin, query_start, table, q_inverse, head) * scale;
-        key = turned(mixed, k_gamma, cos, sin, key_start, table, k_inverse, head);
+        query = turned(mixed, q_gamma, cos, sin, query_start, table, q_inverse, unit, part, head)
+            * scale;
+        key = turned(mixed, k_gamma, cos, sin, key_start, table, k_inverse, unit, part, head);
     }
     let mut new_query = Shared::<[f32]>::new_slice(UNITS);
     let mut new_key = Shared::<[f32]>::new_slice(UNITS);
@@ -209,7 +233,7 @@ fn attend_and_append(
     new_query[unit] = query;
     new_key[unit] = key;
     if unit < each {
-        new_value[unit] = mixed[value_start + unit];
+        new_value[unit] = sum_of_parts(mixed, value_start + unit, part, head);
     }
     // With barriers inside, after which all of them can be read.
     let mut most = sum_of_cube(query * key, UNITS, head.planes);
@@ -293,7 +317,7 @@ pub(super) struct Given {
 pub(super) fn forward(given: Given, how: AppendedAttention) -> CubeTensor {
     let Given { mixed, keys, values, rotation, norms, places } = given;
     let mixed = into_contiguous(mixed);
-    let sequences = mixed.meta.shape()[0];
+    let sequences = mixed.meta.shape()[0] / how.parts;
     let (kv_heads, each) = (keys.meta.shape()[1], keys.meta.shape()[3]);
     let (key_place, value_place) = (place(&keys), place(&values));
     let tables = rotation.as_ref().map_or(1, |(cos, _)| cos.meta.shape()[0]);
@@ -305,7 +329,15 @@ pub(super) fn forward(given: Given, how: AppendedAttention) -> CubeTensor {
         padded: places.meta.num_elements() > 2,
         window: how.window.unwrap_or(0),
         planes: has_planes(&mixed.client),
+        parts: how.parts,
     };
+    let room = mixed.client.properties().hardware.max_shared_memory_size;
+    if append_groups::take(sequences, how.heads, kv_heads, head)
+        && append_groups::shared_bytes(how.heads / kv_heads, head) <= room
+    {
+        let given = Given { mixed, keys, values, rotation, norms, places };
+        return append_groups::forward(given, how, head);
+    }
     let (cos, sin) = rotation.unwrap_or_else(|| (mixed.clone(), mixed.clone()));
     let (q_gamma, k_gamma) = norms.unwrap_or_else(|| (mixed.clone(), mixed.clone()));
     let out = empty(&mixed, Shape::new([sequences, how.heads * each]));

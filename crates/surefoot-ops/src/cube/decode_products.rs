@@ -10,6 +10,8 @@
 
 mod many;
 
+pub(super) use many::{in_parts, then_norm};
+
 use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeBackend;

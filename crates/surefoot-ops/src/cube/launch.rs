@@ -26,7 +26,12 @@ pub(super) fn row_cubes(client: &Client, rows: usize, width: usize) -> (CubeCoun
 
 /// A contiguous tensor of this shape in f32, not yet written, on the device of `like`.
 pub(super) fn empty(like: &CubeTensor, shape: Shape) -> CubeTensor {
-    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, DType::F32)
+    empty_in(like, shape, DType::F32)
+}
+
+/// The same in another dtype.
+pub(super) fn empty_in(like: &CubeTensor, shape: Shape, dtype: DType) -> CubeTensor {
+    empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, dtype)
 }
 
 /// The `length` numbers of a flat tensor from `start` on: where they are, if a view may begin there. Burn's views must also end where another

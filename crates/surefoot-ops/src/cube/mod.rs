@@ -2,8 +2,8 @@
 //!
 //! [`CubeKernels`] lists them; each file holds the kernels of one operation and how they are launched. The operations of
 //! this crate call them for tensors that [`is_ours`] takes. Kernels are launched with checks of bounds, take
-//! tensors in f32 (products with a few columns also weights in half precision), and make new tensors, with two exceptions: [`CubeKernels::pack_into`] writes into a tensor that its
-//! caller has just made, and [`CubeKernels::attend_and_append`] into a cache that its caller owns. Sizes are arguments of a kernel: the length of a buffer may be more than that of its tensor, and bounds
+//! tensors in f32 (products with a few columns also weights in half precision), and make new tensors, with these exceptions: [`CubeKernels::pack_into`] writes into a tensor that its
+//! caller has just made, [`CubeKernels::attend_and_append`] and [`CubeKernels::attend_and_append_prompts`] into a cache that its caller owns. Sizes are arguments of a kernel: the length of a buffer may be more than that of its tensor, and bounds
 //! only what may be read.
 #![allow(
     clippy::too_many_arguments,
@@ -16,7 +16,10 @@
 )]
 
 mod append_attention;
+mod append_groups;
+mod append_prompts;
 mod attention;
+mod choice;
 mod conv;
 mod cross_entropy;
 mod decode_attention;
@@ -32,6 +35,7 @@ mod pack;
 mod planes;
 mod product;
 mod prompt_attention;
+mod prompt_products;
 mod reduce;
 mod rms_norm;
 mod rotary;
@@ -48,7 +52,7 @@ pub(crate) use conv::MOST_TAPS;
 pub(crate) use prompt_attention::LARGEST as LARGEST_PROMPT_HEAD;
 
 use crate::conv::Sizes as ConvSizes;
-use crate::inference::{AppendedAttention, PromptAttention};
+use crate::inference::{AppendedAttention, AppendedPrompts, MOST_TOKENS, PromptAttention};
 use crate::optional::Optional;
 use crate::packed::AT_ONCE;
 use crate::update::AdamW;
@@ -69,6 +73,13 @@ pub(crate) fn multiplies_in(tensor: &CubeTensor, dtype: DType) -> bool {
 /// Whether convolutions here take numbers in f32 that are rounded to this dtype.
 pub(crate) fn convolves_in(tensor: &CubeTensor, dtype: DType) -> bool {
     is_ours(tensor) && conv::round_to(tensor, dtype)
+}
+
+/// Whether products of so many tokens are made in parts, which are added up with what is behind them.
+pub(crate) fn makes_parts(tokens: usize, outputs: usize, inputs: usize) -> bool {
+    tokens > MOST_TOKENS
+        && outputs.is_multiple_of(4)
+        && product::parts_of_depth(tokens, outputs, inputs) > 1
 }
 
 /// Eight tensors.
@@ -280,6 +291,28 @@ pub(crate) trait CubeKernels: Backend {
         gated: bool,
     ) -> FloatTensor<Self>;
 
+    /// The same without what is behind them, in parts that are to be added up: `[parts · tokens, outputs]`.
+    fn decode_products_in_parts(
+        x: FloatTensor<Self>,
+        first: FloatTensor<Self>,
+        #[extension_type] second: Optional<Self>,
+        #[extension_type] third: Optional<Self>,
+        #[extension_type] gamma: Optional<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self>;
+
+    /// Products of one weight with many tokens, with a bias and a residual behind them; and these outputs normalised, for products with other
+    /// weights in its dtype.
+    fn decode_products_then_norm(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        #[extension_type] bias: Optional<Self>,
+        residual: FloatTensor<Self>,
+        gamma: FloatTensor<Self>,
+        factor: f64,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+
     /// Attention of one token of each sequence, whose keys and values are written into the cache, in place.
     fn attend_and_append(
         mixed: FloatTensor<Self>,
@@ -292,6 +325,22 @@ pub(crate) trait CubeKernels: Backend {
         #[extension_type] k_gamma: Optional<Self>,
         how: AppendedAttention,
     ) -> FloatTensor<Self>;
+
+    /// Attention of the tokens of prompts, whose keys and values are written into the cache, in place.
+    fn attend_and_append_prompts(
+        mixed: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        #[extension_type] cos: Optional<Self>,
+        #[extension_type] sin: Optional<Self>,
+        #[extension_type] q_gamma: Optional<Self>,
+        #[extension_type] k_gamma: Optional<Self>,
+        #[extension_type] pads: Optional<Self>,
+        how: AppendedPrompts,
+    ) -> FloatTensor<Self>;
+
+    /// The largest number of each part of each row of `logits · factor`, its place, and how many numbers are not finite.
+    fn largest_of_rows(logits: FloatTensor<Self>, factor: f64) -> FloatTensor<Self>;
 
     /// The gradient by a table of `rows` rows, of which `ids` were looked up.
     fn table_gradient(
@@ -542,6 +591,44 @@ impl CubeKernels for CubeBackend {
         decode_products::forward(x, given)
     }
 
+    fn decode_products_in_parts(
+        x: CubeTensor,
+        first: CubeTensor,
+        second: Optional<Self>,
+        third: Optional<Self>,
+        gamma: Optional<Self>,
+        epsilon: f64,
+    ) -> CubeTensor {
+        let [second, third, gamma] = [second, third, gamma].map(Optional::into_option);
+        let given = decode_products::Given {
+            norm: gamma.map(|gamma| (gamma, epsilon)),
+            weights: std::iter::once(first).chain(second).chain(third).collect(),
+            gated: false,
+            bias: None,
+            residual: None,
+        };
+        decode_products::in_parts(x, given)
+    }
+
+    fn decode_products_then_norm(
+        x: CubeTensor,
+        weight: CubeTensor,
+        bias: Optional<Self>,
+        residual: CubeTensor,
+        gamma: CubeTensor,
+        factor: f64,
+        epsilon: f64,
+    ) -> (CubeTensor, CubeTensor) {
+        let given = decode_products::Given {
+            norm: None,
+            weights: vec![weight],
+            gated: false,
+            bias: bias.into_option(),
+            residual: Some((residual, factor)),
+        };
+        decode_products::then_norm(x, given, (gamma, epsilon))
+    }
+
     fn attend_and_append(
         mixed: CubeTensor,
         keys: CubeTensor,
@@ -563,6 +650,28 @@ impl CubeKernels for CubeBackend {
             places,
         };
         append_attention::forward(given, how)
+    }
+
+    fn attend_and_append_prompts(
+        mixed: CubeTensor,
+        keys: CubeTensor,
+        values: CubeTensor,
+        cos: Optional<Self>,
+        sin: Optional<Self>,
+        q_gamma: Optional<Self>,
+        k_gamma: Optional<Self>,
+        pads: Optional<Self>,
+        how: AppendedPrompts,
+    ) -> CubeTensor {
+        let [cos, sin, q_gamma, k_gamma, pads] =
+            [cos, sin, q_gamma, k_gamma, pads].map(Optional::into_option);
+        let (rotation, norms) = (cos.zip(sin), q_gamma.zip(k_gamma));
+        let given = append_prompts::Given { mixed, keys, values, rotation, norms, pads };
+        append_prompts::forward(given, how)
+    }
+
+    fn largest_of_rows(logits: CubeTensor, factor: f64) -> CubeTensor {
+        choice::forward(logits, factor)
     }
 
     fn table_gradient(ids: CubeTensor, gradient: CubeTensor, rows: usize) -> CubeTensor {

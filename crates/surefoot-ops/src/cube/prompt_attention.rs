@@ -4,7 +4,6 @@
 //! memory, each unit makes the scores of two queries with some of them, then values take their place, and each unit adds
 //! up its part of the outputs of the same two queries. Softmax is kept as a running maximum and sum. Keys and values are read where they are.
 
-use burn::tensor::Shape;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -36,6 +35,8 @@ struct Form {
     padded: bool,
     /// Keys that a query sees, itself among them; 0 if it sees all.
     window: usize,
+    /// Whether the heads of a token lie side by side in queries and outputs, and not the tokens of a head.
+    by_token: bool,
 }
 
 impl Form {
@@ -89,7 +90,8 @@ fn bring(
     }
 }
 
-/// `query` and `out` are `[batch, heads, width, each]`, in one piece; `pads` has the padding before each sequence.
+/// `query` and `out` are `[batch, heads, width, each]`, or by token `[batch, width, heads, each]`, in one piece. The keys of the first
+/// sequence are in row `first_row` of `keys` from `first_column` on. `pads` has the padding before each sequence.
 #[cube(launch)]
 fn attend_prompt(
     query: &[Four],
@@ -104,6 +106,8 @@ fn attend_prompt(
     width: u32,
     past: u32,
     seen: u32,
+    first_row: u32,
+    first_column: u32,
     scale: f32,
     #[comptime] form: Form,
 ) {
@@ -115,15 +119,21 @@ fn attend_prompt(
     let unit = UNIT_POS as usize;
     let (head, sample) = (CUBE_POS_Y as usize, CUBE_POS_Z as usize);
     let first_query = CUBE_POS_X as usize * ROWS;
-    let query_start = (sample * heads + head) * width * fours;
-    let first_key = key_place.start(sample, head / group);
-    let first_value = value_place.start(sample, head / group);
+    let mut query_start = (sample * heads + head) * width * fours;
+    let mut query_line = fours.runtime();
+    if comptime!(form.by_token) {
+        query_start = (sample * width * heads + head) * fours;
+        query_line = heads * fours;
+    }
+    let (row, column) = (first_row as usize + sample, first_column as usize);
     let (key_line, value_line) = (key_place.line as usize, value_place.line as usize);
+    let first_key = key_place.start(row, head / group) + column * key_line;
+    let first_value = value_place.start(row, head / group) + column * value_line;
 
     let mut queries = Shared::<[Four]>::new_slice(comptime!(ROWS * form.step()));
     let mut tile = Shared::<[Four]>::new_slice(comptime!(form.lines * form.step()));
     let mut scores = Shared::<[f32]>::new_slice(comptime!(ROWS * form.scores()));
-    bring(query, &mut queries, query_start, fours, first_query, width, scale, ROWS, form);
+    bring(query, &mut queries, query_start, query_line, first_query, width, scale, ROWS, form);
 
     let (own, across) = (unit / ACROSS * 2, unit % ACROSS);
     let mut most = Array::<f32>::new(2usize);
@@ -271,7 +281,7 @@ fn attend_prompt(
                 let four = across + at * ACROSS;
                 if four < fours {
                     let total = found[comptime!(row * form.own_fours() + at)];
-                    out[query_start + number * fours + four] = total * Four::new(inverse);
+                    out[query_start + number * query_line + four] = total * Four::new(inverse);
                 }
             }
         }
@@ -287,6 +297,16 @@ fn arranged(cache: CubeTensor) -> CubeTensor {
     if fits { cache } else { into_contiguous(cache) }
 }
 
+/// Rows of a cache, `[rows, kv_heads, capacity, each]`: those of so many sequences from the first on, whose keys begin in a column. Queries and outputs
+/// have so many heads.
+#[derive(Clone, Copy)]
+pub(super) struct CachedRows {
+    pub(super) sequences: usize,
+    pub(super) heads: usize,
+    pub(super) first: usize,
+    pub(super) column: usize,
+}
+
 /// What each query gets: `[batch, heads, width, each]`.
 pub(super) fn forward(
     query: CubeTensor,
@@ -295,24 +315,55 @@ pub(super) fn forward(
     pads: Option<CubeTensor>,
     how: PromptAttention,
 ) -> CubeTensor {
-    let (query, keys, values) = (into_contiguous(query), arranged(keys), arranged(values));
-    let shape = query.meta.shape().clone();
-    let [batch, heads, width, each] = [shape[0], shape[1], shape[2], shape[3]];
-    let (kv_heads, seen) = (keys.meta.shape()[1], keys.meta.shape()[2]);
+    let (keys, values) = (arranged(keys), arranged(values));
+    let shape = query.meta.shape();
+    let rows = CachedRows { sequences: shape[0], heads: shape[1], first: 0, column: 0 };
+    let seen = keys.meta.shape()[2];
+    launch(query, [keys, values], pads, how, rows, seen, false)
+}
+
+/// What each query gets, `[sequences · width, heads · each]`, of rows of a cache, which is in one piece.
+pub(super) fn of_cached(
+    query: CubeTensor,
+    keys: CubeTensor,
+    values: CubeTensor,
+    pads: Option<CubeTensor>,
+    how: PromptAttention,
+    rows: CachedRows,
+) -> CubeTensor {
+    let width = query.meta.shape()[0] / rows.sequences;
+    launch(query, [keys, values], pads, how, rows, how.past + width, true)
+}
+
+/// Launches the kernel for queries that see `seen` columns of a cache at most.
+fn launch(
+    query: CubeTensor,
+    [keys, values]: [CubeTensor; 2],
+    pads: Option<CubeTensor>,
+    how: PromptAttention,
+    rows: CachedRows,
+    seen: usize,
+    by_token: bool,
+) -> CubeTensor {
+    let query = into_contiguous(query);
+    let (kv_heads, each) = (keys.meta.shape()[1], keys.meta.shape()[3]);
+    let CachedRows { sequences, heads, first, column } = rows;
+    let width = query.meta.num_elements() / (sequences * heads * each);
     let mut form = Form {
         fours: each / 4,
         lines: 32,
         causal: how.causal,
         padded: pads.is_some(),
         window: how.window.unwrap_or(0),
+        by_token,
     };
     let client = query.client.clone();
     if form.shared_bytes() > client.properties().hardware.max_shared_memory_size.min(32 << 10) {
         form.lines = 16;
     }
-    let out = empty(&query, Shape::new([batch, heads, width, each]));
+    let out = empty(&query, query.meta.shape().clone());
     let (key_place, value_place) = (place(&keys), place(&values));
-    let count = CubeCount::Static(width.div_ceil(ROWS) as u32, heads as u32, batch as u32);
+    let count = CubeCount::Static(width.div_ceil(ROWS) as u32, heads as u32, sequences as u32);
     // What is not there is never read.
     let pads = pads.unwrap_or_else(|| query.clone());
     attend_prompt::launch(
@@ -331,6 +382,8 @@ pub(super) fn forward(
         width as u32,
         how.past as u32,
         seen as u32,
+        first as u32,
+        column as u32,
         how.scale as f32,
         form,
     );

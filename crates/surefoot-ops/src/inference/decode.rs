@@ -10,7 +10,7 @@ use burn::tensor::Tensor;
 /// Tokens for which all of [`DecodeProducts`] is one launch. With more, each weight is a product of its own.
 pub(crate) const MOST_TOKENS: usize = 8;
 /// Tokens that [`DecodeProducts`] take at once.
-pub const MOST_DECODED: usize = 1024;
+pub const MOST_DECODED: usize = 8192;
 
 /// Products of weights `[outputs, inputs]` with tokens, and what is before and behind them.
 #[derive(Clone, Debug, Default)]
@@ -28,10 +28,38 @@ pub struct DecodeProducts<'a> {
 }
 
 impl DecodeProducts<'_> {
-    /// The outputs for `x`, `[tokens, inputs]`: `[tokens, outputs]`.
+    /// The outputs for `x`, `[tokens, inputs]`: `[tokens, outputs]`. Tokens without a norm may be what [`Self::then_norm`] gave.
     pub fn of(&self, x: &Tensor<2>) -> Option<Tensor<2>> {
         #[cfg(any(feature = "gpu", target_os = "macos"))]
         return launched::products(self, x);
+        #[cfg(not(any(feature = "gpu", target_os = "macos")))]
+        {
+            let _ = x;
+            None
+        }
+    }
+
+    /// The outputs, and what the norm `next`, of these factors and what is added to the mean square, gives of them: for products with weights
+    /// in the same dtype, which it may be rounded to. None unless many tokens have a residual and both are made in one launch.
+    pub fn then_norm(
+        &self,
+        x: &Tensor<2>,
+        next: (&Tensor<1>, f64),
+    ) -> Option<(Tensor<2>, Tensor<2>)> {
+        #[cfg(any(feature = "gpu", target_os = "macos"))]
+        return launched::then_norm(self, x, next);
+        #[cfg(not(any(feature = "gpu", target_os = "macos")))]
+        {
+            let _ = (x, next);
+            None
+        }
+    }
+
+    /// The outputs in parts that are to be added up, `[parts · tokens, outputs]`, and how many parts. None where they are made at once, or something is
+    /// behind them.
+    pub fn in_parts(&self, x: &Tensor<2>) -> Option<(Tensor<2>, usize)> {
+        #[cfg(any(feature = "gpu", target_os = "macos"))]
+        return launched::in_parts(self, x);
         #[cfg(not(any(feature = "gpu", target_os = "macos")))]
         {
             let _ = x;
@@ -55,12 +83,14 @@ pub struct AppendedAttention {
     pub interleaved: bool,
     /// What is added to the mean square of a head, where heads are normalised.
     pub epsilon: f64,
+    /// How many parts [`AppendedTensors::mixed`] is the sum of.
+    pub parts: usize,
 }
 
 /// The tensors of [`AppendedAttention::attend`].
 #[derive(Clone, Copy, Debug)]
 pub struct AppendedTensors<'a> {
-    /// Queries, keys and values of the tokens: `[sequences, (heads + 2 · kv_heads) · each]`.
+    /// Queries, keys and values of the tokens, in parts that are to be added up: `[parts · sequences, (heads + 2 · kv_heads) · each]`.
     pub mixed: &'a Tensor<2>,
     /// The cache, `[rows, kv_heads, capacity, each]`, whose column is written in place.
     pub keys: &'a Tensor<4>,
@@ -96,19 +126,21 @@ mod launched {
     use surefoot_core::recover::Point;
     use surefoot_core::recover::drill::point;
 
-    use super::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
-    use crate::cube::{CubeKernels, LARGEST_HEAD};
+    use super::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED, MOST_TOKENS};
+    use crate::cube::{CubeKernels, LARGEST_HEAD, makes_parts};
     use crate::inference::launched::{is_device, is_ours};
     use crate::optional::optional;
 
-    pub(super) fn products(how: &DecodeProducts<'_>, x: &Tensor<2>) -> Option<Tensor<2>> {
+    /// Whether the kernels take the tokens and what is multiplied with them.
+    fn fit(how: &DecodeProducts<'_>, x: &Tensor<2>) -> bool {
         let [tokens, inputs] = x.dims();
-        let [first, more @ ..] = &how.weights[..] else { return None };
+        let [first, more @ ..] = &how.weights[..] else { return false };
         let outputs: usize = how.weights.iter().map(|weight| weight.dims()[0]).sum();
+        let is_normed = how.norm.is_none() && tokens > MOST_TOKENS && x.dtype() == first.dtype();
         let fits = (1..=MOST_DECODED).contains(&tokens)
             && inputs.is_multiple_of(4)
             && more.len() <= 2
-            && is_ours(x)
+            && (is_ours(x) || (is_normed && is_device(x)))
             && how.weights.iter().all(|weight| {
                 weight.dims()[1] == inputs && weight.dtype() == first.dtype() && is_device(weight)
             })
@@ -120,7 +152,12 @@ mod launched {
                 && how.bias.is_none()
                 && how.residual.is_none()
                 && more[0].dims() == first.dims());
-        if !(fits && gates) {
+        fits && gates
+    }
+
+    pub(super) fn products(how: &DecodeProducts<'_>, x: &Tensor<2>) -> Option<Tensor<2>> {
+        let [first, more @ ..] = &how.weights[..] else { return None };
+        if !fit(how, x) {
             return None;
         }
         point(Point::Operation);
@@ -139,11 +176,65 @@ mod launched {
         Some(Tensor::from_dispatch(found))
     }
 
+    pub(super) fn then_norm(
+        how: &DecodeProducts<'_>,
+        x: &Tensor<2>,
+        (gamma, epsilon): (&Tensor<1>, f64),
+    ) -> Option<(Tensor<2>, Tensor<2>)> {
+        let ([weight], Some((residual, factor))) = (&how.weights[..], how.residual) else {
+            return None;
+        };
+        let ([tokens, inputs], outputs) = (x.dims(), weight.dims()[0]);
+        let fits = fit(how, x)
+            && how.norm.is_none()
+            && is_ours(gamma)
+            && gamma.dims() == [outputs]
+            && makes_parts(tokens, outputs, inputs);
+        fits.then(|| {
+            point(Point::Operation);
+            let (out, normed) = <Dispatch as CubeKernels>::decode_products_then_norm(
+                x.clone().into_dispatch(),
+                (*weight).clone().into_dispatch(),
+                optional(how.bias.cloned()),
+                residual.clone().into_dispatch(),
+                gamma.clone().into_dispatch(),
+                factor,
+                epsilon,
+            );
+            (Tensor::from_dispatch(out), Tensor::from_dispatch(normed))
+        })
+    }
+
+    pub(super) fn in_parts(how: &DecodeProducts<'_>, x: &Tensor<2>) -> Option<(Tensor<2>, usize)> {
+        let [first, more @ ..] = &how.weights[..] else { return None };
+        let [tokens, inputs] = x.dims();
+        let outputs: usize = how.weights.iter().map(|weight| weight.dims()[0]).sum();
+        let is_plain = !how.gated && how.bias.is_none() && how.residual.is_none();
+        if !(is_plain && fit(how, x) && makes_parts(tokens, outputs, inputs)) {
+            return None;
+        }
+        point(Point::Operation);
+        let found: Tensor<2> =
+            Tensor::from_dispatch(<Dispatch as CubeKernels>::decode_products_in_parts(
+                x.clone().into_dispatch(),
+                (*first).clone().into_dispatch(),
+                optional(more.first().map(|weight| (*weight).clone())),
+                optional(more.get(1).map(|weight| (*weight).clone())),
+                optional(how.norm.map(|(gamma, _)| gamma.clone())),
+                how.norm.map_or(0.0, |(_, epsilon)| epsilon),
+            ));
+        let parts = found.dims()[0] / tokens;
+        Some((found, parts))
+    }
+
     pub(super) fn attend(how: AppendedAttention, given: AppendedTensors<'_>) -> Option<Tensor<2>> {
         let AppendedTensors { mixed, keys, values, rotation, norms, places } = given;
-        let [sequences, width] = mixed.dims();
+        let [of_parts, width] = mixed.dims();
+        let sequences = of_parts / how.parts.max(1);
         let [rows, kv_heads, capacity, each] = keys.dims();
         let fits = is_ours(mixed)
+            && how.parts > 0
+            && of_parts == sequences * how.parts
             && [keys, values].into_iter().all(is_ours)
             && values.dims() == keys.dims()
             && (4..=LARGEST_HEAD).contains(&each)

@@ -12,7 +12,7 @@ use std::borrow::Cow;
 use surefoot_models::generate::pages::{PagedCache, TokenRun};
 use surefoot_models::generate::session::{Decoding, Passes};
 use surefoot_models::runner::{Attempt, Location};
-use surefoot_models::{Logits, ModelError, Rows};
+use surefoot_models::{Logits, ModelError, Rows, StepOutput};
 
 use super::bucket;
 use super::capacity::EngineCapacity;
@@ -36,10 +36,10 @@ pub(crate) enum Pass {
 pub(crate) struct PassResult {
     /// How many sequences may run at once: fewer than before if the guard split the work.
     pub(crate) room: usize,
-    /// One row for each sequence that was computed: for [`Pass::Tokens`] of those in [`PassResult::answered`], one and one
+    /// The logits, or of [`Pass::Step`] the most likely tokens where nobody wants more. One row for each sequence that was computed: for [`Pass::Tokens`] of those in [`PassResult::answered`], one and one
     /// more for each token that was proposed, of those that join for [`Pass::Join`], from the first on for [`Pass::Step`]. Or why the
     /// sequences that were to run can't.
-    pub(crate) logits: Result<Rows, ModelError>,
+    pub(crate) output: Result<StepOutput, ModelError>,
     /// The sequences that [`Pass::Tokens`] gives logits for.
     pub(crate) answered: Vec<Answered>,
 }
@@ -144,22 +144,23 @@ impl PassRunner<'_> {
         }
         let mut over = PassOver { runner: self, attempt, decoding: &mut decoding };
         let stays = &sequences[..stay];
-        let logits = match pass {
+        let output = match pass {
             Pass::Join(count) => {
                 // If there is room for no more, none join.
                 let end = (joined + count).min(room).max(joined);
                 over.make_known(stays)
                     .and_then(|()| over.join(&sequences[joined..end], Sequence::tokens))
+                    .map(StepOutput::Logits)
             }
-            _ => over.logits_behind(stays),
+            _ => over.step_behind(stays),
         };
-        let logits = match logits {
+        let output = match output {
             Err(error) if error.is_device() => return Err(error),
-            logits => logits,
+            output => output,
         };
         // A refusal came before anything was computed.
         slot.cache = Some((location, decoding));
-        Ok(PassResult { room, logits, answered: Vec::new() })
+        Ok(PassResult { room, output, answered: Vec::new() })
     }
 
     /// Runs tokens of sequences that have pages: those of `shares`, and what comes before them if it is not known
@@ -236,7 +237,7 @@ impl PassRunner<'_> {
             let _permit = self.budget.acquire(most - left);
             let logits = match pages.run(&mut passes, &runs) {
                 Err(error) if !error.is_device() => {
-                    return Ok(PassResult { room, logits: Err(error), answered: Vec::new() });
+                    return Ok(PassResult { room, output: Err(error), answered: Vec::new() });
                 }
                 logits => logits?,
             };
@@ -255,7 +256,8 @@ impl PassRunner<'_> {
         slot.pages = pages;
         let cols = rows.first().map_or(0, |(one, own)| own.len() / one.rows());
         let (answered, numbers): (Vec<_>, Vec<Vec<f32>>) = rows.into_iter().unzip();
-        Ok(PassResult { room, logits: Ok(Rows { cols, numbers: numbers.concat() }), answered })
+        let logits = Rows { cols, numbers: numbers.concat() };
+        Ok(PassResult { room, output: Ok(StepOutput::Logits(logits)), answered })
     }
 }
 
@@ -277,17 +279,18 @@ struct PassOver<'a> {
 }
 
 impl PassOver<'_> {
-    /// The logits behind the last token of `sequences`, which are all that the cache holds, unless
-    /// it has to be made anew.
-    fn logits_behind(&mut self, sequences: &[Sequence]) -> Result<Rows, ModelError> {
+    /// The logits behind the last token of `sequences`, or their most likely tokens where these are all that is wanted. They are all that
+    /// the cache holds, unless it has to be made anew.
+    fn step_behind(&mut self, sequences: &[Sequence]) -> Result<StepOutput, ModelError> {
         if self.decoding.len() != sequences.len() {
-            return self.join(sequences, Sequence::tokens);
+            return self.join(sequences, Sequence::tokens).map(StepOutput::Logits);
         }
         let last: Vec<u32> = sequences.iter().map(Sequence::last).collect();
         let rows = self.runner.capacity.least_pass(self.attempt, last.len(), 1).rows;
         let mut passes = self.attempt.model().passes_for(1);
         passes.set_adapters(sequences.iter().map(Sequence::adapter).collect());
-        self.decoding.step(&mut passes, &last, rows)
+        let greedy = sequences.iter().all(Sequence::takes_most_likely);
+        self.decoding.step_choosing(&mut passes, &last, rows, greedy)
     }
 
     /// Makes the cache anew if it does not hold `sequences`.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use surefoot_models::{ModelError, Rows};
+use surefoot_models::{ModelError, StepOutput};
 
 use super::bucket;
 use super::decode_pass::{Answered, CacheSlot, Pass, PassResult};
@@ -26,11 +26,14 @@ impl Decoder {
     ) {
         live.park_beyond(result.room, slot);
         let joined = live.joined;
-        let logits = match result.logits {
-            Ok(logits) => logits,
+        let output = match result.output {
+            Ok(output) => output,
             Err(error) => return self.refuse(live, slot, pass, &error),
         };
-        let count = logits.numbers.len() / logits.cols.max(1);
+        let count = match &output {
+            StepOutput::Logits(logits) => logits.numbers.len() / logits.cols.max(1),
+            StepOutput::MostLikely(tokens) => tokens.len(),
+        };
         let answered: Vec<Answered> = match pass {
             Pass::Step => {
                 live.step_took = took;
@@ -51,7 +54,7 @@ impl Decoder {
                 (joined..joined + count).map(Answered::plainly).collect()
             }
         };
-        self.accept(live, slot, answered, &logits);
+        self.accept(live, slot, answered, &output);
     }
 
     /// Fails the sequences that the model does not take.
@@ -86,7 +89,7 @@ impl Decoder {
         live: &mut LiveSequences,
         slot: &mut CacheSlot,
         answered: Vec<Answered>,
-        logits: &Rows,
+        output: &StepOutput,
     ) {
         live.ended_last = 0;
         let mut generated = 0;
@@ -102,8 +105,15 @@ impl Decoder {
         for (first, Answered { at: place, proposed }) in order {
             let sequence = &mut live.sequences[place];
             let before = sequence.generated();
-            let rows = (first..).map(|row| logits.row(row));
-            let (fate, accepted) = sequence.accept_proposed(rows, &proposed, &self.ends);
+            let (fate, accepted) = match output {
+                StepOutput::Logits(logits) => {
+                    let rows = (first..).map(|row| logits.row(row));
+                    sequence.accept_proposed(rows, &proposed, &self.ends)
+                }
+                StepOutput::MostLikely(tokens) => {
+                    (sequence.accept_most_likely(tokens[first], &self.ends), 0)
+                }
+            };
             if before == 0 {
                 self.metrics.prompt_tokens(sequence.prompt);
             }

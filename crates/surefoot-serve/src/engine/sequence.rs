@@ -190,6 +190,23 @@ impl Sequence {
         (outcome, accepted)
     }
 
+    /// Whether its next token is the most likely one, whatever the other logits are.
+    pub(crate) fn takes_most_likely(&self) -> bool {
+        self.temperature <= 0.0
+            && self.rules.is_empty()
+            && self.matcher.is_none()
+            && self.logprobs.is_none()
+    }
+
+    /// Takes the most likely token, which the device has found: see [`Self::takes_most_likely`].
+    pub(crate) fn accept_most_likely(&mut self, id: u32, ends: &[u32]) -> TokenOutcome {
+        debug_assert!(self.takes_most_likely());
+        if ends.contains(&id) {
+            return TokenOutcome::Ended(FinishReason::EndOfText);
+        }
+        self.keep(id, None)
+    }
+
     /// Chooses the next token by the logits behind the last one.
     pub(crate) fn accept(&mut self, logits: &[f32], ends: &[u32]) -> TokenOutcome {
         if !logits.iter().all(|logit| logit.is_finite()) {
@@ -211,14 +228,14 @@ impl Sequence {
                 Err(error) => return TokenOutcome::Unsatisfied(error),
             },
         };
+        let outcome = self.keep(id, self.logprobs.map(|top| logprobs(logits, id, top)));
+        if has_ended { TokenOutcome::Ended(FinishReason::EndOfText) } else { outcome }
+    }
+
+    /// Keeps a token and sends it.
+    fn keep(&mut self, id: u32, logprobs: Option<Logprobs>) -> TokenOutcome {
         self.tokens.push(id);
-        self.send_event(GenerationEvent::Token {
-            id,
-            logprobs: self.logprobs.map(|top| logprobs(logits, id, top)),
-        });
-        if has_ended {
-            return TokenOutcome::Ended(FinishReason::EndOfText);
-        }
+        self.send_event(GenerationEvent::Token { id, logprobs });
         if self.generated() >= self.max_tokens {
             return TokenOutcome::Ended(FinishReason::MaxTokens);
         }
@@ -324,6 +341,29 @@ mod tests {
             stream.events.try_recv(),
             Ok(GenerationEvent::Failed(EngineError::NotFinite))
         ));
+    }
+
+    #[test]
+    fn the_most_likely_token_is_taken_where_nothing_else_is_asked_for() {
+        let (mut sequence, mut stream) = Sequence::new(generation(), None, Arc::default());
+        assert!(sequence.takes_most_likely());
+        assert_eq!(sequence.accept_most_likely(7, &[9]), TokenOutcome::Continues);
+        assert!(matches!(stream.events.try_recv(), Ok(GenerationEvent::Token { id: 7, .. })));
+        let ended = TokenOutcome::Ended(FinishReason::EndOfText);
+        assert_eq!(sequence.accept_most_likely(9, &[9]), ended);
+        assert_eq!(sequence.tokens, [5, 7]);
+        let full = TokenOutcome::Ended(FinishReason::MaxTokens);
+        assert_eq!(sequence.accept_most_likely(8, &[9]), full);
+        sequence.end(FinishReason::MaxTokens);
+        let rules = LogitRules { bias: vec![(1, 2.0)], ..LogitRules::default() };
+        let sampled = Sampling { temperature: 0.5, ..Sampling::GREEDY };
+        for asked in [
+            Generation { rules, ..generation() },
+            Generation { logprobs: Some(0), ..generation() },
+            Generation { sampling: sampled, ..generation() },
+        ] {
+            assert!(!Sequence::new(asked, None, Arc::default()).0.takes_most_likely());
+        }
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The products of [`super`] for many tokens: the norm, the products of all weights, and what is behind them are a launch each.
+//! The products of [`super`] for many tokens: the norm, the products of all weights, and what is behind them are a launch each. A residual is
+//! added with the product on matrix units.
 //! Products are made in parts along their depth where tiles would be few, and added up with what is behind them.
 
 use burn::backend::ops::FloatTensorOps;
@@ -7,11 +8,15 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::Given;
-use crate::cube::launch::{elements, empty};
-use crate::cube::product::{parts_of_depth, tokens_into};
+use crate::cube::launch::{elements, empty, empty_in, row_cubes};
+use crate::cube::product::{
+    Four, dtype_of, kind_of_tokens, parts_of_depth, product_in, tokens_into,
+};
+use crate::cube::reduce::sum_of_units;
 use crate::cube::rms_norm;
 
 /// What is behind the products.
@@ -65,6 +70,66 @@ fn behind_products(
     }
 }
 
+/// Four numbers of the sum of parts.
+#[cube]
+fn four_of_parts(products: &[Four], place: usize, part: usize, #[comptime] parts: usize) -> Four {
+    let mut sum = products[place];
+    #[unroll]
+    for at in 1..parts {
+        sum += products[at * part + place];
+    }
+    sum
+}
+
+/// `residual + factor · (product + bias)`, and that over its root mean square, times gamma: a cube for each token.
+#[cube(launch)]
+fn residual_and_norm<O: Float>(
+    products: &[Four],
+    bias: &[Four],
+    residual: &[Four],
+    gamma: &[Four],
+    out: &mut [Four],
+    normed: &mut [Vector<O, Const<4>>],
+    tokens: u32,
+    fours: u32,
+    factor: f32,
+    epsilon: f32,
+    #[comptime] biased: bool,
+    #[comptime] parts: usize,
+    #[comptime] units: usize,
+    #[define(O)] _dtype: ElemType,
+) {
+    let token = CUBE_POS;
+    let (tokens, fours) = (tokens as usize, fours as usize);
+    if token >= tokens {
+        terminate!();
+    }
+    let first = token * fours;
+    let mut squares = Four::new(0.0f32);
+    let mut at = UNIT_POS as usize;
+    while at < fours {
+        let mut number = four_of_parts(products, first + at, tokens * fours, parts);
+        if comptime!(biased) {
+            number += bias[at];
+        }
+        number = residual[first + at] + Four::new(factor) * number;
+        out[first + at] = number;
+        squares = fma(number, number, squares);
+        at += units;
+    }
+    let of_unit = (squares.extract(0usize) + squares.extract(1usize))
+        + (squares.extract(2usize) + squares.extract(3usize));
+    let mean = sum_of_units(of_unit, units) / f32::cast_from(4 * fours as u32);
+    let inverse = Four::new(1.0f32 / (mean + epsilon).sqrt());
+    let mut at = UNIT_POS as usize;
+    while at < fours {
+        // A unit reads what it has written itself.
+        let number = out[first + at] * inverse * gamma[at];
+        normed[first + at] = Vector::<O, Const<4>>::cast_from(number);
+        at += units;
+    }
+}
+
 /// `x · weightᵀ`, by Burn.
 fn by_burn(x: CubeTensor, weight: &CubeTensor) -> CubeTensor {
     type Ops = CubeBackend;
@@ -90,13 +155,91 @@ fn side_by_side(x: &CubeTensor, weights: &[CubeTensor]) -> CubeTensor {
     <CubeBackend as FloatTensorOps<CubeBackend>>::float_reshape(whole, shape)
 }
 
-/// See [`super::forward`].
-pub(super) fn forward(x: CubeTensor, given: Given) -> CubeTensor {
-    let Given { norm, weights, gated, bias, residual } = given;
-    let x = match norm {
-        Some((gamma, epsilon)) => rms_norm::forward(x, gamma, epsilon),
-        None => x,
+/// The product with one weight, and bias and residual with it. None if no kernel does that, or where it is made in parts.
+fn with_residual(x: &CubeTensor, given: &Given) -> Option<CubeTensor> {
+    let ([weight], Some((residual, factor))) = (&given.weights[..], &given.residual) else {
+        return None;
     };
+    let [outputs, inputs] = [0, 1].map(|at| weight.meta.shape()[at]);
+    if *factor != 1.0 || parts_of_depth(x.meta.shape()[0], outputs, inputs) > 1 {
+        return None;
+    }
+    let turned =
+        <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(weight.clone(), 0, 1);
+    product_in(weight.dtype, [x, &turned], given.bias.as_ref(), Some(residual))
+}
+
+/// The products of all weights with the tokens, normalised if there is a norm, in parts that are to be added up: `[parts · tokens, outputs]`.
+pub(in crate::cube) fn in_parts(x: CubeTensor, given: Given) -> CubeTensor {
+    let x = normalised(x, given.norm, &given.weights);
+    let products = into_contiguous(side_by_side(&x, &given.weights));
+    let [parts, tokens, outputs] = [0, 1, 2].map(|at| products.meta.shape()[at]);
+    let shape = Shape::new([parts * tokens, outputs]);
+    <CubeBackend as FloatTensorOps<CubeBackend>>::float_reshape(products, shape)
+}
+
+/// The tokens as products with these weights read them.
+fn normalised(
+    x: CubeTensor,
+    norm: Option<(CubeTensor, f64)>,
+    weights: &[CubeTensor],
+) -> CubeTensor {
+    match (norm, weights.first()) {
+        (Some((gamma, epsilon)), Some(weight)) => {
+            let kind = kind_of_tokens(weight, weight.meta.shape()[1]);
+            rms_norm::forward_in(x, gamma, epsilon, kind)
+        }
+        _ => x,
+    }
+}
+
+/// The product with one weight, with bias and residual, and what the norm behind gives of that for weights in the same dtype.
+pub(in crate::cube) fn then_norm(
+    x: CubeTensor,
+    given: Given,
+    (gamma, epsilon): (CubeTensor, f64),
+) -> (CubeTensor, CubeTensor) {
+    let Given { weights, bias, residual, .. } = given;
+    let products = into_contiguous(side_by_side(&x, &weights));
+    let [parts, tokens, outputs] = [0, 1, 2].map(|at| products.meta.shape()[at]);
+    let kind = weights.first().map_or(FloatKind::F32, |weight| kind_of_tokens(weight, outputs));
+    let out = empty(&products, Shape::new([tokens, outputs]));
+    let normed = empty_in(&products, Shape::new([tokens, outputs]), dtype_of(kind));
+    let client = products.client.clone();
+    let (count, dim, units) = row_cubes(&client, tokens, outputs);
+    let biased = bias.is_some();
+    // What is not there is never read.
+    let bias = into_contiguous(bias.unwrap_or_else(|| products.clone()));
+    let (residual, factor) = residual.unwrap_or_else(|| (products.clone(), 0.0));
+    residual_and_norm::launch(
+        &client,
+        count,
+        dim,
+        products.into_buffer_arg(),
+        bias.into_buffer_arg(),
+        into_contiguous(residual).into_buffer_arg(),
+        into_contiguous(gamma).into_buffer_arg(),
+        out.clone().into_buffer_arg(),
+        normed.clone().into_buffer_arg(),
+        tokens as u32,
+        (outputs / 4) as u32,
+        factor as f32,
+        epsilon as f32,
+        biased,
+        parts,
+        units,
+        ElemType::Float(kind),
+    );
+    (out, normed)
+}
+
+/// See [`super::forward`].
+pub(super) fn forward(x: CubeTensor, mut given: Given) -> CubeTensor {
+    let x = normalised(x, given.norm.take(), &given.weights);
+    if let Some(made) = with_residual(&x, &given) {
+        return made;
+    }
+    let Given { weights, gated, bias, residual, .. } = given;
     let tokens = x.meta.shape()[0];
     let products = into_contiguous(side_by_side(&x, &weights));
     let (parts, columns) = (products.meta.shape()[0], products.meta.shape()[2]);
@@ -110,8 +253,8 @@ pub(super) fn forward(x: CubeTensor, given: Given) -> CubeTensor {
     let client = products.client.clone();
     let (count, dim) = elements(&client, out.meta.num_elements());
     // What is not there is never read.
-    let bias = into_contiguous(bias.unwrap_or_else(|| x.clone()));
-    let (residual, factor) = residual.unwrap_or_else(|| (x.clone(), 1.0));
+    let bias = into_contiguous(bias.unwrap_or_else(|| products.clone()));
+    let (residual, factor) = residual.unwrap_or_else(|| (products.clone(), 1.0));
     behind_products::launch(
         &client,
         count,

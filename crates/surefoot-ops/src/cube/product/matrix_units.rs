@@ -2,7 +2,8 @@
 //! launch of its own, and sums are in f32.
 //!
 //! A cube of eight planes of 32 units makes a tile of the result ([`Form`]); each plane adds up fragments of 16 × 16. Numbers are read
-//! and put into shared memory in fours, a run of [`RUN`] numbers of each line at a time. Shared memory has room for two runs where the
+//! and put into shared memory in fours, a run of numbers of each line at a time, a longer one where tiles are small and more
+//! has to be on its way. Shared memory has room for two runs where the
 //! device has room for it: while one is multiplied, the next is on its way, and a run needs one barrier. Lines beyond the
 //! operands' are read as the last one, and what is made of them is not written.
 
@@ -12,93 +13,14 @@ use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::kernel::{Causal, Four, Place, Sizes};
-
-/// How many numbers of each line are in shared memory at once.
-pub(super) const RUN: usize = 32;
-/// Units of a cube.
-pub(super) const UNITS: usize = 256;
-/// Units of a plane.
-pub(super) const PLANE: usize = 32;
-const PLANES: usize = UNITS / PLANE;
-/// Rows and columns of a fragment.
-pub(super) const FRAGMENT: usize = 16;
-/// Fragments of a plane below each other.
-const DOWN: usize = 2;
-/// Fours of a run.
-const FOURS: usize = RUN / 4;
-
-/// An operand's part of a tile: how it lies in memory and in shared memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Side {
-    pub(super) along: bool,
-    /// Rows or columns of the tile.
-    pub(super) lines: usize,
-    /// Numbers between those that lie side by side, so that a fragment's lines are in different banks.
-    pub(super) padding: usize,
-}
-
-impl Side {
-    /// From one row of shared memory to the next, in numbers.
-    const fn step(self) -> usize {
-        self.padding + if self.along { RUN } else { self.lines }
-    }
-
-    /// Fours of a run.
-    const fn room(self) -> usize {
-        self.step() * if self.along { self.lines } else { RUN } / 4
-    }
-
-    /// Fours that a unit brings.
-    const fn brought(self) -> usize {
-        self.lines * RUN / 4 / UNITS
-    }
-}
-
-/// A tile, how operands lie, what is added to the product, and what fragments are made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Form {
-    pub(super) left: Side,
-    pub(super) right: Side,
-    pub(super) bias: bool,
-    pub(super) residual: bool,
-    /// Whether the sums of the right side's columns become one more row. Its lines lie side by side.
-    pub(super) summed: bool,
-    pub(super) causal: Causal,
-    /// Right sides whose results lie side by side: one to three.
-    pub(super) rights: usize,
-    /// Whether fragments may be written to the result as they are: where each of their rows begins at a multiple of eight.
-    pub(super) direct: bool,
-    /// The depth of a fragment: 8 in TF32, 16 in half precision.
-    pub(super) depth: usize,
-    /// Runs in shared memory: one or two.
-    pub(super) buffers: usize,
-}
-
-impl Form {
-    /// Bytes of shared memory, where a number takes so many.
-    pub(super) const fn shared_bytes(self, number: usize) -> usize {
-        let runs = self.buffers * (self.left.room() + self.right.room()) * 4 * number;
-        let sums = if self.summed { 4 * 4 * UNITS } else { 0 };
-        runs + 4 * PLANES * FRAGMENT * FRAGMENT + sums
-    }
-
-    /// Planes side by side in the tile; each takes `DOWN` fragments of its height.
-    pub(super) const fn planes_across(self) -> usize {
-        PLANES / (self.left.lines / (DOWN * FRAGMENT))
-    }
-
-    /// Fragments of a plane side by side.
-    pub(super) const fn across(self) -> usize {
-        self.right.lines / self.planes_across() / FRAGMENT
-    }
-}
+use super::tile::{DOWN, FRAGMENT, Form, PLANE, PLANES, Side, UNITS};
 
 /// The line that a unit brings of at turn `at`, of those that lie along the depth. Units side by side bring fours that lie side by
 /// side; every eighth of a plane takes a line whose place in shared memory is in other banks than its neighbour's.
 #[cube]
-fn line_along(#[comptime] at: usize) -> usize {
-    let group = UNIT_POS as usize / FOURS;
-    group % 2 * 4 + group / 2 % 4 + group / 8 * 8 + comptime!(at * (UNITS / FOURS))
+fn line_along(#[comptime] at: usize, #[comptime] side: Side) -> usize {
+    let group = UNIT_POS as usize / comptime!(side.fours());
+    group % 2 * 4 + group / 2 % 4 + group / 8 * 8 + comptime!(at * side.lines_at_once())
 }
 
 /// Where the fours are that a unit brings of the first run, one for each turn.
@@ -116,8 +38,8 @@ fn places(
     #[unroll]
     for at in 0..comptime!(side.brought()) {
         if comptime!(side.along) {
-            let line = (first_line + line_along(at)).min(lines - 1);
-            found[at] = start + line * step + unit % FOURS;
+            let line = (first_line + line_along(at, side)).min(lines - 1);
+            found[at] = start + line * step + unit % comptime!(side.fours());
         } else {
             let number = unit / fours + comptime!(at * (UNITS / fours));
             let four = (first_line / 4 + unit % fours).min(lines / 4 - 1);
@@ -156,7 +78,7 @@ fn put<T: Float, E: Float>(
     for at in 0..comptime!(side.brought()) {
         let rounded = Vector::<T, Const<4>>::cast_from(found[at]);
         if comptime!(side.along) {
-            to[first + line_along(at) * step + unit % FOURS] = rounded;
+            to[first + line_along(at, side) * step + unit % comptime!(side.fours())] = rounded;
         } else {
             let number = unit / fours + comptime!(at * (UNITS / fours));
             to[first + number * step + unit % fours] = rounded;
@@ -299,23 +221,24 @@ pub(super) fn tiles_of_fragments<T: Float, L: Float, R: Float>(
     let of_left_places = places(left_start, left_step, rows, first_row, left_side);
     let of_right_places = places(right_start, right_step, columns, first_column, right_side);
     // From one run to the next.
-    let mut left_run = left_step * RUN;
+    let of_run = comptime!(form.run());
+    let mut left_run = left_step * of_run;
     if comptime!(left_side.along) {
-        left_run = FOURS.runtime();
+        left_run = comptime!(form.run() / 4).runtime();
     }
-    let mut right_run = right_step * RUN;
+    let mut right_run = right_step * of_run;
     if comptime!(right_side.along) {
-        right_run = FOURS.runtime();
+        right_run = comptime!(form.run() / 4).runtime();
     }
     let mut of_left = Array::<Vector<L, Const<4>>>::new(comptime!(left_side.brought()));
     let mut of_right = Array::<Vector<R, Const<4>>>::new(comptime!(right_side.brought()));
-    let mut runs = sizes.depth as usize / RUN;
+    let mut runs = sizes.depth as usize / of_run;
     if comptime!(form.causal == Causal::DepthBehind) {
-        runs = runs.min((first_row + comptime!(form.left.lines)) / RUN);
+        runs = runs.min((first_row + comptime!(form.left.lines)) / of_run);
     }
     let mut run = 0usize;
     if comptime!(form.causal == Causal::DepthBefore) {
-        run = first_row / RUN;
+        run = first_row / of_run;
     }
     bring::<L>(left, &of_left_places, run * left_run, &mut of_left, left_side);
     let far = run * right_run;
@@ -351,7 +274,7 @@ pub(super) fn tiles_of_fragments<T: Float, L: Float, R: Float>(
             );
         }
         #[unroll]
-        for step in 0..comptime!(RUN / depth) {
+        for step in 0..comptime!(form.run() / depth) {
             let number = comptime!(step * depth);
             let mut lefts = Sequence::<cmma::Matrix<Vector<T, Const<4>>>>::new();
             #[unroll]

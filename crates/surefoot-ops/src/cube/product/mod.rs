@@ -11,6 +11,7 @@
 mod any_size;
 mod kernel;
 mod matrix_units;
+mod tile;
 mod units;
 
 use burn::backend::TensorMetadata;
@@ -103,6 +104,15 @@ pub(super) fn float_kind(dtype: DType) -> Option<FloatKind> {
         DType::F16 => Some(FloatKind::F16),
         DType::BF16 => Some(FloatKind::BF16),
         _ => None,
+    }
+}
+
+/// The dtype of such numbers.
+pub(super) fn dtype_of(kind: FloatKind) -> DType {
+    match kind {
+        FloatKind::F16 => DType::F16,
+        FloatKind::BF16 => DType::BF16,
+        _ => DType::F32,
     }
 }
 
@@ -276,8 +286,17 @@ fn whole(tensor: &CubeTensor, sizes: Sizes) -> Operand {
     }
 }
 
+/// The type that tokens of so many numbers are read in for products with weights in a dtype: that of the weights where matrix units round
+/// them to it anyway.
+pub(super) fn kind_of_tokens(weight: &CubeTensor, inputs: usize) -> FloatKind {
+    let units = MatrixUnits::find(&weight.client, weight.dtype());
+    let is_rounded = matches!(weight.dtype(), DType::F16 | DType::BF16) && units.is_some();
+    let takes = inputs.is_multiple_of(tile::RUN);
+    float_kind(weight.dtype()).filter(|_| is_rounded && takes).unwrap_or(FloatKind::F32)
+}
+
 /// Writes `x · weightᵀ` of one to three weights side by side into `out`, in parts along the depth that are to be added up: `x` is
-/// `[tokens, inputs]`, a weight `[outputs, inputs]` in a dtype that all of them have, to which the tokens are rounded, and `out`
+/// `[tokens, inputs]`, in f32 or as [`kind_of_tokens`] has it, a weight `[outputs, inputs]` in a dtype that all of them have, to which the tokens are rounded, and `out`
 /// `[parts, tokens, columns]`. False if no kernel takes them, with nothing written. `parts` are of [`parts_of_depth`].
 pub(super) fn tokens_into(x: &CubeTensor, weights: &[CubeTensor], out: &CubeTensor) -> bool {
     let tokens = x.meta.shape()[0];
@@ -290,7 +309,8 @@ pub(super) fn tokens_into(x: &CubeTensor, weights: &[CubeTensor], out: &CubeTens
         let fits = side.along && side.is_in_fours() && weight.meta.shape()[0].is_multiple_of(4);
         fits.then(|| Operand { outer: depth, ..side })
     };
-    let Some(left) = Operand::of(x.clone(), true).filter(|left| left.is_f32() && left.along) else {
+    let known = |left: &Operand| left.along && left.element().is_some();
+    let Some(left) = Operand::of(x.clone(), true).filter(known) else {
         return false;
     };
     let left = Operand { outer: depth, ..left };
@@ -327,7 +347,7 @@ pub(super) fn tokens_into(x: &CubeTensor, weights: &[CubeTensor], out: &CubeTens
             units.launch([left, first.clone(), place(0)], [None, None], more, sizes);
             true
         }
-        _ if first.is_f32() && depth.is_multiple_of(DEPTH) => {
+        _ if left.is_f32() && first.is_f32() && depth.is_multiple_of(DEPTH) => {
             let mut column = 0;
             for (right, weight) in rights.iter().zip(weights) {
                 let (left, right, sizes) = (left.clone(), right.clone(), sizes(outputs(weight)));
@@ -345,9 +365,10 @@ const LEAST_DEPTH: usize = 256;
 
 /// How many parts a product with few tokens is made in along its depth, so that there are enough tiles: a power of two.
 pub(super) fn parts_of_depth(tokens: usize, outputs: usize, depth: usize) -> usize {
-    let tiles = tokens.div_ceil(128) * outputs.div_ceil(128);
+    // Tiles may have 64 rows.
+    let tiles = tokens.div_ceil(64) * outputs.div_ceil(128);
     let fits = |parts: &usize| {
-        depth.is_multiple_of(parts * matrix_units::RUN)
+        depth.is_multiple_of(parts * tile::LONG_RUN)
             && depth / parts >= LEAST_DEPTH
             && tiles * parts < 2 * MANY_TILES
     };

@@ -9,7 +9,8 @@ use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::kernel::Causal;
-use super::matrix_units::{self, Form, MoreColumnsLaunch, Side};
+use super::matrix_units::{self, MoreColumnsLaunch};
+use super::tile::{self, Form, Side};
 use super::{MANY_TILES, Operand, Sizes};
 
 /// What any tile takes of shared memory, with one run in it.
@@ -80,10 +81,10 @@ impl MatrixUnits {
             k: depth as u32,
         };
         let hardware = &properties.hardware;
-        let plane = matrix_units::PLANE as u32;
+        let plane = tile::PLANE as u32;
         let fits = properties.features.matmul.cmma.contains(&config)
             && (hardware.plane_size_min, hardware.plane_size_max) == (plane, plane)
-            && hardware.max_units_per_cube as usize >= matrix_units::UNITS
+            && hardware.max_units_per_cube as usize >= tile::UNITS
             && hardware.max_shared_memory_size >= LEAST_SHARED;
         fits.then_some(Self { kind, depth })
     }
@@ -91,7 +92,7 @@ impl MatrixUnits {
     /// An operand's side of a tile.
     fn side(self, along: bool, lines: usize) -> Side {
         let padding = if self.kind == FloatKind::TF32 && along { 4 } else { 8 };
-        Side { along, lines, padding }
+        Side { along, lines, padding, run: tile::RUN }
     }
 
     fn form(
@@ -121,14 +122,18 @@ impl MatrixUnits {
             depth: self.depth,
             buffers: 2,
         };
-        let bytes = form.shared_bytes(if self.kind == FloatKind::TF32 { 4 } else { 2 });
+        let number = if self.kind == FloatKind::TF32 { 4 } else { 2 };
         let room = out.tensor.client.properties().hardware.max_shared_memory_size;
-        Form { buffers: if bytes <= room { 2 } else { 1 }, ..form }
+        let long = form.with_long_runs();
+        if long.takes_long_runs(sizes.depth) && long.shared_bytes(number) <= room {
+            return long;
+        }
+        Form { buffers: if form.shared_bytes(number) <= room { 2 } else { 1 }, ..form }
     }
 
     /// Whether the kernel takes a product of these sizes, which the other kernel takes.
     pub(super) fn take(sizes: Sizes) -> bool {
-        sizes.depth.is_multiple_of(matrix_units::RUN)
+        sizes.depth.is_multiple_of(tile::RUN)
     }
 
     /// `left · right`, with a bias and a residual, or with what `more` says. Both sides are of types that [`Operand::element`] knows.
@@ -157,7 +162,7 @@ impl MatrixUnits {
         matrix_units::tiles_of_fragments::launch(
             &client,
             CubeCount::Static(across, down, (sizes.outer * sizes.inner) as u32),
-            CubeDim::new_1d(matrix_units::UNITS as u32),
+            CubeDim::new_1d(tile::UNITS as u32),
             left.tensor.into_buffer_arg(),
             right.tensor.into_buffer_arg(),
             second.0.into_buffer_arg(),
@@ -216,10 +221,15 @@ mod tests {
                     depth,
                     buffers: 1,
                 };
-                let planes = matrix_units::UNITS / matrix_units::PLANE;
+                let long = form.with_long_runs();
+                for side in [form.left, form.right, long.left, long.right] {
+                    let fours = side.lines * side.run / 4;
+                    assert_eq!(side.brought() * tile::UNITS, fours, "{side:?}");
+                }
+                let planes = tile::UNITS / tile::PLANE;
                 let down = planes / form.planes_across();
-                assert_eq!(down * 2 * matrix_units::FRAGMENT, rows, "{form:?}");
-                let across = form.planes_across() * form.across() * matrix_units::FRAGMENT;
+                assert_eq!(down * 2 * tile::FRAGMENT, rows, "{form:?}");
+                let across = form.planes_across() * form.across() * tile::FRAGMENT;
                 assert_eq!(across, columns, "{form:?}");
                 assert!(form.shared_bytes(number) <= LEAST_SHARED, "{form:?}");
             }

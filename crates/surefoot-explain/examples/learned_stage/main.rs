@@ -1,7 +1,7 @@
 //! Trains and evaluates the learned last stage of `explain`.
 //!
 //! `cargo run --release -p surefoot-explain --example learned_stage -- train` writes
-//! `model/weights.bin`; with `-- evaluate` it prints the report that BENCHMARKS.md shows, and with `-- latest` only the line of
+//! `model/weights.bin`; with `-- evaluate` it prints the report in docs/benchmark-log.md, and with `-- latest` only the line of
 //! the latest three rounds, for trying settings.
 
 mod data;

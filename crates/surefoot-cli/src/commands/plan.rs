@@ -24,10 +24,10 @@ use crate::model_run::ModelRun;
 use crate::terminal::{Table, Terminal};
 use crate::weights_args::WeightsArgs;
 
-/// Say what a model will need, what will be resident and what streamed, and how fast it will be
+/// Estimate the memory and speed of a model or a training run before it starts
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing of a model is loaded. The forms of its weights (--weights) are compared, and one is
+The weights of a model are not loaded. The forms of its weights (--weights) are compared, and one is
 recommended. The expected rate comes from small samples of this machine. For a training
 configuration, a few steps are run and their results thrown away. Exit code 1 if the memory is not
 enough; the plan says how much would be.

@@ -47,13 +47,13 @@ pub(crate) struct Verify {
     /// `surefoot merge` joins all parts and says whether the model is the reference of the file
     #[arg(long, value_name = "INDEX/COUNT", requires_all = ["model", "out"], conflicts_with = "sample")]
     shard: Option<Shard>,
-    /// Where a part goes
+    /// The file that --shard writes
     #[arg(long, value_name = "FILE", requires = "shard")]
     out: Option<PathBuf>,
     /// Show that a sketch belongs to the root: CHALLENGE:SITE
     #[arg(long, value_name = "LEAF")]
     leaf: Vec<Leaf>,
-    /// Demand the signature of this public key
+    /// Require the signature of this public key
     #[arg(long, value_name = "KEY")]
     signed_by: Option<String>,
     #[command(flatten)]

@@ -81,7 +81,7 @@ impl DrillRule {
     }
 
     pub(super) fn fault(&self, attempt: &Attempt) -> Fault {
-        let message = format!("a drill: {} on purpose, {} the work", self.kind, self.at.as_str());
+        let message = format!("injected fault: {} (drill, at={})", self.kind, self.at.as_str());
         Fault::new(self.kind, attempt.operation.as_str(), message).on(&attempt.device)
     }
 }

@@ -136,7 +136,7 @@ fn a_mistake_is_shown_with_its_line_and_what_would_be_right() {
         (vec!["small.yaml", "--set", "epochs"], "no '='"),
         (vec!["small.yaml", "--resume"], "nothing to go on from"),
         (vec!["small.yaml", "--drill", "oom"], "'oom'"),
-        (vec!["--eval", "small.yaml"], "no checkpoint"),
+        (vec!["--eval", "small.yaml"], "not a checkpoint"),
         (vec!["small.yaml", "--set", "data={kind: mnist, path: nope}"], "nope"),
     ] {
         let output = place.run(&arguments);

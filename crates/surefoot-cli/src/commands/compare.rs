@@ -275,7 +275,7 @@ impl Compare {
         }
         let Subject::Folder(folder) = candidate else {
             return Err(Failure::usage(format!(
-                "{} can't be run in shards: it is no model folder",
+                "{} can't be run in shards: it is not a model folder",
                 self.candidate
             )));
         };

@@ -141,7 +141,7 @@ impl Rerank {
     /// The head of a cross-encoder.
     fn head(&self, run: &ModelRun<'_>) -> Result<ClassificationHead, Failure> {
         let refused = |why: String| {
-            Failure::usage(format!("{} is no cross-encoder", self.model.display()))
+            Failure::usage(format!("{} is not a cross-encoder", self.model.display()))
                 .because(why)
                 .hint("a model for sequence classification with one label, such as a reranker")
                 .hint("`surefoot embed MODEL` gives vectors, whose cosine is a score too")

@@ -72,8 +72,9 @@ impl FromStr for Leaf {
     fn from_str(text: &str) -> Result<Self, String> {
         let (challenge, site) =
             text.split_once(':').ok_or("a leaf is CHALLENGE:SITE, as in \"3:block 5\"")?;
-        let challenge =
-            challenge.parse().map_err(|_| format!("'{challenge}' is no challenge's number"))?;
+        let challenge = challenge
+            .parse()
+            .map_err(|_| format!("'{challenge}' is not the number of a challenge"))?;
         Ok(Self { challenge, site: site.parse()? })
     }
 }

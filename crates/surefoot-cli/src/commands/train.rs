@@ -340,7 +340,7 @@ impl Train {
         show.report(&report, &config, page.as_deref())?;
         adapter::write(&config, &report, &folder, terminal);
         if report.interrupted {
-            terminal.note(&format!("go on with: {}", command.from(&report.checkpoint)));
+            terminal.note(&format!("continue with: {}", command.from(&report.checkpoint)));
             return Ok(Exit::Interrupted);
         }
         match report.epochs.is_empty() || report.test_loss.is_finite() {

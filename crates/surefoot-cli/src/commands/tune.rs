@@ -132,7 +132,7 @@ impl Tune {
         document.shapes = tune::tune(&run.runner, &shapes, |tuned| {
             number += 1;
             terminal.note(&format!(
-                "{number} of {count}: {} × {} tokens and {} behind: {:.2} s the first time, then {:.3} s",
+                "{number} of {count}: {} × {} tokens, then {} new ones: {:.2} s the first time, then {:.3} s",
                 tuned.shape.sequences,
                 tuned.shape.prompt_tokens,
                 tuned.shape.new_tokens,

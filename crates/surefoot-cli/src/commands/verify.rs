@@ -197,7 +197,9 @@ fn told(document: &Document) -> String {
     }
     text.push_str(&match &document.signed_by {
         Some(key) => format!("signed by {key}\n"),
-        None => "not signed: whoever had it could have made it anew\n".to_owned(),
+        None => {
+            "not signed: anybody who had the file could have changed it and its digest\n".to_owned()
+        }
     });
     for leaf in &document.leaves {
         text.push_str(&format!(

@@ -113,7 +113,7 @@ impl<'a> Show<'a> {
                     loading_text(loading)
                 ));
                 if *from > 0 {
-                    self.note(&format!("going on from step {from}"));
+                    self.note(&format!("continuing from step {from}"));
                 }
                 self.line(json!({
                     "event": "started", "parameters": parameters, "train_samples": samples.0,

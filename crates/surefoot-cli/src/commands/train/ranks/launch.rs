@@ -172,7 +172,7 @@ fn last_checkpoint(train: &Train, started: SystemTime, terminal: &Terminal) -> O
     };
     let (latest, unreadable) = CheckpointFolder::new(&folder, 2).ok()?.latest();
     for error in unreadable {
-        terminal.note(&format!("passed over: {error}"));
+        terminal.note(&format!("skipped: {error}"));
     }
     let written = |path: &PathBuf| path.metadata().and_then(|found| found.modified());
     latest.filter(|path| {

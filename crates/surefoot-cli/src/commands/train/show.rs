@@ -282,7 +282,7 @@ impl<'a> Show<'a> {
             _ if report.stopped_early => "stopped early, as tests got no better".to_owned(),
             (false, Length::Epochs(1)) => "1 epoch".to_owned(),
             (false, Length::Epochs(epochs)) => format!("{epochs} epochs"),
-            (false, Length::Steps(_)) => "done".to_owned(),
+            (false, Length::Steps(_)) => "complete".to_owned(),
         };
         row(
             "trained",

@@ -34,7 +34,7 @@ def test_a_device_that_is_not_there_is_a_fault_with_advice():
 def test_wrong_settings_are_named():
     with pytest.raises(ValueError, match="on_fault"):
         surefoot.Footing(device="cpu", on_fault="retry")
-    with pytest.raises(ValueError, match="'retry' is not a rung"):
+    with pytest.raises(ValueError, match="'retry' is not a recovery step"):
         surefoot.Footing(device="cpu", forbid=["retry"])
     with pytest.raises(ValueError, match="is not a drill"):
         surefoot.Footing(device="cpu", drill="oom")

@@ -17,8 +17,9 @@ use crate::terminal::Terminal;
     version,
     max_term_width = 100,
     after_help = "\
-Exit codes: 0 done; 1 done and the answer is no; 2 wrong usage or bad input; 3 a device fault that
-recovery was not able or not allowed to survive; 4 undecided; 130 interrupted."
+Exit codes: 0 success; 1 success with a negative answer (findings, DIFFERENT, an unhealthy device);
+2 wrong usage or bad input; 3 a device fault from which recovery was not possible or not allowed;
+4 undecided; 130 interrupted."
 )]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -49,16 +49,16 @@ impl From<StatsError> for Failure {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Challenges and sketches")]
 pub(crate) struct ChallengeArgs {
-    /// Make the challenges from the key in this file (64 hexadecimal digits) instead of the public one
+    /// Generate the challenges from the key in this file (64 hexadecimal digits) instead of the public one
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// Name the run: another name, other challenges
+    /// A name for the run; another name gives other challenges
     #[arg(long, value_name = "TEXT", default_value = "library")]
     run_id: String,
-    /// How many challenges
+    /// The number of challenges
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     challenges: usize,
-    /// The tokens of a challenge
+    /// The number of tokens of a challenge
     #[arg(long, value_name = "COUNT", default_value_t = 32)]
     tokens: usize,
     /// Take the lines of this file as challenges instead
@@ -73,7 +73,7 @@ pub(crate) struct ChallengeArgs {
     /// Run only this part of the challenges, for example 2/8; `surefoot merge` joins all parts
     #[arg(long, value_name = "INDEX/COUNT")]
     pub(crate) shard: Option<Shard>,
-    /// Learn the noise on this device as well, for example gpu
+    /// Measure the noise on this device as well, for example gpu
     #[arg(long, value_name = "NAMES")]
     calibrate_on: Option<Selector>,
 }

@@ -18,8 +18,8 @@ use crate::terminal::note;
 #[command(next_help_heading = "Device and recovery")]
 pub(crate) struct FootingArgs {
     /// Device, or several in order of preference, separated by commas: cpu, gpu, gpu:1, vulkan, metal,
-    /// mps, cuda. Commands that run a model also lay it over several devices, joined by plus signs:
-    /// gpu:0+gpu:1, or gpu=20+cpu=12 with the number of blocks on each
+    /// mps, cuda. Commands that run a model can also distribute its blocks over several devices, joined
+    /// by plus signs: gpu:0+gpu:1, or gpu=20+cpu=12 with the number of blocks on each
     #[arg(long, value_name = "NAMES", default_value = "auto", value_parser = select)]
     pub(crate) device: Selector,
     /// Precision of matrix products and convolutions: auto, fp32, fp16 or bf16
@@ -34,13 +34,15 @@ pub(crate) struct FootingArgs {
     /// Don't move to another device when the chosen one fails
     #[arg(long)]
     no_fallback: bool,
-    /// Forbid a recovery step: reclaim, split, checkpoint, precision, stream, cpu_segment, next_device
+    /// Forbid a recovery step: reclaim, split, checkpoint, precision, stream, cpu_segment, next_device;
+    /// can be given several times
     #[arg(long, value_name = "STEP")]
     forbid: Vec<Rung>,
     /// Allow recovery from out-of-memory by a lower precision
     #[arg(long)]
     allow_lower_precision: bool,
-    /// Inject faults to test recovery, for example out_of_memory:step=3,count=2; can be repeated
+    /// Inject faults to test recovery, for example out_of_memory:step=3,count=2; can be given several
+    /// times
     ///
     /// The form is KIND or KIND:SETTING=VALUE,… with the settings step (the number of the run, from
     /// 0), count (how often), op (the operation), device, at (before, during, between-parts or after),
@@ -55,7 +57,7 @@ pub(crate) struct FootingArgs {
     /// placeholder_storage, device_lost, driver_or_init, kernel_compile, command_buffer,
     /// shape_mismatch, numeric, data_loading, model_loading, state_lost, not_device_related.
     ///
-    /// If a drill never struck, the program says so at the end and exits with 2.
+    /// If a fault was never injected, the program says so at the end and exits with 2.
     #[arg(long, value_name = "DRILL", value_parser = parse_drill)]
     drill: Vec<Drill>,
     /// Run in a child process that is restarted if the driver or the kernel kills it

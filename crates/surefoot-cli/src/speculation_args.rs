@@ -12,10 +12,10 @@ use crate::model_folder::ModelFolder;
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Speculation")]
 pub(crate) struct SpeculationArgs {
-    /// Propose tokens that the model checks several at a time: the same text, sooner
+    /// Speculative decoding: propose tokens that the model checks several at a time
     ///
-    /// Proposals change when tokens come, never which. They are made on the CPU, for models without an adapter. Without
-    /// this option: auto if there is a draft model, else off.
+    /// This changes the speed, never the text. It works on the CPU, for models without an adapter. Without this option: auto if
+    /// there is a draft model, else off.
     #[arg(long, value_enum, value_name = "HOW")]
     speculate: Option<Speculate>,
     /// A smaller model with the same tokenizer, which proposes tokens: a folder, a GGUF file or a checkpoint
@@ -27,12 +27,12 @@ pub(crate) struct SpeculationArgs {
 enum Speculate {
     /// Propose nothing
     Off,
-    /// Propose what came before behind the same tokens, whenever there is something
+    /// Always propose the tokens that followed the same tokens earlier in the text
     Lookup,
-    /// Propose what the draft model says, always
+    /// Always propose tokens of the draft model
     Draft,
-    /// Propose what the draft model says, or without one what came before, as long as it is measured to pay; a draft model
-    /// that is not smaller than the model is left out
+    /// Propose tokens of the draft model, or as lookup does without one, as long as measurements show that it pays; a
+    /// draft model that is not smaller than the model is not used
     Auto,
 }
 

@@ -240,5 +240,5 @@ fn a_stopped_job_saves_and_ends_with_130() {
     let output = job.wait_with_output().unwrap();
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(130), "{errors}");
-    assert!(errors.contains("go on with: surefoot train --resume=runs/small/step-"), "{errors}");
+    assert!(errors.contains("continue with: surefoot train --resume=runs/small/step-"), "{errors}");
 }

@@ -77,7 +77,7 @@ fn a_text_that_is_too_long_is_cut_with_a_note() {
 #[test]
 fn a_model_that_is_no_cross_encoder_is_refused_with_what_to_do() {
     let refused = rerank(&models().join("fixtures/bert-tiny"), "x", "y\n", &[]).assert().code(2);
-    refused.stderr(contains("is no cross-encoder").and(contains("surefoot embed")));
+    refused.stderr(contains("is not a cross-encoder").and(contains("surefoot embed")));
     let folder = models().join("cross_encoders/bert-cross");
     rerank(&folder, "x", "", &[]).assert().code(2).stderr(contains("no texts"));
 }

@@ -134,9 +134,9 @@ fn a_mistake_is_shown_with_its_line_and_what_would_be_right() {
         (vec!["nowhere.yaml"], "nowhere.yaml"),
         (vec!["small.yaml", "--set", "model.kind=cnnn"], "did you mean 'cnn'?"),
         (vec!["small.yaml", "--set", "epochs"], "no '='"),
-        (vec!["small.yaml", "--resume"], "nothing to go on from"),
+        (vec!["small.yaml", "--resume"], "nothing to continue from"),
         (vec!["small.yaml", "--drill", "oom"], "'oom'"),
-        (vec!["--eval", "small.yaml"], "no checkpoint"),
+        (vec!["--eval", "small.yaml"], "not a checkpoint"),
         (vec!["small.yaml", "--set", "data={kind: mnist, path: nope}"], "nope"),
     ] {
         let output = place.run(&arguments);
@@ -392,7 +392,7 @@ checkpoint: {every: 1, keep: 2}
         assert_eq!(end["interrupted"], true);
         let told = text(&output.stderr);
         let command =
-            told.lines().find_map(|line| line.strip_prefix("go on with: surefoot train "));
+            told.lines().find_map(|line| line.strip_prefix("continue with: surefoot train "));
         let command: Vec<&str> = command.unwrap().split(' ').collect();
         assert_eq!(command.contains(&"--isolate"), arguments.contains(&"--isolate"), "{told}");
         let resumed = place.json(&command);

@@ -164,7 +164,11 @@ fn a_test_uses_the_classes_columns_and_normalisation_of_training() {
     let other = place.json(&["--eval", checkpoint, "--set", "data.path=turned.csv"]);
     assert!(other["test_accuracy"].as_f64().unwrap() > 0.95, "{other}");
     for (name, table, why) in [
-        ("renamed.csv", points(0.0).replace("left", "gauche"), "'gauche' is no class of the model"),
+        (
+            "renamed.csv",
+            points(0.0).replace("left", "gauche"),
+            "'gauche' is not a class of the model",
+        ),
         ("fewer.csv", points(0.0).replace("y,kind", "z,kind"), "'y', which the model was trained"),
     ] {
         place.write(name, &table);
@@ -192,7 +196,7 @@ fn a_damaged_checkpoint_is_refused_and_passed_over() {
     let resumed = place.run(&["table.yaml", "--resume"]);
     assert!(resumed.status.success());
     let told = text(&resumed.stderr);
-    assert!(told.contains("passed over") && told.contains("going on from step 24"), "{told}");
+    assert!(told.contains("skipped") && told.contains("continuing from step 24"), "{told}");
 }
 
 #[test]

@@ -216,7 +216,7 @@ fn an_index_can_not_leave_the_folder() {
         let index = json!({"weight_map": {"lm_head.weight": trick}});
         let path = folder.path().join("model.safetensors.index.json");
         fs::write(path, serde_json::to_vec(&index).unwrap()).unwrap();
-        refused(folder.path(), &["index.json", "lm_head.weight", "no safetensors file"]);
+        refused(folder.path(), &["index.json", "lm_head.weight", "not a safetensors file"]);
     }
     #[cfg(unix)]
     {

@@ -16,7 +16,7 @@ pub(crate) fn is_ours(tensor: &FlexTensor) -> bool {
 pub(crate) fn numbers(tensor: &FlexTensor) -> &[f32] {
     match tensor.as_slice::<f32>() {
         Some(numbers) => numbers,
-        None => panic!("{:?} is no contiguous tensor of f32", tensor.dtype()),
+        None => panic!("{:?} is not a contiguous tensor of f32", tensor.dtype()),
     }
 }
 

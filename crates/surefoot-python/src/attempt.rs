@@ -79,7 +79,7 @@ impl PyAttempt {
             "allocation" => Point::Allocation,
             "read" => Point::Read,
             other => {
-                return Err(PyValueError::new_err(format!("'{other}' is no point of a drill")));
+                return Err(PyValueError::new_err(format!("'{other}' is not a point of a drill")));
             }
         };
         Handle::current().check(point).map_err(|fault| exception_of(py, &fault))

@@ -14,7 +14,7 @@ fn explain<'py>(py: Python<'py>, text: &str, kind: Option<&str>) -> PyResult<Bou
         Some(Ok(kind)) => Some(kind),
         Some(Err(_)) => {
             let named = kind.unwrap_or_default();
-            return Err(PyValueError::new_err(format!("'{named}' is no kind of fault")));
+            return Err(PyValueError::new_err(format!("'{named}' is not a kind of fault")));
         }
         None => None,
     };

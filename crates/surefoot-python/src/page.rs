@@ -24,7 +24,7 @@ fn evidence_page(
         "SAME" => Verdict::Same,
         "DIFFERENT" => Verdict::Different,
         "UNDECIDED" => Verdict::Undecided,
-        other => return Err(PyValueError::new_err(format!("'{other}' is no verdict"))),
+        other => return Err(PyValueError::new_err(format!("'{other}' is not a verdict"))),
     };
     let challenge =
         |(against_same, against_different)| Challenge { against_same, against_different };

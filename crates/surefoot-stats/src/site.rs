@@ -51,7 +51,7 @@ impl FromStr for Site {
                 // One text for one site: no "block 007".
                 .filter(|site| site.to_string() == text)
                 .ok_or_else(|| {
-                    format!("'{text}' is no site: embeddings, block 0, …, final norm or head")
+                    format!("'{text}' is not a site: embeddings, block 0, …, final norm or head")
                 }),
         }
     }

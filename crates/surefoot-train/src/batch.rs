@@ -78,7 +78,7 @@ impl HostBatch {
             }
             (Sample::Tokens(ids), Form::Text { length, vocabulary }) => {
                 if ids.len() != length + 1 || ids.iter().any(|id| *id as usize >= vocabulary) {
-                    return Err(format!("it is no piece of {length} of {vocabulary} tokens"));
+                    return Err(format!("it is not a piece of {length} of {vocabulary} tokens"));
                 }
                 self.tokens.extend(ids[..length].iter().map(|id| *id as i32));
                 self.targets.extend(ids[1..].iter().map(|id| *id as i32));
@@ -99,7 +99,7 @@ impl HostBatch {
                     || tokens.iter().any(|id| *id as usize >= vocabulary)
                     || !targets.iter().all(known)
                 {
-                    return Err(format!("it is no row of {length} of {vocabulary} tokens"));
+                    return Err(format!("it is not a row of {length} of {vocabulary} tokens"));
                 }
                 tokens.resize(length, 0);
                 segments.resize(length, PADDING);

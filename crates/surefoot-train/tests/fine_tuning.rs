@@ -530,11 +530,11 @@ fn lines_that_can_not_be_used_are_named() {
         }
     };
     for (line, why) in [
-        ("not json", "no JSON object"),
+        ("not json", "not a JSON object"),
         ("{\"prompt\": \"a\"}", "it has prompt"),
         ("{\"prompt\": \"a\", \"completion\": \"\"}", "completion is empty"),
         ("{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", "no chat template"),
-        ("[1, 2]", "no JSON object"),
+        ("[1, 2]", "not a JSON object"),
     ] {
         let told = refused(line);
         assert!(told.contains("bad.jsonl:3: ") && told.contains(why), "{line}: {told}");

@@ -166,7 +166,10 @@ impl Fingerprint {
     /// hypervector and the root.
     pub fn check(&self) -> Result<(), VerifyError> {
         if self.format != FORMAT {
-            return Err(VerifyError::document(format!("is no fingerprint but '{}'", self.format)));
+            return Err(VerifyError::document(format!(
+                "is not a fingerprint but '{}'",
+                self.format
+            )));
         }
         if self.version != VERSION {
             return Err(VerifyError::document(format!(

@@ -121,9 +121,9 @@ impl SecretKey {
     pub fn read(path: &Path) -> Result<Self, VerifyError> {
         let bytes = identity::read_bounded(path, 1024)?;
         let text = String::from_utf8_lossy(&bytes);
-        hex::decode32(text.trim())
-            .map(|bytes| Self(SigningKey::from_bytes(&bytes)))
-            .map_err(|_| VerifyError::file(path, "is no key: it should be 64 hexadecimal digits"))
+        hex::decode32(text.trim()).map(|bytes| Self(SigningKey::from_bytes(&bytes))).map_err(|_| {
+            VerifyError::file(path, "is not a key: it should be 64 hexadecimal digits")
+        })
     }
 
     /// Writes it to a new file that only its owner can read.

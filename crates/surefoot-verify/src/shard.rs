@@ -185,7 +185,7 @@ impl FingerprintShard {
     /// Whether there is a sketch for each of its challenges.
     fn check(&self) -> Result<(), VerifyError> {
         if self.format != FINGERPRINT_FORMAT {
-            return Err(VerifyError::document(format!("is no shard but '{}'", self.format)));
+            return Err(VerifyError::document(format!("is not a shard but '{}'", self.format)));
         }
         if self.version != VERSION {
             return Err(VerifyError::document(format!(

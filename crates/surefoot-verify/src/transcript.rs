@@ -93,7 +93,7 @@ impl Transcript {
         let (transcript, seal): (Self, Seal) = seal::open(bytes)?;
         if transcript.format != FORMAT {
             return Err(VerifyError::document(format!(
-                "is no transcript but '{}'",
+                "is not a transcript but '{}'",
                 transcript.format
             )));
         }

@@ -107,7 +107,7 @@ fn contents_that_do_not_fit_together_are_found_behind_a_good_seal() {
     refused(&|it| it.sites.swap(0, 1), "order");
     refused(&|it| it.model.blocks = 5000, "blocks");
     refused(&|it| it.version = 2, "version 2");
-    refused(&|it| it.format = "other".to_owned(), "no fingerprint");
+    refused(&|it| it.format = "other".to_owned(), "not a fingerprint");
     refused(&|it| drop(it.next.pop()), "next tokens");
     refused(&|it| it.noise.variants[0].runs.clear(), "calibration");
 }

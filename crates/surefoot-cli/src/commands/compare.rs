@@ -37,9 +37,9 @@ const API_KEY: &str = "OPENAI_API_KEY";
 /// Compare a model with a reference: SAME, DIFFERENT or UNDECIDED
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each side is a model folder or a fingerprint; the second can also be the base URL of an
-OpenAI-compatible endpoint, which shows far less of its model. Two folders are asked challenges
-that nobody could know before.
+Each side is a model folder, a GGUF file or a fingerprint; the second can also be the base URL of
+an OpenAI-compatible endpoint, which shows far less of its model. Two folders are compared on new
+challenges that nobody can know in advance.
 
 SAME: at every site the models deviate by less than the noise of the reference allows. DIFFERENT:
 at some site by more; the first one is named. Each is wrong with a probability of at most --beta
@@ -52,7 +52,7 @@ A candidate whose weights are quantised (a GGUF file, a folder of `surefoot quan
 is compared with the reference rounded to the same formats, if that is a folder: SAME then means
 that it is that quantisation of that model.
 
---quality TEXTFILE measures instead how well the candidate stands in for the reference on a text
+--quality TEXTFILE measures instead how well the candidate replaces the reference on a text
 of yours: divergence of its predictions, agreement, perplexity; cosine of embeddings of the lines
 for encoders. There --weights is for the candidate only.
 
@@ -65,9 +65,9 @@ Examples:
   surefoot compare models/llama models/llama --weights q4 --quality my-text.txt
   surefoot compare models/llama http://localhost:8000/v1 --out transcript.json")]
 pub(crate) struct Compare {
-    /// The reference: a model folder or a fingerprint
+    /// The reference: a model folder, a GGUF file or a fingerprint
     reference: String,
-    /// What is compared with it: a model folder, a fingerprint or an endpoint's URL
+    /// What is compared with it: a model folder, a GGUF file, a fingerprint or the URL of an endpoint
     candidate: String,
     /// The largest probability of a false DIFFERENT
     #[arg(long, value_name = "RATE", default_value_t = 0.01)]
@@ -81,10 +81,10 @@ pub(crate) struct Compare {
     /// Write the transcript to this file
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Write a report to this file
+    /// Write an HTML report to this file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// The model that the endpoint is asked for, if it is not the first it names
+    /// The model to request from the endpoint, if it is not the first one that it lists
     #[arg(long, value_name = "NAME")]
     endpoint_model: Option<String>,
     /// Measure how far the candidate's predictions are from the reference's on this text, instead of a verdict
@@ -275,7 +275,7 @@ impl Compare {
         }
         let Subject::Folder(folder) = candidate else {
             return Err(Failure::usage(format!(
-                "{} can't be run in shards: it is no model folder",
+                "{} can't be run in shards: it is not a model folder",
                 self.candidate
             )));
         };

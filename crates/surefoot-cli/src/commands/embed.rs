@@ -16,7 +16,7 @@ use crate::model_run::{ModelRun, on_cpu};
 use crate::terminal::Terminal;
 use crate::weights_args::WeightsArgs;
 
-/// Turn each line of text into a vector of length 1
+/// Compute a normalised embedding vector for each line of text
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Prints one JSON array a line, or writes the tensor `embeddings` with --out. How tokens are pooled
@@ -31,7 +31,7 @@ pub(crate) struct Embed {
     /// The model folder (config.json, tokenizer.json and safetensors weights), a GGUF file, or a checkpoint of a
     /// text model that `surefoot train` wrote
     model: PathBuf,
-    /// The file with one text a line, or - for stdin
+    /// The file with one text per line, or - for stdin
     #[arg(default_value = "-")]
     texts: PathBuf,
     /// How the tokens of a text become one vector

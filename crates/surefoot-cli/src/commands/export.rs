@@ -10,14 +10,14 @@ use crate::args::Global;
 use crate::exit::{Exit, Failure};
 use crate::terminal::Terminal;
 
-/// Turn a checkpoint of `surefoot train` into a folder that transformers or ONNX Runtime reads
+/// Convert a checkpoint of `surefoot train` to a folder for transformers, ONNX Runtime or PEFT
 #[derive(Debug, Args)]
 #[command(after_help = "\
-hf    for a model of text (gpt): config.json, model.safetensors and tokenizer.json, as transformers
+hf    for a text model (gpt): config.json, model.safetensors and tokenizer.json, as transformers
       and `surefoot generate`, `serve`, `compare` and `embed` read them.
 onnx  for mlp and cnn: model.onnx, which normalises its inputs itself and has the names of classes
-      and columns in its metadata. Inputs are a table's numbers, or pixels from 0 to 1.
-peft  for a published model that was tuned with lora: adapter_config.json and
+      and columns in its metadata. Inputs are the numbers of a table, or pixels from 0 to 1.
+peft  for a published model that was fine-tuned with LoRA: adapter_config.json and
       adapter_model.safetensors, as PEFT and `--adapter` read them.
 
 Prints the files that were written. Nothing that exists is overwritten.

@@ -18,7 +18,7 @@ use crate::model_folder::ModelFolder;
 use crate::terminal::{Table, Terminal};
 use crate::weights_args::WeightsArgs;
 
-/// Run a model on a set of challenges and keep compact sketches of what it did
+/// Run a model on a set of challenges and save compact sketches of its hidden states
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The model is run in one pass, streamed if it doesn't fit --memory, then a few times more in other

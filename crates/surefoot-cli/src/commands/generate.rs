@@ -50,11 +50,11 @@ pub(crate) struct Generate {
     /// The prompt
     #[arg(required_unless_present_any = ["prompts", "chat"])]
     prompt: Option<String>,
-    /// A file with one prompt a line, or - for stdin
+    /// A file with one prompt per line, or - for stdin
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
-    /// Chat: each line of stdin is a message; answers depend on the whole conversation so far. The line /reset begins anew,
-    /// /exit ends the chat, and /help says so
+    /// Chat: each line of stdin is a message; answers depend on the whole conversation so far. The line /reset starts a new
+    /// conversation, /exit ends the chat, and /help lists these commands
     #[arg(long, conflicts_with_all = ["prompt", "prompts", "json", "stream", "isolate"])]
     chat: bool,
     /// The system message of a chat
@@ -66,7 +66,8 @@ pub(crate) struct Generate {
     /// The most tokens to generate
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     max_tokens: u32,
-    /// 0 takes the most likely token, 1 samples from the model's probabilities, more is more random
+    /// Sampling temperature: 0 takes the most likely token, 1 samples from the model's probabilities, higher values are
+    /// more random
     #[arg(long, value_name = "T", allow_negative_numbers = true)]
     temperature: Option<f32>,
     /// Sample from the N most likely tokens only
@@ -78,10 +79,10 @@ pub(crate) struct Generate {
     /// Random seed
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// End a text before this; can be given several times
+    /// End the text before this one; can be given several times
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
-    /// Print the text as it comes
+    /// Print the text while it is generated
     #[arg(long, conflicts_with_all = ["prompts", "json"])]
     stream: bool,
     /// Where the tokens that were printed are kept for a process that is started again

@@ -105,7 +105,7 @@ fn told(document: &Document) -> String {
         None => format!("{}: unknown\n", document.model),
     };
     text.push_str(&format!(
-        "{} fingerprints, {} of the same challenges, searched in {:.1} ms\n",
+        "fingerprints: {}, with the same challenges: {}, searched in {:.1} ms\n",
         found.fingerprints,
         found.of_the_same_challenges,
         found.search_seconds * 1e3

@@ -24,10 +24,10 @@ use crate::model_run::ModelRun;
 use crate::terminal::{Table, Terminal};
 use crate::weights_args::WeightsArgs;
 
-/// Say what a model will need, what will be resident and what streamed, and how fast it will be
+/// Estimate the memory and speed of a model or a training run before it starts
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Nothing of a model is loaded. The forms of its weights (--weights) are compared, and one is
+The weights of a model are not loaded. The forms of its weights (--weights) are compared, and one is
 recommended. The expected rate comes from small samples of this machine. For a training
 configuration, a few steps are run and their results thrown away. Exit code 1 if the memory is not
 enough; the plan says how much would be.
@@ -102,7 +102,7 @@ impl Plan {
             && work.new_tokens > 0
         {
             terminal.note(&format!(
-                "{} takes {} tokens: planned for a prompt of {} and {} behind it",
+                "{} takes {} tokens: planned for a prompt of {} and {} new tokens",
                 self.model.display(),
                 opened.blueprint.max_positions,
                 work.prompt,
@@ -178,12 +178,12 @@ impl Plan {
         let mut row = |name: &str, bytes: u64, note: &str| {
             table.row([name.to_owned(), Bytes(bytes).to_string(), note.to_owned()]);
         };
-        row("process", plan.needs.baseline_bytes, "as it stands, and room to work");
+        row("process", plan.needs.baseline_bytes, "current size, and room to compute");
         row("norms and biases", plan.needs.vector_bytes, "");
         row("cache", plan.needs.kv_cache_bytes, "keys and values");
         row("activations", plan.needs.activation_bytes, "at most");
         row("resident weights", plan.resident_bytes, "");
-        let passing = "weights that pass through";
+        let passing = "buffers for streamed weights";
         match plan.expert_cache_bytes {
             0 => row("streaming", plan.window_bytes, passing),
             cache => {
@@ -215,7 +215,7 @@ impl Plan {
         }
         let _ = writeln!(
             text,
-            "expected: {:.1} tokens/s a sequence, limited by {}; {} read from files each step",
+            "expected: {:.1} tokens/s per sequence, limited by {}; {} read from files in each step",
             rate.tokens_per_second,
             rate.limited_by,
             Bytes(plan.streamed_file_bytes)
@@ -263,7 +263,7 @@ fn mebibytes(bytes: u64) -> String {
 fn placements(plan: &ModelPlan) -> String {
     let count = |placement| plan.parts.iter().filter(|part| part.placement == placement).count();
     format!(
-        "parts: {} resident, {} in part, {} streamed",
+        "parts: {} resident, {} partly resident, {} streamed",
         count(Placement::Resident),
         count(Placement::Mixed),
         count(Placement::Streamed)

@@ -33,10 +33,10 @@ pub(crate) struct Predict {
     /// Images, folders of images, CSV files or text files, or - for stdin
     #[arg(value_name = "INPUT", required_unless_present = "text")]
     inputs: Vec<PathBuf>,
-    /// A text to go on from, for a model of text; can be given several times
+    /// A text to continue, for a text model; can be given several times
     #[arg(long, value_name = "TEXT")]
     text: Vec<String>,
-    /// How many classes or tokens to name for each input
+    /// How many classes or tokens to print for each input
     #[arg(long, value_name = "N", default_value_t = 1)]
     top: usize,
     #[command(flatten)]

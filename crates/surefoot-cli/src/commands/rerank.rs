@@ -15,7 +15,7 @@ use crate::model_run::{ModelRun, on_cpu};
 use crate::terminal::Terminal;
 use crate::weights_args::WeightsArgs;
 
-/// Order texts by how well they fit a query, with a cross-encoder
+/// Order texts by how well they match a query, with a cross-encoder
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A cross-encoder reads the query and a text together and gives them one number: BERT, RoBERTa,
@@ -32,13 +32,13 @@ Examples:
 pub(crate) struct Rerank {
     /// The model folder (config.json, tokenizer.json and safetensors weights)
     model: PathBuf,
-    /// The file with one text a line, or - for stdin
+    /// The file with one text per line, or - for stdin
     #[arg(default_value = "-")]
     texts: PathBuf,
     /// What the texts are compared with
     #[arg(long, value_name = "TEXT")]
     query: String,
-    /// Print so many texts, the best ones
+    /// Print only this many texts, the best ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     top_n: Option<u32>,
     /// Print the model's numbers as they are, without the sigmoid
@@ -141,7 +141,7 @@ impl Rerank {
     /// The head of a cross-encoder.
     fn head(&self, run: &ModelRun<'_>) -> Result<ClassificationHead, Failure> {
         let refused = |why: String| {
-            Failure::usage(format!("{} is no cross-encoder", self.model.display()))
+            Failure::usage(format!("{} is not a cross-encoder", self.model.display()))
                 .because(why)
                 .hint("a model for sequence classification with one label, such as a reranker")
                 .hint("`surefoot embed MODEL` gives vectors, whose cosine is a score too")

@@ -19,7 +19,7 @@ use crate::terminal::Terminal;
 /// How long a script that was interrupted may take to end.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// Run a Python script; say what killed it, and start it again if asked
+/// Run a Python script, report what killed it, and restart it if asked
 ///
 /// A process that dies by a signal can't explain itself: Metal's assertions abort it, a driver crashes, the
 /// kernel's OOM killer ends it. This command names the cause and the line of Python that was running, and
@@ -31,7 +31,7 @@ Examples:
   surefoot run --restarts 3 --journal run.jsonl train.py
   surefoot run --python .venv/bin/python -m package.train
 
-A script that is started again begins anew: use `foot.save` and `foot.resume` of the Python
+A restarted script starts from the beginning: use `foot.save` and `foot.resume` of the Python
 package, or checkpoints of your own. A `surefoot.Footing` in it writes to the journal that
 --journal names, leaves out a device that took an earlier process down, and starts with smaller
 parts if memory ran out.

@@ -49,25 +49,25 @@ const LONGEST_END: Duration = Duration::from_secs(15);
 /// Serve a model over HTTP: OpenAI's embeddings, completions and chats
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Prints the address on stdout once requests are taken. Paths: /v1/embeddings, /v1/completions,
+Prints the address on stdout once requests are accepted. Paths: /v1/embeddings, /v1/completions,
 /v1/chat/completions (with \"stream\": true as server-sent events), /v1/responses, /v1/rerank,
 /v1/models, /tokenize, /detokenize, /health, /live, /ready, /metrics.
-Answers are held to a format by response_format (json_object, json_schema), guided_json,
-guided_regex, guided_choice or guided_grammar (GBNF), and call functions by tools and tool_choice.
-Requests are run in batches, and new ones join those that run between two tokens. Ctrl-C and SIGTERM
-finish what was accepted; a second Ctrl-C doesn't wait.
+Structured output: response_format (json_object, json_schema), guided_json, guided_regex,
+guided_choice or guided_grammar (GBNF). Function calls: tools and tool_choice.
+Requests are run in batches, and new ones join a running batch between two tokens. After Ctrl-C or
+SIGTERM the server finishes the accepted requests and exits; a second Ctrl-C exits at once.
 
-A chat is written down by the model's own template (chat_template.jinja or tokenizer_config.json).
-A model that has none takes no chats unless --chat-template names one.
+Chats are converted to prompts by the model's own template (chat_template.jinja or
+tokenizer_config.json). A model without one accepts no chats unless --chat-template names one.
 
-Only this machine can ask, unless --host says otherwise; then a key is needed: in a file, or in
-the environment variable SUREFOOT_API_KEY.
+Only this machine can connect, unless --host says otherwise. Then an API key is required: in a
+file, or in the environment variable SUREFOOT_API_KEY.
 
 Examples:
   surefoot serve models/llama
   surefoot serve models/llama --port 0 --memory 4GiB --context 4096
   surefoot serve models/llama --adapter chats=runs/chats/adapter --adapter legal=runs/legal/adapter
-  surefoot serve models/llama --watch         and a page that shows it live
+  surefoot serve models/llama --watch         show it live in a browser
   surefoot serve models/llama --speculate auto
   surefoot serve models/llama-8b --draft models/llama-1b
   surefoot serve models/minilm --host 0.0.0.0 --api-key-file keys.txt
@@ -90,8 +90,8 @@ pub(crate) struct Serve {
     /// text model that `surefoot train` wrote. Several models are given as NAME=DIR each, with --memory
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// Further models, as NAME=DIR: each is loaded when it is asked for, and the one that was used least
-    /// recently makes room
+    /// Further models, as NAME=DIR: each is loaded when a request names it, and the least recently used
+    /// one is unloaded to make room
     #[arg(value_name = "NAME=DIR")]
     others: Vec<String>,
     /// The address to listen on
@@ -100,47 +100,48 @@ pub(crate) struct Serve {
     /// The port to listen on; 0 takes any that is free
     #[arg(long, value_name = "PORT", default_value_t = 8080)]
     port: u16,
-    /// What clients call the model; the folder's name if it is left out
+    /// The name of the model in requests; by default the name of the folder
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
-    /// A file with API keys, one a line; a client has to send one of them
+    /// A file with API keys, one per line; a client has to send one of them
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Let other machines ask without a key
+    /// Accept requests of other machines without an API key
     #[arg(long)]
     allow_anyone: bool,
     /// Refuse to start unless the model's files have this digest, which `surefoot fingerprint`
-    /// prints: behind a load balancer, a replica with other weights is refused before it answers.
-    /// Of several models MODEL=DIGEST, for each that is to be checked
+    /// prints, so that a load balancer gets no replica with other weights. With several models:
+    /// MODEL=DIGEST, for each that is to be checked
     #[arg(long, value_name = "[MODEL=]DIGEST")]
     expect_digest: Vec<String>,
     /// The template of chats: a file, chatml, or plain (the role before each message)
     #[arg(long, value_name = "WHAT")]
     chat_template: Option<String>,
-    /// Let pages of this origin ask from a browser: `https://example.org`, or `*` for all; can be given
+    /// Let web pages of this origin send requests: `https://example.org`, or `*` for all; can be given
     /// several times
     #[arg(long, value_name = "ORIGIN")]
     cors: Vec<String>,
     /// How the tokens of a text become one vector
     #[arg(long, value_enum, value_name = "HOW")]
     pooling: Option<PoolingArg>,
-    /// Show what happens live on a page of this machine: on this port, or any that is free
+    /// Show the server live on a web page of this machine, on this port or without a value on any free
+    /// one
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0")]
     watch: Option<u16>,
     /// Send traces of requests to this OpenTelemetry collector, with OTLP over HTTP: `http://HOST:4318` or `https://…`
     ///
-    /// Without this option OTEL_EXPORTER_OTLP_ENDPOINT counts, if it is set. OTEL_SERVICE_NAME names the service, and
+    /// Without this option OTEL_EXPORTER_OTLP_ENDPOINT is used, if it is set. OTEL_SERVICE_NAME names the service, and
     /// OTEL_EXPORTER_OTLP_HEADERS holds headers such as keys. Over https the collector's certificate is checked against Mozilla's
     /// authorities, or those in the PEM file that OTEL_EXPORTER_OTLP_CERTIFICATE names;
     /// OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY name the certificate and the key of this server,
     /// if the collector asks for one
     #[arg(long, value_name = "URL")]
     otlp: Option<String>,
-    /// Listen at once: the first requests of each size then wait for a GPU's kernels
+    /// Don't compile a GPU's kernels before listening: the first requests of each size wait for them
     #[arg(long)]
     no_warm_up: bool,
-    /// Serve the model with this adapter too, a folder in PEFT's format, under a name of its own (the folder's if none is
-    /// given); can be given several times. Of several models MODEL:NAME=DIR, which clients call MODEL:NAME
+    /// Also serve the model with this adapter, a folder in PEFT's format, under a name of its own (by default the name of
+    /// the folder); can be given several times. With several models: MODEL:NAME=DIR, which clients request as MODEL:NAME
     #[arg(long, value_name = "[NAME=]DIR")]
     adapter: Vec<NamedAdapter>,
     #[command(flatten)]

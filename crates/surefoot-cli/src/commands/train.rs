@@ -60,16 +60,16 @@ const LATEST: &str = "latest";
 /// How long a run that should end may take for its step and its checkpoint.
 const LONGEST_SAVE: Duration = Duration::from_secs(300);
 
-/// Train a model from a configuration; survive faults, lost devices and being killed
+/// Train a model; recover from faults and lost devices, and resume after being killed
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Progress goes to stderr, the result to stdout. With --json each epoch, fault and recovery is one
-line, and the last line is the whole report. Ctrl-C saves a checkpoint and ends with 130.
+line, and the last line is the whole report. Ctrl-C saves a checkpoint and exits with 130.
 
 Examples:
   surefoot train configs/digits.yaml                  the digits that are built in
   surefoot train configs/digits.yaml --epochs 3 --set optimizer.lr=0.01
-  surefoot train configs/digits.yaml --resume         go on where the last run stopped
+  surefoot train configs/digits.yaml --resume         continue where the last run stopped
   surefoot train --resume=runs/digits/step-00000345.safetensors --epochs 30
   surefoot train --eval runs/digits/step-00000345.safetensors
   surefoot train configs/digits.yaml --sweep optimizer.lr=0.1,0.01 --sweep batch_size=16,64
@@ -77,30 +77,30 @@ Examples:
   surefoot train configs/digits.yaml --tensorboard logs
                                                       curves for tensorboard --logdir logs
   surefoot train configs/digits.yaml --find-batch     the largest and the fastest batch here
-  surefoot train configs/digits.yaml --watch          see it live in a browser
+  surefoot train configs/digits.yaml --watch          show the run live in a browser
   surefoot train configs/digits.yaml --isolate        survive crashes of the driver too
   surefoot train configs/digits.yaml --drill out_of_memory:step=5
-                                                      see recovery work
+                                                      inject a fault and see the run recover
   surefoot train configs/digits.yaml --ranks 4        four processes train one model, over MPI
   mpirun -n 4 surefoot train configs/digits.yaml      the same; also under srun")]
 pub(crate) struct Train {
     /// The configuration: data, model and how to train; see configs/
     #[arg(value_name = "CONFIG", required_unless_present_any = ["eval", "resume"])]
     config: Option<PathBuf>,
-    /// Go on from a checkpoint, with the configuration that it holds: this one (later ones are
-    /// moved aside), or the latest of the last run
+    /// Continue from this checkpoint (later ones are moved aside), or without a value from the latest one
+    /// of the last run, with the configuration that the checkpoint holds
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1, require_equals = true, default_missing_value = LATEST)]
     resume: Option<PathBuf>,
     /// Let the command line and the configuration override the settings in the checkpoint
     #[arg(long = "override", requires = "resume")]
     overriding: bool,
-    /// Test a checkpoint instead of training; it knows its own configuration and classes
+    /// Evaluate a checkpoint on the test data instead of training; it holds its own configuration
     #[arg(long, value_name = "CHECKPOINT", conflicts_with_all = ["resume", "find_batch"])]
     eval: Option<PathBuf>,
     /// Find the largest batch that fits and the fastest one, instead of training
     #[arg(long)]
     find_batch: bool,
-    /// Show the run live on a page of this machine: on this port, or any that is free
+    /// Show the run live on a web page of this machine, on this port or without a value on any free one
     #[arg(long, value_name = "PORT", num_args = 0..=1, require_equals = true, default_missing_value = "0", conflicts_with_all = ["eval", "find_batch"])]
     watch: Option<u16>,
     /// Write curves as TensorBoard event files into this folder
@@ -110,12 +110,12 @@ pub(crate) struct Train {
     /// print one table: --sweep optimizer.lr=0.1,0.01
     #[arg(long, value_name = "KEY=VALUES", conflicts_with_all = ["eval", "find_batch", "resume", "watch", "isolate"])]
     sweep: Vec<String>,
-    /// Train with so many processes ("ranks"), each with its share of every batch: starts them through
+    /// Train with this many processes ("ranks"), each with its share of every batch; starts them with
     /// mpirun (builds with the feature mpi)
     #[arg(long, value_name = "N", conflicts_with_all = ["eval", "find_batch", "sweep", "isolate"])]
     ranks: Option<NonZeroUsize>,
-    /// The command that starts the ranks, for example 'mpirun --hostfile hosts'; it is given -n N and
-    /// this command
+    /// The command that starts the ranks, for example 'mpirun --hostfile hosts'; -n N and this command
+    /// are appended to it
     #[arg(long, value_name = "COMMAND", default_value = LAUNCHER, requires = "ranks")]
     launcher: String,
     #[command(flatten)]
@@ -340,7 +340,7 @@ impl Train {
         show.report(&report, &config, page.as_deref())?;
         adapter::write(&config, &report, &folder, terminal);
         if report.interrupted {
-            terminal.note(&format!("go on with: {}", command.from(&report.checkpoint)));
+            terminal.note(&format!("continue with: {}", command.from(&report.checkpoint)));
             return Ok(Exit::Interrupted);
         }
         match report.epochs.is_empty() || report.test_loss.is_finite() {

@@ -20,17 +20,18 @@ use crate::model_run::ModelRun;
 use crate::terminal::Terminal;
 use crate::weights_args::WeightsArgs;
 
-/// Compile and tune GPU kernels ahead for a model or a training run
+/// Compile and tune GPU kernels in advance, for a model or a training run
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A model is run with prompts and numbers of sequences that double up to the limits given; a training
-configuration with batches that double up to its own, so that a batch that recovery splits finds its
-kernels too. Nothing of it is kept but the kernels. They are on disk after each shape: what was
-interrupted goes on where it was. In builds with `autotune`, kernels are tuned as well.
+configuration is run with batches that double up to its own, so that kernels are also there for a
+batch that recovery splits. Only the kernels are kept. They are written to disk after each shape, so
+an interrupted run continues where it was. In builds with `autotune`, kernels are tuned as well.
 
---save writes all that this user's programs compiled and tuned on this machine so far to a file, and --load
-adds such a file to what another machine has. What belongs to another kind of device, or to another version, is
-never used. Builds with `gpu` alone leave kernels to the driver, which keeps them itself.
+--save writes all kernels that this user's programs have compiled and tuned on this machine to a
+file, and --load adds such a file to the kernels of another machine. Kernels of another kind of
+device or of another version are never used. Builds with `gpu` alone leave kernels to the driver,
+which caches them itself.
 
 Examples:
   surefoot tune models/llama --device cuda
@@ -53,7 +54,7 @@ pub(crate) struct Tune {
     /// First add the kernels of this file to those of this machine
     #[arg(long, value_name = "FILE")]
     load: Option<PathBuf>,
-    /// In the end write the kernels of this machine to this file
+    /// At the end, write the kernels of this machine to this file
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     #[command(flatten)]
@@ -131,7 +132,7 @@ impl Tune {
         document.shapes = tune::tune(&run.runner, &shapes, |tuned| {
             number += 1;
             terminal.note(&format!(
-                "{number} of {count}: {} × {} tokens and {} behind: {:.2} s the first time, then {:.3} s",
+                "{number} of {count}: {} × {} tokens, then {} new ones: {:.2} s the first time, then {:.3} s",
                 tuned.shape.sequences,
                 tuned.shape.prompt_tokens,
                 tuned.shape.new_tokens,

@@ -47,13 +47,13 @@ pub(crate) struct Verify {
     /// `surefoot merge` joins all parts and says whether the model is the reference of the file
     #[arg(long, value_name = "INDEX/COUNT", requires_all = ["model", "out"], conflicts_with = "sample")]
     shard: Option<Shard>,
-    /// Where a part goes
+    /// The file that --shard writes
     #[arg(long, value_name = "FILE", requires = "shard")]
     out: Option<PathBuf>,
     /// Show that a sketch belongs to the root: CHALLENGE:SITE
     #[arg(long, value_name = "LEAF")]
     leaf: Vec<Leaf>,
-    /// Demand the signature of this public key
+    /// Require the signature of this public key
     #[arg(long, value_name = "KEY")]
     signed_by: Option<String>,
     #[command(flatten)]
@@ -72,8 +72,9 @@ impl FromStr for Leaf {
     fn from_str(text: &str) -> Result<Self, String> {
         let (challenge, site) =
             text.split_once(':').ok_or("a leaf is CHALLENGE:SITE, as in \"3:block 5\"")?;
-        let challenge =
-            challenge.parse().map_err(|_| format!("'{challenge}' is no challenge's number"))?;
+        let challenge = challenge
+            .parse()
+            .map_err(|_| format!("'{challenge}' is not the number of a challenge"))?;
         Ok(Self { challenge, site: site.parse()? })
     }
 }
@@ -196,7 +197,9 @@ fn told(document: &Document) -> String {
     }
     text.push_str(&match &document.signed_by {
         Some(key) => format!("signed by {key}\n"),
-        None => "not signed: whoever had it could have made it anew\n".to_owned(),
+        None => {
+            "not signed: anybody who had the file could have changed it and its digest\n".to_owned()
+        }
     });
     for leaf in &document.leaves {
         text.push_str(&format!(

@@ -87,5 +87,5 @@ fn pages_of_the_origins_that_are_listed_may_ask_and_no_others() {
     let output =
         program().arg("serve").arg(&model).args(["--cors", "example.org"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("is no origin"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is not an origin"));
 }

@@ -95,7 +95,7 @@ impl<R: BufRead> Reader<R> {
         }
         // Serde would take a list for an object, field by field.
         if self.line.trim_ascii_start().first() != Some(&b'{') {
-            return Err("it is no JSON object".to_owned());
+            return Err("it is not a JSON object".to_owned());
         }
         let event = match serde_json::from_slice::<Event>(&self.line) {
             Ok(event) => return Ok(Line::Event(event)),

@@ -63,7 +63,7 @@ impl fmt::Display for Rung {
 
 /// A text that names no rung.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is not a rung; they are {names}", names = Rung::ALL.map(Rung::as_str).join(", "))]
+#[error("'{0}' is not a recovery step; the steps are {names}", names = Rung::ALL.map(Rung::as_str).join(", "))]
 pub struct UnknownRung(String);
 
 impl FromStr for Rung {

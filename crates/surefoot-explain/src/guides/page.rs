@@ -65,8 +65,9 @@ pub fn index() -> String {
     page
 }
 
-/// The message up to the end of its first sentence, for a heading.
-fn title(message: &str) -> &str {
+/// The message up to the end of its first sentence, in one line: a heading or a row of a table can't have more.
+fn title(message: &str) -> String {
     let end = message.find(". ").or_else(|| message.find(" (MPS alloc")).unwrap_or(message.len());
-    message[..end].trim_end_matches('.')
+    let words: Vec<&str> = message[..end].trim_end_matches('.').split_whitespace().collect();
+    words.join(" ")
 }

@@ -81,7 +81,7 @@ impl AdapterConfig {
         if !file.exists() {
             return Err(ModelError::file(
                 folder,
-                format!("has no {CONFIG_FILE}, so it is no adapter in PEFT's format"),
+                format!("has no {CONFIG_FILE}, so it is not an adapter in PEFT's format"),
             ));
         }
         let problem = |key: &str, problem: String| ModelError::config(&file, key, problem);
@@ -108,10 +108,10 @@ impl AdapterConfig {
             return Err(problem("bias", format!("is '{bias}'; trained biases are not supported")));
         }
         let rank = settings.get("r").and_then(Value::as_u64).filter(|rank| *rank > 0);
-        let rank = rank.ok_or_else(|| problem("r", "is no rank above 0".to_owned()))?;
+        let rank = rank.ok_or_else(|| problem("r", "is not a rank above 0".to_owned()))?;
         let alpha = settings.get("lora_alpha").and_then(Value::as_f64);
         let alpha = alpha.filter(|alpha| alpha.is_finite());
-        let alpha = alpha.ok_or_else(|| problem("lora_alpha", "is no number".to_owned()))?;
+        let alpha = alpha.ok_or_else(|| problem("lora_alpha", "is not a number".to_owned()))?;
         let mut alpha_pattern = Vec::new();
         if let Some(Value::Object(pattern)) = settings.get("alpha_pattern") {
             for (name, value) in pattern {

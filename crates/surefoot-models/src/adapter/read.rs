@@ -13,7 +13,7 @@ impl Adapter {
     pub fn read(folder: &Path, model: &Opened) -> Result<Self, ModelError> {
         if !folder.is_dir() {
             let problem = match folder.exists() {
-                true => "is no folder; name the folder that holds adapter_config.json",
+                true => "is not a folder; name the folder that holds adapter_config.json",
                 false => "doesn't exist",
             };
             return Err(ModelError::file(folder, problem));
@@ -33,7 +33,9 @@ impl Adapter {
             let known = name.contains("lora_A") || name.contains("lora_B");
             return Err(stored.problem(match known {
                 true => format!("is of no projection of this {}", model.blueprint.family),
-                false => "is no part of a low-rank pair, which is all that is supported".to_owned(),
+                false => {
+                    "is not a part of a low-rank pair, which is all that is supported".to_owned()
+                }
             }));
         }
         if pairs.is_empty() {

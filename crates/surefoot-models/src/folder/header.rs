@@ -63,13 +63,13 @@ pub(crate) fn read(file: &WeightFile) -> Result<BTreeMap<String, Entry>, ModelEr
     let bad = |problem: String| ModelError::file(file.path(), problem);
     let mut length = [0; 8];
     if file.size() < 8 {
-        return Err(bad(format!("is no safetensors file: it has {} bytes", file.size())));
+        return Err(bad(format!("is not a safetensors file: it has {} bytes", file.size())));
     }
     file.read_at(0, &mut length)?;
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER {
         return Err(bad(format!(
-            "claims a header of {length} bytes; more than {MAX_HEADER} is no model"
+            "claims a header of {length} bytes; more than {MAX_HEADER} is not a model"
         )));
     }
     let data_start = 8 + length as usize;

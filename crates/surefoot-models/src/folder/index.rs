@@ -31,7 +31,9 @@ pub fn parse(file: &Path, json: &[u8]) -> Result<BTreeMap<String, String>, Model
             return Err(ModelError::tensor(
                 file,
                 tensor,
-                format!("is said to be in '{shard}', which is no safetensors file of this folder"),
+                format!(
+                    "is said to be in '{shard}', which is not a safetensors file of this folder"
+                ),
             ));
         }
     }

@@ -56,7 +56,7 @@ impl Job {
     pub(super) fn begin(&self, out: &Path) -> Result<PathBuf, ModelError> {
         let mut name = out
             .file_name()
-            .ok_or_else(|| ModelError::file(out, "is no name for a new folder"))?
+            .ok_or_else(|| ModelError::file(out, "is not a name for a new folder"))?
             .to_owned();
         name.push(".partial");
         let partial = out.with_file_name(name);

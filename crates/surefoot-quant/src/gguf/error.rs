@@ -163,7 +163,9 @@ pub enum GgufError {
         source: BlockError,
     },
     /// A tensor that begins where none may.
-    #[error("places the tensor '{tensor}' at offset {offset}, which is no multiple of {alignment}")]
+    #[error(
+        "places the tensor '{tensor}' at offset {offset}, which is not a multiple of {alignment}"
+    )]
     Misaligned {
         /// The tensor.
         tensor: String,

@@ -24,7 +24,7 @@ pub enum UnusableKeys {
     #[error("there is no key in it")]
     None,
     /// One is too long, or not of visible ASCII.
-    #[error("line {0} is no key: keys are up to {LONGEST} visible ASCII characters")]
+    #[error("line {0} is not a key: keys are up to {LONGEST} visible ASCII characters")]
     Line(usize),
 }
 

@@ -18,7 +18,7 @@ pub struct Origins {
 /// A text that is no origin.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no origin: https://example.org, with a port if it has one and without a path, or *"
+    "'{0}' is not an origin: https://example.org, with a port if it has one and without a path, or *"
 )]
 pub struct UnusableOrigin(String);
 

@@ -194,7 +194,7 @@ async fn pass_on(
     let (body, _room) =
         read_json(&front.bodies, &parts.headers, body, front.settings.max_body).await?;
     let asked: Asked<'_> = serde_json::from_slice(&body).map_err(|error| {
-        ApiError::misshapen("the request is no JSON object").because(&error.to_string())
+        ApiError::misshapen("the request is not a JSON object").because(&error.to_string())
     })?;
     let Some(name) = asked.model.map(Cow::into_owned) else {
         let names: Vec<String> = front.pool.status().into_iter().map(|model| model.name).collect();

@@ -302,7 +302,7 @@ impl Reader {
             };
             code = code * 16 + digit;
         }
-        char::from_u32(code).ok_or_else(|| self.wrong(format!("{code:x} is no character")))
+        char::from_u32(code).ok_or_else(|| self.wrong(format!("{code:x} is not a character")))
     }
 
     fn repeated(&mut self, mut part: Part) -> Result<Part, FormatError> {

@@ -38,7 +38,7 @@ pub(super) fn constraint(schema: &str, vocabulary: &Vocabulary) -> Result<Constr
 pub(super) fn parsed(schema: &str) -> Result<Value, FormatError> {
     let mut schema: Value = serde_json::from_str(schema).map_err(|error| FormatError::Schema {
         path: String::new(),
-        problem: format!("it is no JSON: {error}"),
+        problem: format!("it is not JSON: {error}"),
     })?;
     if schema == Value::Bool(true) {
         schema = Value::Object(Map::new());

@@ -39,7 +39,7 @@ pub struct UnusableHeaders {
 /// Why nothing can be sent to an address.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "'{address}' is no address of a collector: {problem}; it has the form http://HOST:4318 or https://HOST:4318"
+    "'{address}' is not an address of a collector: {problem}; it has the form http://HOST:4318 or https://HOST:4318"
 )]
 pub struct UnusableEndpoint {
     address: String,
@@ -68,7 +68,7 @@ impl TraceEndpoint {
     /// The endpoint at an address, as it is.
     pub fn exactly(address: &str) -> Result<Self, UnusableEndpoint> {
         let unusable = |problem| UnusableEndpoint { address: address.to_owned(), problem };
-        let uri = Uri::from_str(address).map_err(|_| unusable("it is no URL"))?;
+        let uri = Uri::from_str(address).map_err(|_| unusable("it is not a URL"))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
             return Err(unusable("it begins neither with http:// nor with https://"));
         }
@@ -162,7 +162,7 @@ fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, UnusableCertifi
         match item {
             Ok(PemItem::Certificate(certificate)) => certificates.push(certificate),
             Ok(_) => {}
-            Err(error) => return Err(UnusableCertificates::new(format!("it is no PEM: {error}"))),
+            Err(error) => return Err(UnusableCertificates::new(format!("it is not PEM: {error}"))),
         }
     }
     match certificates.is_empty() {

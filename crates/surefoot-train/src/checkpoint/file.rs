@@ -226,7 +226,7 @@ impl Header {
         let failed = |source| CheckpointError::Io { path: path.to_owned(), source };
         let wrong = |why: String| CheckpointError::Wrong { path: path.to_owned(), why };
         let not_ours =
-            |error: &dyn std::fmt::Display| wrong(format!("it is no checkpoint: {error}"));
+            |error: &dyn std::fmt::Display| wrong(format!("it is not a checkpoint: {error}"));
         let file = File::open(path).map_err(failed)?;
         let size = file.metadata().map_err(failed)?.len();
         let mut file = BufReader::with_capacity(4 * AT_ONCE, file);

@@ -34,7 +34,7 @@ pub(super) fn parse(text: &str) -> Result<Node, ConfigError> {
     let mut root: Option<Node> = None;
     for event in Parser::new_from_str(text) {
         let (event, span) = event.map_err(|error| {
-            ConfigError::at(error.marker().line(), format!("this is no YAML: {}", error.info()))
+            ConfigError::at(error.marker().line(), format!("this is not YAML: {}", error.info()))
         })?;
         let line = span.start.line();
         let done = match event {

@@ -91,7 +91,7 @@ impl Folder {
 }
 
 pub(super) fn unknown_class(place: &Path, name: &str, known: &[String]) -> DataError {
-    DataError::new(place, format!("'{name}' is no class of the model"))
+    DataError::new(place, format!("'{name}' is not a class of the model"))
         .hint(format!("its classes are {}", known.join(", ")))
 }
 
@@ -144,7 +144,7 @@ fn is_image(path: &Path) -> bool {
 pub(crate) fn read_image(path: &Path, side: usize, channels: usize) -> Result<Vec<f32>, String> {
     let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
     if !metadata.is_file() {
-        return Err("it is no regular file".to_owned());
+        return Err("it is not a regular file".to_owned());
     }
     let bytes = fs::read(path).map_err(|error| error.to_string())?;
     decode_to(bytes, side, channels)
@@ -241,7 +241,7 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
         assert!(made.success());
         let images = Folder::list(folder.path(), 2, 1, None).unwrap();
-        assert_eq!(images.read(1).unwrap_err(), "it is no regular file");
+        assert_eq!(images.read(1).unwrap_err(), "it is not a regular file");
     }
 
     #[test]

@@ -23,5 +23,5 @@ pub(super) fn unpack(path: &Path, bytes: Vec<u8>) -> Result<Vec<u8>, DataError> 
     let options = DeflateOptions::default().set_limit(LARGEST);
     DeflateDecoder::new_with_options(&bytes, options)
         .decode_gzip()
-        .map_err(|error| DataError::new(path, format!("it is no whole gzip file: {error:?}")))
+        .map_err(|error| DataError::new(path, format!("it is not a complete gzip file: {error:?}")))
 }

@@ -36,7 +36,7 @@ pub(super) fn mnist(folder: &Path, set: &str, classes: usize) -> Result<Pixels, 
 
 /// The sizes and the bytes of an idx file of bytes.
 fn idx(path: &Path, bytes: Vec<u8>) -> Result<(Vec<usize>, Vec<u8>), DataError> {
-    let wrong = |why: String| DataError::new(path, format!("it is no idx file: {why}"));
+    let wrong = |why: String| DataError::new(path, format!("it is not an idx file: {why}"));
     let [0, 0, kind, dimensions] = *bytes.first_chunk::<4>().unwrap_or(&[1; 4]) else {
         return Err(wrong("it doesn't begin with two zeros".into()));
     };

@@ -35,12 +35,13 @@ fn decode(bytes: Vec<u8>) -> Result<Image, String> {
     let (size, components, bytes) = if bytes.starts_with(b"\x89PNG") {
         let mut decoder = PngDecoder::new_with_options(ZCursor::new(bytes), options);
         let bytes =
-            decoder.decode_raw().map_err(|error| format!("it is no whole PNG: {error:?}"))?;
+            decoder.decode_raw().map_err(|error| format!("it is not a complete PNG: {error:?}"))?;
         let components = decoder.colorspace().map_or(0, |space| space.num_components());
         (decoder.dimensions(), components, bytes)
     } else if bytes.starts_with(b"\xff\xd8") {
         let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
-        let bytes = decoder.decode().map_err(|error| format!("it is no whole JPEG: {error:?}"))?;
+        let bytes =
+            decoder.decode().map_err(|error| format!("it is not a complete JPEG: {error:?}"))?;
         (decoder.dimensions(), 3, bytes)
     } else if bytes.starts_with(b"RIFF") && bytes.get(8..12) == Some(b"WEBP") {
         webp(bytes)?
@@ -57,7 +58,7 @@ fn decode(bytes: Vec<u8>) -> Result<Image, String> {
 type Unpacked = (Option<(usize, usize)>, usize, Vec<u8>);
 
 fn webp(bytes: Vec<u8>) -> Result<Unpacked, String> {
-    let wrong = |error: image_webp::DecodingError| format!("it is no whole WebP: {error}");
+    let wrong = |error: image_webp::DecodingError| format!("it is not a complete WebP: {error}");
     let mut decoder = WebPDecoder::new(Cursor::new(bytes)).map_err(wrong)?;
     let (width, height) = decoder.dimensions();
     if width as usize > LARGEST_SIDE || height as usize > LARGEST_SIDE {

@@ -27,7 +27,7 @@ pub(super) struct LineReader<'a> {
 /// Reads all lines of a file.
 pub(super) fn read(path: &Path, reader: &LineReader<'_>) -> Result<Vec<Example>, DataError> {
     let text = String::from_utf8(gzip::read(path)?)
-        .map_err(|error| DataError::new(path, format!("it is no UTF-8 text: {error}")))?;
+        .map_err(|error| DataError::new(path, format!("it is not UTF-8 text: {error}")))?;
     let mut examples = Vec::new();
     for (line, text) in (1..).zip(text.lines()) {
         if text.trim().is_empty() {
@@ -59,7 +59,7 @@ fn refusal(why: impl Into<String>) -> Refusal {
 impl LineReader<'_> {
     fn example(&self, line: &str, name: &str) -> Result<Example, Refusal> {
         let object: Map<String, Value> = serde_json::from_str(line)
-            .map_err(|error| refusal(format!("it is no JSON object: {error}")))?;
+            .map_err(|error| refusal(format!("it is not a JSON object: {error}")))?;
         let (text, answers, whole) = match (
             object.get("messages"),
             object.get("prompt"),

@@ -133,7 +133,7 @@ fn pieces(
     share: f64,
 ) -> Result<(Vec<Example>, Vec<Example>), DataError> {
     let text = String::from_utf8(gzip::read(path)?)
-        .map_err(|error| DataError::new(path, format!("it is no UTF-8 text: {error}")))?;
+        .map_err(|error| DataError::new(path, format!("it is not UTF-8 text: {error}")))?;
     let ids =
         texts.encode_as_written(&text).map_err(|error| DataError::new(path, error.to_string()))?;
     let mut examples: Vec<Example> = ids

@@ -84,7 +84,9 @@ impl Table {
             _ if columns.label.is_none() => Ok(Label::Class(0)),
             (false, _) => Ok(Label::Class(number.get(text).copied().unwrap_or_default())),
             (true, Ok(value)) if value.is_finite() => Ok(Label::Number(value)),
-            (true, _) => Err(format!("its {} is '{text}', which is no number", columns.label_name)),
+            (true, _) => {
+                Err(format!("its {} is '{text}', which is not a number", columns.label_name))
+            }
         };
         let rows = parsed
             .into_iter()

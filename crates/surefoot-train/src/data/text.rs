@@ -136,14 +136,14 @@ impl Text {
         known: Option<&Vocabulary>,
     ) -> Result<(Self, Self, Vocabulary), DataError> {
         let text = String::from_utf8(gzip::read(path)?)
-            .map_err(|error| DataError::new(path, format!("it is no UTF-8 text: {error}")))?;
+            .map_err(|error| DataError::new(path, format!("it is not UTF-8 text: {error}")))?;
         let vocabulary = match (known, tokenizer) {
             (Some(known), _) => known.clone(),
             (None, None) => Vocabulary::of_characters(&text),
             (None, Some(file)) => {
                 let bytes = super::read_file(file)?;
                 let json = String::from_utf8(bytes)
-                    .map_err(|_| DataError::new(file, "it is no UTF-8 text"))?;
+                    .map_err(|_| DataError::new(file, "it is not UTF-8 text"))?;
                 Vocabulary::Tokenizer(json)
             }
         };

@@ -77,7 +77,7 @@ impl Predictor<'_> {
             InputKind::Tables => self.table(name, &bytes),
             InputKind::Texts => {
                 let text = String::from_utf8(bytes)
-                    .map_err(|_| DataError::new(name, "it is no UTF-8 text"))?;
+                    .map_err(|_| DataError::new(name, "it is not UTF-8 text"))?;
                 let lines = text.lines().enumerate().filter(|(_, line)| !line.is_empty());
                 Ok(lines
                     .map(|(at, line)| {
@@ -138,7 +138,7 @@ impl Predictor<'_> {
             let values = match table.read(at) {
                 Ok(Sample::Dense { values, .. }) => Ok(values),
                 Ok(Sample::Tokens(_) | Sample::Sequences { .. }) => {
-                    Err("it is no line of numbers".to_owned())
+                    Err("it is not a line of numbers".to_owned())
                 }
                 Err(why) => Err(why),
             };

@@ -63,7 +63,7 @@ impl Run<'_> {
         );
         let fault = Fault::new(fault.kind, crate::step::OPERATION, message)
             .on(run.state.device.to_string())
-            .advise("the device's memory can't be read back: go on with --resume --device cpu")
+            .advise("the device's memory can't be read back: continue with --resume --device cpu")
             .after(vec![fault]);
         self.stopped(fault, step, self.save_copy(run))
     }

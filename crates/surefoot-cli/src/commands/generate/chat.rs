@@ -26,7 +26,8 @@ pub(super) struct Chat<'a> {
 }
 
 /// What can be said that is no message.
-const COMMANDS: &str = "/reset begins anew, /exit or the end of the input ends the chat";
+const COMMANDS: &str =
+    "/reset starts a new conversation, /exit or the end of the input ends the chat";
 
 impl Chat<'_> {
     /// Talks until stdin ends or says `/exit`.

@@ -40,7 +40,8 @@ impl Serve {
         let address = (host, self.port)
             .to_socket_addrs()
             .map_err(|error| {
-                Failure::usage(format!("--host: '{}' is no address", self.host)).caused_by(&error)
+                Failure::usage(format!("--host: '{}' is not an address", self.host))
+                    .caused_by(&error)
             })?
             .next()
             .ok_or_else(|| Failure::usage(format!("--host: '{}' has no address", self.host)))?;

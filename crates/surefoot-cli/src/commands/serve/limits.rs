@@ -10,23 +10,23 @@ use surefoot_serve::engine::EngineLimits;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub(super) struct Limits {
-    /// Tokens of one sequence, prompt and answer: 4096 unless said otherwise, and never more than
-    /// the model was made for
+    /// The most tokens of one sequence, prompt and output together: by default 4096, and never more than
+    /// the model supports
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub(super) context: Option<u32>,
-    /// Sequences that are decoded at once
+    /// The most sequences that are decoded at once
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) max_sequences: u32,
-    /// Texts that are embedded at once
+    /// The most texts that are embedded at once
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) max_texts: u32,
-    /// Tokens of prompts or texts that go through the model in one pass
+    /// The most tokens of prompts or texts that go through the model in one pass
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub(super) pass_tokens: u32,
-    /// The most tokens that one answer can have
+    /// The most tokens that can be generated for one request
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub(super) max_tokens: u32,
-    /// Sequences or texts that can wait; more are told to come back (429)
+    /// The most sequences or texts that can wait; further ones are refused with status 429
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(super) queue: u32,
     /// The longest that a text waits for others while a batch is running, in microseconds; never
@@ -36,7 +36,7 @@ pub(super) struct Limits {
     /// The longest that a request can take, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub(super) timeout: u32,
-    /// The largest request
+    /// The largest body of a request
     #[arg(long, value_name = "BYTES", default_value = "8MiB")]
     pub(super) max_body: Bytes,
 }

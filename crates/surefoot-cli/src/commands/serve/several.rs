@@ -60,7 +60,7 @@ pub(super) fn named(first: &Path, others: &[String]) -> Result<Option<Vec<NamedM
         let named =
             text.split_once('=').filter(|(name, folder)| !name.is_empty() && !folder.is_empty());
         let Some((name, folder)) = named else {
-            return Err(Failure::usage(format!("'{text}' is no NAME=DIR")).hint(
+            return Err(Failure::usage(format!("'{text}' is not of the form NAME=DIR")).hint(
                 "several models are named one by one: surefoot serve a=DIR b=DIR --memory 8GiB",
             ));
         };

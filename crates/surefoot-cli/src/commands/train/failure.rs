@@ -50,9 +50,9 @@ pub(super) fn bad_resume(error: ResumeError) -> Failure {
 
 /// What was asked for is not what the checkpoint is of.
 pub(super) fn contradiction(why: &str) -> Failure {
-    Failure::usage("the run can't go on with that: it contradicts the checkpoint")
+    Failure::usage("the run can't continue with that: it contradicts the checkpoint")
         .because(why)
-        .hint("leave it out to go on as before, or change the run on purpose with --override")
+        .hint("leave it out to continue as before, or change the run with --override")
 }
 
 pub(super) fn bad_run(error: TrainError, config: &Config, command: &ResumeCommand) -> Failure {
@@ -82,7 +82,7 @@ pub(super) fn bad_run(error: TrainError, config: &Config, command: &ResumeComman
             failure.because = differences;
             failure.hint("give every rank the same configuration, data and version of surefoot")
         }
-        other => Failure::usage("the run can't go on from there")
+        other => Failure::usage("the run can't continue from there")
             .because(other.to_string())
             .hint("train with the same data, seed and batch size, or without --resume"),
     }

@@ -173,7 +173,7 @@ impl Train {
         }
         let (latest, unreadable) = checkpoints.latest();
         for error in unreadable {
-            terminal.note(&format!("passed over: {error}"));
+            terminal.note(&format!("skipped: {error}"));
         }
         match latest {
             None if restarted => Ok(named),
@@ -197,7 +197,7 @@ fn tell_notes(data: &DataSet, terminal: &Terminal) {
 }
 
 fn nothing_to_go_on_from(folder: &Path) -> Failure {
-    Failure::usage("there is nothing to go on from")
+    Failure::usage("there is nothing to continue from")
         .because(format!("{} has no checkpoint that can be read", folder.display()))
         .hint("train without --resume, or name a checkpoint: --resume=FILE")
 }

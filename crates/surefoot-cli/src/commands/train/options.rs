@@ -15,7 +15,7 @@ use crate::footing_args::{injected, parse_drill};
 /// Each overrides a key of the configuration if it is given.
 #[derive(Clone, Debug, Args)]
 pub(super) struct Options {
-    /// Override any key: --set optimizer.lr=0.01
+    /// Override any key of the configuration: --set optimizer.lr=0.01
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Train for this many passes over the data
@@ -24,7 +24,7 @@ pub(super) struct Options {
     /// Train for this many steps
     #[arg(long, value_name = "N", conflicts_with = "epochs")]
     steps: Option<u64>,
-    /// Samples per step
+    /// Samples per batch
     #[arg(long, value_name = "N")]
     batch_size: Option<usize>,
     /// Random seed
@@ -33,41 +33,44 @@ pub(super) struct Options {
     /// Threads that load samples
     #[arg(long, value_name = "N")]
     workers: Option<usize>,
-    /// Where checkpoints go
+    /// The folder for checkpoints
     #[arg(long, value_name = "DIR")]
     folder: Option<PathBuf>,
-    /// The device, or several in order of preference: cpu, gpu, gpu:1, vulkan, metal, mps, cuda
+    /// Device, or several in order of preference, separated by commas: cpu, gpu, gpu:1, vulkan, metal,
+    /// mps, cuda
     #[arg(long, value_name = "NAMES", help_heading = RECOVERY)]
     device: Option<Selector>,
-    /// The precision of heavy operations: auto, fp32, fp16 or bf16
+    /// Precision of matrix products and convolutions: auto, fp32, fp16 or bf16
     #[arg(long, value_name = "PRECISION", help_heading = RECOVERY)]
     precision: Option<Precision>,
     /// The most memory to use, for example 2GiB: of each device, and of the host for this process
     #[arg(long, value_name = "BYTES", help_heading = RECOVERY)]
     memory: Option<Bytes>,
     /// What to do when a device fails
-    #[arg(long, value_enum, value_name = "WHAT", help_heading = RECOVERY)]
+    #[arg(long, value_enum, value_name = "ACTION", help_heading = RECOVERY)]
     on_fault: Option<OnFault>,
-    /// Stay on the device that was chosen, even if it fails
+    /// Don't move to another device when the chosen one fails
     #[arg(long, help_heading = RECOVERY)]
     no_fallback: bool,
-    /// Forbid a rung of the recovery ladder: reclaim, split, checkpoint, precision, next_device
-    #[arg(long, value_name = "RUNG", help_heading = RECOVERY)]
+    /// Forbid a recovery step: reclaim, split, checkpoint, precision, next_device; can be given several
+    /// times
+    #[arg(long, value_name = "STEP", help_heading = RECOVERY)]
     forbid: Vec<Rung>,
-    /// Let an out-of-memory be answered by a lower precision
+    /// Allow recovery from out-of-memory by a lower precision
     #[arg(long, help_heading = RECOVERY)]
     allow_lower_precision: bool,
-    /// Inject faults to test recovery, for example out_of_memory:step=3,count=2; can be repeated
+    /// Inject faults to test recovery, for example out_of_memory:step=3,count=2; can be given several
+    /// times
     ///
     /// The form is KIND or KIND:SETTING=VALUE,… with the settings step (the number of the run, from
     /// 0), count (how often), op (`train step` or evaluate), device, at (before, during, between-parts
     /// or after), nth and point (for at=during: at the n-th operation, allocation or read),
     /// probability and seed. `surefoot generate --help` lists the kinds.
     ///
-    /// If a drill never struck, the program says so at the end and exits with 2.
+    /// If a fault was never injected, the program says so at the end and exits with 2.
     #[arg(long, value_name = "DRILL", value_parser = parse_drill, help_heading = RECOVERY)]
     drill: Vec<Drill>,
-    /// Work in a child process that is started again if a driver or the kernel kills it
+    /// Run in a child process that is restarted if the driver or the kernel kills it
     #[arg(long, help_heading = RECOVERY)]
     pub(super) isolate: bool,
 }
@@ -76,9 +79,9 @@ const RECOVERY: &str = "Device and recovery";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OnFault {
-    /// Recover: reclaim memory, split the batch, recompute activations, change the device
+    /// Free memory, split the batch, recompute activations, change the device
     Recover,
-    /// Recover, but stay on the device
+    /// The same, but stay on the device
     Stay,
     /// Stop at the first fault
     Fail,

@@ -113,7 +113,7 @@ impl<'a> Show<'a> {
                     loading_text(loading)
                 ));
                 if *from > 0 {
-                    self.note(&format!("going on from step {from}"));
+                    self.note(&format!("continuing from step {from}"));
                 }
                 self.line(json!({
                     "event": "started", "parameters": parameters, "train_samples": samples.0,
@@ -282,7 +282,7 @@ impl<'a> Show<'a> {
             _ if report.stopped_early => "stopped early, as tests got no better".to_owned(),
             (false, Length::Epochs(1)) => "1 epoch".to_owned(),
             (false, Length::Epochs(epochs)) => format!("{epochs} epochs"),
-            (false, Length::Steps(_)) => "done".to_owned(),
+            (false, Length::Steps(_)) => "complete".to_owned(),
         };
         row(
             "trained",

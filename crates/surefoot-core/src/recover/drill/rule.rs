@@ -81,7 +81,7 @@ impl DrillRule {
     }
 
     pub(super) fn fault(&self, attempt: &Attempt) -> Fault {
-        let message = format!("a drill: {} on purpose, {} the work", self.kind, self.at.as_str());
+        let message = format!("injected fault: {} (drill, at={})", self.kind, self.at.as_str());
         Fault::new(self.kind, attempt.operation.as_str(), message).on(&attempt.device)
     }
 }
@@ -119,7 +119,7 @@ pub(super) fn parse(text: &str) -> Result<DrillRule, DrillError> {
         let (key, value) =
             setting.split_once('=').ok_or_else(|| wrong(format!("'{setting}' has no '='")))?;
         let number =
-            || value.parse::<u64>().map_err(|_| wrong(format!("'{value}' is no whole number")));
+            || value.parse::<u64>().map_err(|_| wrong(format!("'{value}' is not a whole number")));
         match key {
             "step" => rule.step = number()?,
             "count" => rule.count = number()?,

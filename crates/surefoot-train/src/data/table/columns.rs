@@ -163,7 +163,7 @@ impl Columns {
             match fields[at].parse::<f32>() {
                 Ok(number) if number.is_finite() => values.push(number),
                 _ if fields[at].is_empty() => return Err(format!("its {name} is empty")),
-                _ => return Err(format!("its {name} is '{}', which is no number", fields[at])),
+                _ => return Err(format!("its {name} is '{}', which is not a number", fields[at])),
             }
         }
         match self.label.map(|at| fields[at].as_str()) {

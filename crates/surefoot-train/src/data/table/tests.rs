@@ -38,7 +38,7 @@ fn fields_may_be_quoted() {
 fn a_bad_line_is_one_bad_sample_with_its_line() {
     let table = parse("a,b,c\n1,2,x\n1,oops,y\n1,y\n3,4,z\n", None).unwrap();
     assert_eq!(table.name(1), "line 3 of t.csv");
-    assert_eq!(table.read(1).unwrap_err(), "its b is 'oops', which is no number");
+    assert_eq!(table.read(1).unwrap_err(), "its b is 'oops', which is not a number");
     assert!(table.read(2).unwrap_err().contains("2 fields"));
     assert!(parse("a,b\n1,2\n3,4\n", Some("z")).unwrap_err().hint.is_some());
 }
@@ -99,7 +99,7 @@ fn in_regression_a_label_that_is_no_number_is_a_bad_line() {
     let options = TableOptions { task: Task::Regress, ..TableOptions::default() };
     let text = "a,b\n1,2.5\n2,much\n";
     let table = Table::parse(Path::new("t.csv"), text.as_bytes(), options).unwrap();
-    assert_eq!(table.read(1).unwrap_err(), "its b is 'much', which is no number");
+    assert_eq!(table.read(1).unwrap_err(), "its b is 'much', which is not a number");
 }
 
 #[test]

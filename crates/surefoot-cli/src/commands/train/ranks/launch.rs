@@ -37,7 +37,7 @@ pub(in super::super) fn launch(
     let launcher = &train.launcher;
     let words = shlex::split(launcher).filter(|words| !words.is_empty());
     let words =
-        words.ok_or_else(|| Failure::usage(format!("--launcher {launcher:?} is no command")))?;
+        words.ok_or_else(|| Failure::usage(format!("--launcher {launcher:?} is not a command")))?;
     let cannot = |error: io::Error| {
         Failure::usage(format!("{launcher} can't be started"))
             .caused_by(&error)
@@ -172,7 +172,7 @@ fn last_checkpoint(train: &Train, started: SystemTime, terminal: &Terminal) -> O
     };
     let (latest, unreadable) = CheckpointFolder::new(&folder, 2).ok()?.latest();
     for error in unreadable {
-        terminal.note(&format!("passed over: {error}"));
+        terminal.note(&format!("skipped: {error}"));
     }
     let written = |path: &PathBuf| path.metadata().and_then(|found| found.modified());
     latest.filter(|path| {

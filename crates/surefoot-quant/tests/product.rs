@@ -150,12 +150,67 @@ fn bf16_activations_give_what_they_give_in_f32() {
     }
 }
 
+/// Many columns of plain weights have kernels of their own, whose panels are 16, 32 and 48 columns wide and whose runs have 512 inputs.
+#[test]
+fn many_columns_of_plain_weights_add_up() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let sizes = [
+        (1, 1, 32),
+        (7, 33, 9),
+        (47, 512, 17),
+        (48, 513, 33),
+        (49, 511, 48),
+        (97, 64, 64),
+        (5, 1025, 70),
+        (16, 40, 113),
+        (100, 24, 129),
+    ];
+    for (rows, cols, columns) in sizes {
+        for format in [F32, F16, BF16] {
+            let case = case(format, rows, cols, &mut random);
+            let x: Vec<f32> = (0..cols * columns).map(|_| random.f32() * 6.0 - 3.0).collect();
+            for instructions in Instructions::all() {
+                let mut out = vec![f32::NAN; rows * columns];
+                case.packed().times_with(instructions, &x, columns, &mut out).unwrap();
+                for row in 0..rows {
+                    for (column, x) in x.chunks_exact(cols).enumerate() {
+                        let (sum, limit) = case.exact(row, x, |at| f64::from(x[at].abs()) * 2e-6);
+                        let got = f64::from(out[column * rows + row]);
+                        assert!(
+                            (got - sum).abs() <= limit + 1e-30,
+                            "{format}, {instructions:?}, {rows}×{cols}×{columns}, row {row}, column {column}: {got}, not {sum}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// So many columns that they are packed in several parts.
+#[test]
+fn columns_are_packed_in_parts() {
+    let (rows, cols, columns) = (3, 1 << 20, 100);
+    let mut blocks = vec![0; F16.bytes_of(rows * cols).unwrap()];
+    let weights: Vec<f32> =
+        (0..rows * cols).map(|at| if at % 4096 == 0 { 1.0 } else { 0.0 }).collect();
+    F16.quantize(&weights, &mut blocks).unwrap();
+    // A column is its own number throughout.
+    let x: Vec<f32> =
+        (0..columns).flat_map(|column| std::iter::repeat_n(column as f32, cols)).collect();
+    let mut out = vec![f32::NAN; rows * columns];
+    PackedRows::new(F16, rows, cols, &blocks).unwrap().times(&x, columns, &mut out).unwrap();
+    for (column, out) in out.chunks_exact(rows).enumerate() {
+        assert_eq!(out, [256.0 * column as f32; 3]);
+    }
+}
+
 /// Large enough to be shared out among threads.
 #[test]
 fn the_number_of_threads_changes_no_bit() {
     let mut random = fastrand::Rng::with_seed(1);
-    for format in [F32, Q8_0, Q4_0, Q4_K, Q6_K, Q3_K] {
-        for columns in [1, 3, 17] {
+    for format in [F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q6_K, Q3_K] {
+        for columns in [1, 3, 17, 50] {
             let case = case(format, 1000, 768, &mut random);
             let x: Vec<f32> = (0..768 * columns).map(|_| random.f32() - 0.5).collect();
             let with = |threads: usize| {

@@ -15,6 +15,8 @@ use super::activations::{ActivationGroup, Activations};
 #[cfg(target_arch = "x86_64")]
 use super::bf16_columns::Bf16Columns;
 #[cfg(target_arch = "x86_64")]
+use super::float_columns::FloatColumns;
+#[cfg(target_arch = "x86_64")]
 use super::x86;
 use super::{FEW, float, portable};
 use crate::block::{BlockFormat, Blocks, Q2K, Q3K, Q4K, Q4ZP, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
@@ -25,6 +27,17 @@ use crate::processor::{Most, most};
 #[cfg(target_arch = "x86_64")]
 fn is_few_floats(format: BlockFormat, columns: usize) -> bool {
     columns <= if format == BlockFormat::BF16 { super::ALIKE_COLUMNS } else { 4 }
+}
+
+/// Whether it pays to pack so many columns. With AVX-512, tiles of rows and columns that lie as they are come near it, and up to 31 columns
+/// they are faster.
+#[cfg(target_arch = "x86_64")]
+fn are_worth_packing(with: Instructions, columns: usize) -> bool {
+    match with.0 {
+        Kind::Portable => false,
+        Kind::Avx2 => columns > FEW,
+        Kind::Avx512Vnni | Kind::Avx512VnniBf16 => columns >= 32,
+    }
 }
 
 /// Instructions that this processor has.
@@ -160,13 +173,57 @@ pub(super) fn float(
 }
 
 /// Multiplies some rows, given with the bytes of each, with all columns.
+pub(super) type RowsProduct = Box<dyn Fn(&[u8], usize, &mut [&mut [f32]]) + Send + Sync>;
+
+/// Products with many columns of F32, F16 and BF16 weights, whose columns are packed once. None where there are too few columns for that,
+/// or the processor has no instructions for it.
+pub(super) fn many_floats(
+    with: Instructions,
+    format: BlockFormat,
+    x: &[f32],
+    inputs: usize,
+    columns: usize,
+) -> Option<RowsProduct> {
+    #[cfg(target_arch = "x86_64")]
+    return many_bf16(with, format, x, inputs, columns)
+        .or_else(|| packed_floats(with, format, x, inputs, columns));
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        let _ = (with, format, x, inputs, columns);
+        None
+    }
+}
+
+/// Products with packed columns.
 #[cfg(target_arch = "x86_64")]
-pub(super) type RowsProduct = Box<dyn Fn(&[u8], usize, &mut [&mut [f32]]) + Sync>;
+fn packed_floats(
+    with: Instructions,
+    format: BlockFormat,
+    x: &[f32],
+    inputs: usize,
+    columns: usize,
+) -> Option<RowsProduct> {
+    if inputs == 0 || !are_worth_packing(with, columns) {
+        return None;
+    }
+    let x = FloatColumns::new(x, inputs);
+    Some(match with.0 {
+        Kind::Portable => return None,
+        Kind::Avx2 => Box::new(move |rows, row_bytes, out| {
+            // SAFETY: `with` was the proof that the processor has the instructions.
+            unsafe { x86::float_panels::avx2::multiply(format, rows, row_bytes, &x, out) }
+        }),
+        Kind::Avx512Vnni | Kind::Avx512VnniBf16 => Box::new(move |rows, row_bytes, out| {
+            // SAFETY: as above.
+            unsafe { x86::float_panels::avx512::multiply(format, rows, row_bytes, &x, out) }
+        }),
+    })
+}
 
 /// Products of more than [`FEW`] columns of bf16 numbers with BF16 weights. None where the processor has no
 /// instructions for them, or the activations have more bits than bf16 has.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn many_bf16(
+fn many_bf16(
     with: Instructions,
     format: BlockFormat,
     x: &[f32],

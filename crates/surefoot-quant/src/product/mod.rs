@@ -8,7 +8,9 @@
 //!
 //! With few columns (decoding) each row is unpacked in registers or in the first-level cache and read
 //! once. With more (prompts, many sequences) sixteen rows are unpacked and interleaved at a time, and that panel is used for
-//! all columns; F32, F16 and BF16 by AVX-512 a few rows and columns at a time, without interleaving (`x86::float_tiles`). Which instructions do it is found out once ([`Instructions`]); rows are shared out among
+//! all columns. F32, F16 and BF16 rows are multiplied with columns that were packed once ([`FloatColumns`](float_columns::FloatColumns),
+//! `x86::float_panels`), from 9 columns on by AVX2 and from 32 on by AVX-512, which takes a few rows and columns as they lie
+//! before (`x86::float_tiles`). Which instructions do it is found out once ([`Instructions`]); rows are shared out among
 //! rayon's threads, or, where a product is short and its memory can be shared ([`SharedRows`]), among threads
 //! that spin while they wait (`spinning_threads`). What a sum is made of depends on the shapes and the instructions alone, not on the
 //! number of threads. With up to [`ALIKE_COLUMNS`] columns it does not depend on their number either: each gives the
@@ -20,6 +22,8 @@ mod activations;
 mod bf16_columns;
 mod dispatch;
 mod float;
+#[cfg(target_arch = "x86_64")]
+mod float_columns;
 mod group;
 mod portable;
 mod shared_rows;
@@ -46,6 +50,8 @@ pub(crate) const FEW: usize = 8;
 pub(crate) const PANEL: usize = 16;
 /// Parts for each thread, so that one which is kept waiting doesn't keep the others.
 const PARTS: usize = 4;
+/// About so many numbers of columns are packed at once.
+const PACKED_NUMBERS: usize = 2 << 20;
 /// Below so many multiplications a product is over before other threads have begun.
 const WORTH_SPLITTING: usize = 1 << 18;
 
@@ -142,8 +148,15 @@ impl<'a> PackedRows<'a> {
         }
         activations::check(x, self.cols, columns)?;
         self.check(columns, out)?;
-        #[cfg(target_arch = "x86_64")]
-        if let Some(product) = dispatch::many_bf16(instructions, self.format, x, self.cols, columns)
+        let at_once = columns_at_once(self.cols);
+        if columns > at_once && self.rows > 0 {
+            let outs = out.chunks_mut(at_once * self.rows);
+            return x.chunks(at_once * self.cols).zip(outs).try_for_each(|(x, out)| {
+                self.times_with(instructions, x, x.len() / self.cols, out)
+            });
+        }
+        if let Some(product) =
+            dispatch::many_floats(instructions, self.format, x, self.cols, columns)
         {
             self.share_out(columns, out, |rows, out| product(rows, self.row_bytes, out));
             return Ok(());
@@ -223,6 +236,14 @@ impl<'a> PackedRows<'a> {
             }
             help();
         });
+    }
+}
+
+/// Columns that are packed at once, so that they take little memory.
+fn columns_at_once(cols: usize) -> usize {
+    match cols {
+        0 => usize::MAX,
+        _ => (PACKED_NUMBERS / cols).next_multiple_of(48),
     }
 }
 

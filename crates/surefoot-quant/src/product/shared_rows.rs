@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 
 use super::{
-    Activations, FEW, Instructions, PackedRows, ProductError, WORTH_SPLITTING, dispatch,
-    rows_of_part, spinning_threads,
+    Activations, Instructions, PackedRows, ProductError, WORTH_SPLITTING, dispatch, rows_of_part,
+    spinning_threads,
 };
 use crate::block::BlockFormat;
 
@@ -25,6 +25,8 @@ pub struct SharedRows<M> {
 /// The columns of a short product, as the kernels take them.
 enum Columns {
     Quantized(Arc<Activations>),
+    /// Packed for the kernel that multiplies them.
+    Packed(dispatch::RowsProduct),
     Plain(Arc<Vec<f32>>),
 }
 
@@ -83,9 +85,7 @@ impl<M: AsRef<[u8]> + Clone + Send + Sync + 'static> SharedRows<M> {
     fn times_with_helpers(&self, x: &Arc<Vec<f32>>, columns: usize) -> Option<Vec<f32>> {
         let (rows, cols) = (self.rows, self.cols);
         let threads = rayon::current_num_threads();
-        // Many columns of bf16 numbers have a kernel of their own, whatever the number of rows.
-        let is_other = self.format == BlockFormat::BF16 && columns > FEW;
-        let few = columns > 0 && columns <= HELPED_COLUMNS && !is_other;
+        let few = columns > 0 && columns <= HELPED_COLUMNS;
         let fits = few && cols > 0 && x.len() == cols * columns;
         if !fits || threads < 2 || rows * cols * columns < WORTH_SPLITTING {
             return None;
@@ -93,7 +93,10 @@ impl<M: AsRef<[u8]> + Clone + Send + Sync + 'static> SharedRows<M> {
         let instructions = Instructions::best();
         let x = match self.format.is_quantized() {
             true => Columns::Quantized(quantized(x, cols, columns)?),
-            false => Columns::Plain(Arc::clone(x)),
+            false => match dispatch::many_floats(instructions, self.format, x, cols, columns) {
+                Some(product) => Columns::Packed(product),
+                None => Columns::Plain(Arc::clone(x)),
+            },
         };
         let part = rows_of_part(rows, cols, columns, threads);
         let parts = rows.div_ceil(part);
@@ -110,6 +113,7 @@ impl<M: AsRef<[u8]> + Clone + Send + Sync + 'static> SharedRows<M> {
                 Columns::Quantized(x) => {
                     dispatch::quantized(format, blocks, row_bytes, x, &mut out);
                 }
+                Columns::Packed(product) => product(blocks, row_bytes, &mut out),
                 Columns::Plain(x) => {
                     dispatch::float(instructions, format, blocks, row_bytes, x, cols, &mut out);
                 }

@@ -55,7 +55,7 @@ fn both(low: __m256, high: __m256) -> __m512 {
 
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn sixteen(numbers: &[f32; 16]) -> __m512 {
+pub(super) fn sixteen(numbers: &[f32; 16]) -> __m512 {
     let [low, high]: [__m256; 2] = bytemuck::cast(*numbers);
     both(low, high)
 }

@@ -8,6 +8,7 @@
 
 mod bf16;
 mod few_columns;
+pub(super) mod float_panels;
 pub(super) mod float_tiles;
 mod many_columns;
 mod rounding;

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use surefoot_quant::BlockFormat::{self, *};
-use surefoot_quant::product::{Activations, Instructions, PackedRows, ProductError, SharedRows};
+use surefoot_quant::product::{
+    ALIKE_COLUMNS, Activations, Instructions, PackedRows, ProductError, SharedRows,
+};
 
 struct Case {
     format: BlockFormat,
@@ -150,7 +152,7 @@ fn bf16_activations_give_what_they_give_in_f32() {
     }
 }
 
-/// Many columns of plain weights have kernels of their own, whose panels are 16, 32 and 48 columns wide and whose runs have 512 inputs.
+/// Tiles of rows and columns, and what is left of both.
 #[test]
 fn many_columns_of_plain_weights_add_up() {
     let mut random = fastrand::Rng::with_seed(11);
@@ -187,7 +189,7 @@ fn many_columns_of_plain_weights_add_up() {
     }
 }
 
-/// So many columns that they are packed in several parts.
+/// By AVX2, so many columns are packed in several parts.
 #[test]
 fn columns_are_packed_in_parts() {
     let (rows, cols, columns) = (3, 1 << 20, 100);
@@ -198,10 +200,13 @@ fn columns_are_packed_in_parts() {
     // A column is its own number throughout.
     let x: Vec<f32> =
         (0..columns).flat_map(|column| std::iter::repeat_n(column as f32, cols)).collect();
-    let mut out = vec![f32::NAN; rows * columns];
-    PackedRows::new(F16, rows, cols, &blocks).unwrap().times(&x, columns, &mut out).unwrap();
-    for (column, out) in out.chunks_exact(rows).enumerate() {
-        assert_eq!(out, [256.0 * column as f32; 3]);
+    let rows_of = PackedRows::new(F16, rows, cols, &blocks).unwrap();
+    for instructions in Instructions::all() {
+        let mut out = vec![f32::NAN; rows * columns];
+        rows_of.times_with(instructions, &x, columns, &mut out).unwrap();
+        for (column, out) in out.chunks_exact(rows).enumerate() {
+            assert_eq!(out, [256.0 * column as f32; 3], "{instructions:?}");
+        }
     }
 }
 
@@ -307,17 +312,11 @@ fn a_processor_that_should_have_dot_products_has_them() {
 }
 
 #[test]
-fn up_to_eight_columns_give_the_bits_that_each_gives_alone() {
+fn columns_give_the_bits_that_each_gives_alone() {
     let mut random = fastrand::Rng::with_seed(11);
-    let is_avx_512 = Instructions::best().name() == "AVX-512 VNNI";
     // Few rows are one part; many are shared out among threads.
     for (rows, groups) in [(3, 1), (37, 2), (700, 2)] {
         for format in BlockFormat::ALL {
-            // By AVX-512, F32 and F16 do so with any number of columns.
-            let most = match is_avx_512 && matches!(format, F32 | F16) {
-                true => 20,
-                false => surefoot_quant::product::ALIKE_COLUMNS,
-            };
             let cols = 256 * groups
                 + match format.block_len() {
                     1 => 77,
@@ -325,23 +324,28 @@ fn up_to_eight_columns_give_the_bits_that_each_gives_alone() {
                     _ => 0,
                 };
             let case = case(format, rows, cols, &mut random);
-            let x: Vec<f32> = (0..cols * most).map(|_| random.f32() * 2.0 - 1.0).collect();
-            let times = |x: &[f32], columns: usize| {
-                let mut out = vec![f32::NAN; rows * columns];
-                case.packed().times(x, columns, &mut out).unwrap();
-                out
-            };
-            let alone: Vec<Vec<f32>> = x.chunks_exact(cols).map(|x| times(x, 1)).collect();
-            for columns in 2..=most {
-                let together = times(&x[..cols * columns], columns);
-                for (column, numbers) in together.chunks_exact(rows).enumerate() {
-                    for (row, number) in numbers.iter().enumerate() {
-                        let expected = alone[column][row];
-                        assert_eq!(
-                            number.to_bits(),
-                            expected.to_bits(),
-                            "{format}, row {row}, column {column} of {columns}"
-                        );
+            let x: Vec<f32> = (0..cols * 21).map(|_| random.f32() * 2.0 - 1.0).collect();
+            for instructions in Instructions::all() {
+                // Only plain numbers without AVX-512 are added up in another order with more columns.
+                let has_avx_512 = instructions.name().starts_with("AVX-512");
+                let most = if format.is_quantized() || has_avx_512 { 21 } else { ALIKE_COLUMNS };
+                let times = |x: &[f32], columns: usize| {
+                    let mut out = vec![f32::NAN; rows * columns];
+                    case.packed().times_with(instructions, x, columns, &mut out).unwrap();
+                    out
+                };
+                let alone: Vec<Vec<f32>> = x.chunks_exact(cols).map(|x| times(x, 1)).collect();
+                for columns in (2..=most).filter(|columns| rows < 700 || columns % 5 < 2) {
+                    let together = times(&x[..cols * columns], columns);
+                    for (column, numbers) in together.chunks_exact(rows).enumerate() {
+                        for (row, number) in numbers.iter().enumerate() {
+                            let expected = alone[column][row];
+                            assert_eq!(
+                                number.to_bits(),
+                                expected.to_bits(),
+                                "{format}, {instructions:?}, row {row}, column {column} of {columns}"
+                            );
+                        }
                     }
                 }
             }

@@ -22,23 +22,9 @@ use super::{FEW, float, portable};
 use crate::block::{BlockFormat, Blocks, Q2K, Q3K, Q4K, Q4ZP, Q5K, Q6K, Q40, Q41, Q50, Q51, Q80};
 use crate::processor::{Most, most};
 
-/// Up to so many columns, AVX-512 is no faster with tiles of rows and columns than row by row. Few columns of BF16 are summed in another order,
-/// so that up to [`super::ALIKE_COLUMNS`] have to go row by row.
+/// Up to so many columns, AVX-512 is no faster with tiles of rows and columns than row by row.
 #[cfg(target_arch = "x86_64")]
-fn is_few_floats(format: BlockFormat, columns: usize) -> bool {
-    columns <= if format == BlockFormat::BF16 { super::ALIKE_COLUMNS } else { 4 }
-}
-
-/// Whether it pays to pack so many columns. With AVX-512, tiles of rows and columns that lie as they are come near it, and up to 31 columns
-/// they are faster.
-#[cfg(target_arch = "x86_64")]
-fn are_worth_packing(with: Instructions, columns: usize) -> bool {
-    match with.0 {
-        Kind::Portable => false,
-        Kind::Avx2 => columns > FEW,
-        Kind::Avx512Vnni | Kind::Avx512VnniBf16 => columns >= 32,
-    }
-}
+const FEW_FLOATS: usize = 4;
 
 /// Instructions that this processor has.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -159,7 +145,7 @@ pub(super) fn float(
         Kind::Avx2 => unsafe { x86::avx2::float(format, rows, row_bytes, x, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512Vnni | Kind::Avx512VnniBf16 if !is_few_floats(format, out.len()) => unsafe {
+        Kind::Avx512Vnni | Kind::Avx512VnniBf16 if out.len() > FEW_FLOATS => unsafe {
             x86::float_tiles::multiply(format, rows, row_bytes, x, inputs, out);
         },
         // SAFETY: as above.
@@ -175,8 +161,8 @@ pub(super) fn float(
 /// Multiplies some rows, given with the bytes of each, with all columns.
 pub(super) type RowsProduct = Box<dyn Fn(&[u8], usize, &mut [&mut [f32]]) + Send + Sync>;
 
-/// Products with many columns of F32, F16 and BF16 weights, whose columns are packed once. None where there are too few columns for that,
-/// or the processor has no instructions for it.
+/// Products of F32, F16 and BF16 weights with columns that are packed once: for AVX2 more than [`FEW`], and columns of bf16 numbers for dot products
+/// of them. None where columns are multiplied as they lie.
 pub(super) fn many_floats(
     with: Instructions,
     format: BlockFormat,
@@ -203,21 +189,14 @@ fn packed_floats(
     inputs: usize,
     columns: usize,
 ) -> Option<RowsProduct> {
-    if inputs == 0 || !are_worth_packing(with, columns) {
+    if inputs == 0 || columns <= FEW || with.0 != Kind::Avx2 {
         return None;
     }
     let x = FloatColumns::new(x, inputs);
-    Some(match with.0 {
-        Kind::Portable => return None,
-        Kind::Avx2 => Box::new(move |rows, row_bytes, out| {
-            // SAFETY: `with` was the proof that the processor has the instructions.
-            unsafe { x86::float_panels::avx2::multiply(format, rows, row_bytes, &x, out) }
-        }),
-        Kind::Avx512Vnni | Kind::Avx512VnniBf16 => Box::new(move |rows, row_bytes, out| {
-            // SAFETY: as above.
-            unsafe { x86::float_panels::avx512::multiply(format, rows, row_bytes, &x, out) }
-        }),
-    })
+    Some(Box::new(move |rows, row_bytes, out| {
+        // SAFETY: `with` was the proof that the processor has the instructions.
+        unsafe { x86::float_panels::multiply(format, rows, row_bytes, &x, out) }
+    }))
 }
 
 /// Products of more than [`FEW`] columns of bf16 numbers with BF16 weights. None where the processor has no

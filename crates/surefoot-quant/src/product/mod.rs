@@ -8,14 +8,16 @@
 //!
 //! With few columns (decoding) each row is unpacked in registers or in the first-level cache and read
 //! once. With more (prompts, many sequences) sixteen rows are unpacked and interleaved at a time, and that panel is used for
-//! all columns. F32, F16 and BF16 rows are multiplied with columns that were packed once ([`FloatColumns`](float_columns::FloatColumns),
-//! `x86::float_panels`), from 9 columns on by AVX2 and from 32 on by AVX-512, which takes a few rows and columns as they lie
-//! before (`x86::float_tiles`). Which instructions do it is found out once ([`Instructions`]); rows are shared out among
+//! all columns. F32, F16 and BF16 rows are multiplied a few rows and columns at a time as they lie by AVX-512 (`x86::float_tiles`), and by
+//! AVX2 with columns that were packed once (`x86::float_panels`). Which instructions
+//! do it is found out once ([`Instructions`]); rows are shared out among
 //! rayon's threads, or, where a product is short and its memory can be shared ([`SharedRows`]), among threads
-//! that spin while they wait (`spinning_threads`). What a sum is made of depends on the shapes and the instructions alone, not on the
-//! number of threads. With up to [`ALIKE_COLUMNS`] columns it does not depend on their number either: each gives the
-//! bits that it gives alone. Outputs are written once and never read or filled before, column after column, as
+//! that spin while they wait (`spinning_threads`). Outputs are written once and never read or filled before, column after column, as
 //! the columns of activations are.
+//!
+//! What a sum is made of depends on the shapes and the instructions alone, not on the number of threads, and not on the number of columns
+//! either: each column gives the bits that it gives alone, so a sequence gets the same tokens in any company. There are two exceptions with more
+//! than [`ALIKE_COLUMNS`] columns: activations that are bf16 numbers (`--precision bf16`), and F32, F16 and BF16 weights where there is no AVX-512.
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
@@ -42,7 +44,7 @@ pub use spinning_threads::share_out;
 
 use crate::block::{BlockError, BlockFormat};
 
-/// Up to so many columns, each gives the same bits as it does alone.
+/// Up to so many columns, each gives the same bits as it does alone in every case.
 pub const ALIKE_COLUMNS: usize = FEW;
 /// Up to so many columns, rows are multiplied one by one.
 pub(crate) const FEW: usize = 8;

@@ -1,7 +1,34 @@
-//! Kernels for few columns: row by row, each row unpacked in registers or in the first-level cache and read once.
+//! Kernels for few columns: rows are unpacked in registers or in the first-level cache and read once. Plain numbers go row by row. Blocks go
+//! eight rows at a time, so that the sum of each is added up sub-block after sub-block, in f32, as the kernels for many columns do:
+//! a column gives the same bits, however many there are beside it.
+
+use crate::block::{BlockFormat, Blocks};
 
 /// Columns whose sums the registers hold at once.
 pub(super) const AT_ONCE: usize = 4;
+/// The bytes of plain rows that are used for all columns before the next ones: they stay in the second-level cache.
+pub(super) const BLOCK: usize = 128 << 10;
+/// Rows of blocks that are multiplied together: a vector has the sum of each.
+pub(super) const TOGETHER: usize = 8;
+
+/// Whether blocks are unpacked without a way through memory.
+pub(super) const fn is_unpacked_in_registers<B: Blocks>() -> bool {
+    matches!(
+        B::FORMAT,
+        BlockFormat::Q4_0 | BlockFormat::Q8_0 | BlockFormat::Q4_K | BlockFormat::Q6_K
+    )
+}
+
+/// The scales and offsets of the sub-blocks of 256 numbers of some rows.
+pub(super) struct Scales {
+    pub(super) scale: [[f32; TOGETHER]; 16],
+    pub(super) offset: [[f32; TOGETHER]; 16],
+}
+
+impl Scales {
+    pub(super) const ZEROS: Self =
+        Self { scale: [[0.0; TOGETHER]; 16], offset: [[0.0; TOGETHER]; 16] };
+}
 
 /// Writes what a row gave with each of some columns.
 #[inline(always)]
@@ -24,10 +51,10 @@ pub(super) fn unzipped(x: &[f32], inputs: usize) -> Vec<[f32; 16]> {
     columns
 }
 
-/// Defines the kernels of a module for some instructions. The module has a function `dot::<WIDE>(sum, q, x)`, which adds the products
+/// Defines the kernels of a module for some instructions, with so many columns of plain numbers at once. The module has a function `dot::<WIDE>(sum, q, x)`, which adds the products
 /// of four neighbouring bytes to each sum; `WIDE` says that `q` can be above 127.
 macro_rules! few_columns {
-    ($features:literal) => {
+    ($features:literal, $columns:literal) => {
         #[target_feature(enable = $features)]
         pub(in crate::product) fn float(
             format: BlockFormat,
@@ -37,19 +64,20 @@ macro_rules! few_columns {
             inputs: usize,
             out: &mut [&mut [f32]],
         ) {
-            if out.len() > FEW {
-                return many_floats(format, rows, row_bytes, x, inputs, out);
-            }
             if format == BlockFormat::BF16 {
-                return few_bf16(rows, row_bytes, &unzipped(x, inputs), out);
+                return bf16(rows, row_bytes, &unzipped(x, inputs), out);
             }
-            for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
-                for (x, out) in x.chunks(AT_ONCE * inputs).zip(out.chunks_mut(AT_ONCE)) {
-                    match out.len() {
-                        1 => put(out, number, few_floats::<1>(format, row, x, inputs)),
-                        2 => put(out, number, few_floats::<2>(format, row, x, inputs)),
-                        3 => put(out, number, few_floats::<3>(format, row, x, inputs)),
-                        _ => put(out, number, few_floats::<4>(format, row, x, inputs)),
+            let of_block = (BLOCK / row_bytes).max(1);
+            for (block, rows) in rows.chunks(of_block * row_bytes).enumerate() {
+                for (x, out) in x.chunks($columns * inputs).zip(out.chunks_mut($columns)) {
+                    for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
+                        let number = block * of_block + number;
+                        match out.len() {
+                            1 => put(out, number, floats_of_row::<1>(format, row, x, inputs)),
+                            2 => put(out, number, floats_of_row::<2>(format, row, x, inputs)),
+                            3 => put(out, number, floats_of_row::<3>(format, row, x, inputs)),
+                            _ => put(out, number, floats_of_row::<4>(format, row, x, inputs)),
+                        }
                     }
                 }
             }
@@ -57,7 +85,7 @@ macro_rules! few_columns {
 
         #[target_feature(enable = $features)]
         #[inline]
-        fn few_floats<const N: usize>(
+        fn floats_of_row<const N: usize>(
             format: BlockFormat,
             row: &[u8],
             x: &[f32],
@@ -73,15 +101,19 @@ macro_rules! few_columns {
 
         /// BF16 weights with columns that were [`unzipped`].
         #[target_feature(enable = $features)]
-        fn few_bf16(rows: &[u8], row_bytes: usize, x: &[[f32; 16]], out: &mut [&mut [f32]]) {
+        fn bf16(rows: &[u8], row_bytes: usize, x: &[[f32; 16]], out: &mut [&mut [f32]]) {
             let of_column = x.len() / out.len().max(1);
-            for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
-                for (x, out) in x.chunks(AT_ONCE * of_column).zip(out.chunks_mut(AT_ONCE)) {
-                    match out.len() {
-                        1 => put(out, number, sixteens::<1>(row, x, of_column)),
-                        2 => put(out, number, sixteens::<2>(row, x, of_column)),
-                        3 => put(out, number, sixteens::<3>(row, x, of_column)),
-                        _ => put(out, number, sixteens::<4>(row, x, of_column)),
+            let of_block = (BLOCK / row_bytes).max(1);
+            for (block, rows) in rows.chunks(of_block * row_bytes).enumerate() {
+                for (x, out) in x.chunks($columns * of_column).zip(out.chunks_mut($columns)) {
+                    for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
+                        let number = block * of_block + number;
+                        match out.len() {
+                            1 => put(out, number, sixteens::<1>(row, x, of_column)),
+                            2 => put(out, number, sixteens::<2>(row, x, of_column)),
+                            3 => put(out, number, sixteens::<3>(row, x, of_column)),
+                            _ => put(out, number, sixteens::<4>(row, x, of_column)),
+                        }
                     }
                 }
             }
@@ -191,7 +223,15 @@ macro_rules! few_columns {
             totals
         }
 
-        /// Row by row, for at most [`FEW`] columns.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn total(sums: [__m256; 2]) -> f32 {
+            let numbers: [f32; 8] = bytemuck::cast(_mm256_add_ps(sums[0], sums[1]));
+            let [a, b, c, d, e, f, g, h] = numbers;
+            ((a + e) + (b + f)) + ((c + g) + (d + h))
+        }
+
+        /// Eight rows at a time, for at most [`FEW`] columns. What a row gives with a column is added up as `many_columns` does.
         #[target_feature(enable = $features)]
         pub(in crate::product) fn few<B: Blocks>(
             rows: &[u8],
@@ -199,109 +239,123 @@ macro_rules! few_columns {
             x: &Activations,
             out: &mut [&mut [f32]],
         ) {
-            match B::FORMAT {
-                BlockFormat::Q4_0 | BlockFormat::Q8_0 | BlockFormat::Q4_K | BlockFormat::Q6_K => {
-                    for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
-                        for (at, out) in out.chunks_mut(AT_ONCE).enumerate() {
-                            let x = |column: usize| x.column(at * AT_ONCE + column);
-                            match out.len() {
-                                1 => put(out, number, in_registers::<B, 1>(row, [x(0)])),
-                                2 => put(out, number, in_registers::<B, 2>(row, [x(0), x(1)])),
-                                3 => {
-                                    let x = [x(0), x(1), x(2)];
-                                    put(out, number, in_registers::<B, 3>(row, x));
-                                }
-                                _ => {
-                                    let x = [x(0), x(1), x(2), x(3)];
-                                    put(out, number, in_registers::<B, 4>(row, x));
-                                }
-                            }
+            let columns = out.len();
+            for (number, rows) in rows.chunks(TOGETHER * row_bytes).enumerate() {
+                let count = rows.len() / row_bytes;
+                // Rows that are missing are the last one again: what they give is not used.
+                let mut of_rows: [&[u8]; TOGETHER] = [&[]; TOGETHER];
+                for (at, row) in of_rows.iter_mut().enumerate() {
+                    *row = &rows[at.min(count - 1) * row_bytes..][..row_bytes];
+                }
+                let mut write = |column: usize, sums: &[[f32; TOGETHER]]| {
+                    for (out, sums) in out[column..].iter_mut().zip(sums) {
+                        out[number * TOGETHER..][..count].copy_from_slice(&sums[..count]);
+                    }
+                };
+                // What is unpacked to memory is used for all columns.
+                let at_once = if is_unpacked_in_registers::<B>() { AT_ONCE } else { FEW };
+                for first in (0..columns).step_by(at_once) {
+                    let x = |column: usize| x.column((first + column).min(columns - 1));
+                    match columns - first {
+                        1 => write(first, &eight_rows::<B, 1>(&of_rows, [x(0)])),
+                        2 => write(first, &eight_rows::<B, 2>(&of_rows, [x(0), x(1)])),
+                        3 => write(first, &eight_rows::<B, 3>(&of_rows, [x(0), x(1), x(2)])),
+                        many if many == 4 || at_once == AT_ONCE => {
+                            let x = [x(0), x(1), x(2), x(3)];
+                            write(first, &eight_rows::<B, 4>(&of_rows, x));
+                        }
+                        _ => {
+                            let x = [x(0), x(1), x(2), x(3), x(4), x(5), x(6), x(7)];
+                            write(first, &eight_rows::<B, FEW>(&of_rows, x));
                         }
                     }
-                    return;
-                }
-                _ => {}
-            }
-            if let [out] = out {
-                for (row, out) in rows.chunks_exact(row_bytes).zip(out.iter_mut()) {
-                    *out = any::<B>(row, x.column(0));
-                }
-                return;
-            }
-            let mut group = WeightGroup::EMPTY;
-            for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
-                let mut sums = [[_mm256_setzero_ps(); 2]; FEW];
-                for (at, blocks) in row.chunks(WeightGroup::bytes::<B>()).enumerate() {
-                    group.unpack::<B>(blocks);
-                    for (column, sums) in sums.iter_mut().enumerate().take(out.len()) {
-                        *sums = unpacked::<B>(&group, &x.column(column)[at], *sums);
-                    }
-                }
-                for (out, sums) in out.iter_mut().zip(sums) {
-                    out[number] = total(sums);
                 }
             }
         }
 
-        /// Some columns, without a way through memory. Each column's sum has the same terms in the same
-        /// order whatever their number is.
+        /// The products of eight rows with `N` columns.
         #[target_feature(enable = $features)]
         #[inline]
-        fn in_registers<B: Blocks, const N: usize>(
-            row: &[u8],
+        fn eight_rows<B: Blocks, const N: usize>(
+            rows: &[&[u8]; TOGETHER],
             x: [&[ActivationGroup]; N],
-        ) -> [f32; N] {
-            match B::FORMAT {
-                BlockFormat::Q4_0 => q4_0(row, x),
-                BlockFormat::Q8_0 => q8_0(row, x),
-                BlockFormat::Q4_K => q4_k(row, x),
-                _ => q6_k(row, x),
+        ) -> [[f32; TOGETHER]; N] {
+            let mut totals = [_mm256_setzero_ps(); N];
+            let (bytes, all) = (WeightGroup::bytes::<B>(), rows[0].len());
+            for at in 0..all.div_ceil(bytes) {
+                let of = at * bytes..all.min((at + 1) * bytes);
+                let rows = rows.map(|row| &row[of.clone()]);
+                let x = x.map(|x| &x[at]);
+                totals = match B::FORMAT {
+                    BlockFormat::Q4_0 if of.len() == bytes => q4_0::<B, N>(&rows, x, totals),
+                    BlockFormat::Q8_0 if of.len() == bytes => q8_0::<B, N>(&rows, x, totals),
+                    BlockFormat::Q4_K => q4_k::<B, N>(&rows, x, totals),
+                    BlockFormat::Q6_K => q6_k::<B, N>(&rows, x, totals),
+                    _ => unpacked::<B, N>(&rows, x, totals),
+                };
             }
-        }
-
-        /// One column, by way of memory that the first-level cache holds.
-        #[target_feature(enable = $features)]
-        fn any<B: Blocks>(row: &[u8], x: &[ActivationGroup]) -> f32 {
-            let mut group = WeightGroup::EMPTY;
-            let mut sums = [_mm256_setzero_ps(); 2];
-            for (blocks, x) in row.chunks(WeightGroup::bytes::<B>()).zip(x) {
-                group.unpack::<B>(blocks);
-                sums = unpacked::<B>(&group, x, sums);
-            }
-            total(sums)
-        }
-
-        #[target_feature(enable = $features)]
-        #[inline]
-        fn unpacked<B: Blocks>(
-            group: &WeightGroup,
-            x: &ActivationGroup,
-            mut sums: [__m256; 2],
-        ) -> [__m256; 2] {
-            let scales =
-                bytemuck::cast::<[f32; 16], [[f32; 8]; 2]>(group.scale).map(|it| floats(&it));
-            let offsets =
-                bytemuck::cast::<[f32; 16], [[f32; 8]; 2]>(group.offset).map(|it| floats(&it));
-            if B::SUB == 32 {
-                let scale = _mm256_mul_ps(scales[0], floats(&x.scale));
-                sums[1] = _mm256_fmadd_ps(offsets[0], floats(&x.sum32), sums[1]);
-                for at in 0..8 {
-                    let integers = dot_wide::<B>(part(&group.q, at), part(&x.q, at));
-                    sums[at % 2] = scaled32(integers, scale, at, sums[at % 2]);
-                }
-            } else {
-                let [scale, next] = scales16(scales, x);
-                let x_sums = bytemuck::cast::<[f32; 16], [[f32; 8]; 2]>(x.sum16);
-                sums[0] = _mm256_fmadd_ps(offsets[0], floats(&x_sums[0]), sums[0]);
-                sums[1] = _mm256_fmadd_ps(offsets[1], floats(&x_sums[1]), sums[1]);
-                for at in 0..4 {
-                    let integers = dot_wide::<B>(part(&group.q, at), part(&x.q, at));
-                    sums[0] = scaled16(integers, scale, at, sums[0]);
-                    let integers = dot_wide::<B>(part(&group.q, at + 4), part(&x.q, at + 4));
-                    sums[1] = scaled16(integers, next, at, sums[1]);
-                }
+            let mut sums = [[0.0; TOGETHER]; N];
+            for column in 0..N {
+                sums[column] = bytemuck::cast(totals[column]);
             }
             sums
+        }
+
+        /// Adds what 256 numbers of eight rows give. `q` makes a vector of a row's 32 integers from place 32 `at` on.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn added<B: Blocks, const N: usize>(
+            scales: &Scales,
+            x: [&ActivationGroup; N],
+            mut totals: [__m256; N],
+            q: impl Fn(usize, usize) -> __m256i,
+        ) -> [__m256; N] {
+            for at in 0..8 {
+                let mut weights = [_mm256_setzero_si256(); TOGETHER];
+                for row in 0..TOGETHER {
+                    weights[row] = q(row, at);
+                }
+                for column in 0..N {
+                    let (group, mut total) = (x[column], totals[column]);
+                    let numbers = part(&group.q, at);
+                    let sum = |row: usize| dot_wide::<B>(weights[row], numbers);
+                    let four = |row: usize| {
+                        let first = _mm256_hadd_epi32(sum(row), sum(row + 1));
+                        _mm256_hadd_epi32(first, _mm256_hadd_epi32(sum(row + 2), sum(row + 3)))
+                    };
+                    // Of each row, the sum over the lower and that over the upper half.
+                    let (first, second) = (four(0), four(4));
+                    let lower = _mm256_permute2x128_si256::<0x20>(first, second);
+                    let upper = _mm256_permute2x128_si256::<0x31>(first, second);
+                    if B::SUB == 32 {
+                        let integers = _mm256_add_epi32(lower, upper);
+                        let of = (group.scale[at], group.sum32[at]);
+                        total = scaled(integers, scales, at, of, total);
+                    } else {
+                        let of = (group.scale[at], group.sum16[2 * at]);
+                        total = scaled(lower, scales, 2 * at, of, total);
+                        let of = (group.scale[at], group.sum16[2 * at + 1]);
+                        total = scaled(upper, scales, 2 * at + 1, of, total);
+                    }
+                    totals[column] = total;
+                }
+            }
+            totals
+        }
+
+        /// Adds the integers of a sub-block with its scale and offset, as `tile_product` does.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn scaled(
+            integers: __m256i,
+            scales: &Scales,
+            sub: usize,
+            (scale, sum): (f32, f32),
+            total: __m256,
+        ) -> __m256 {
+            let scale = _mm256_mul_ps(floats(&scales.scale[sub]), _mm256_set1_ps(scale));
+            let total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), scale, total);
+            _mm256_fmadd_ps(floats(&scales.offset[sub]), _mm256_set1_ps(sum), total)
         }
 
         #[target_feature(enable = $features)]
@@ -313,40 +367,30 @@ macro_rules! few_columns {
             }
         }
 
-        /// Adds `integers` times the `at`-th of `scale`.
+        /// Eight numbers of each of eight rows become a vector of rows for each number.
         #[target_feature(enable = $features)]
         #[inline]
-        fn scaled32(integers: __m256i, scale: __m256, at: usize, sum: __m256) -> __m256 {
-            let scale = _mm256_permutevar8x32_ps(scale, _mm256_set1_epi32(at as i32));
-            _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), scale, sum)
-        }
-
-        /// Adds the lower half of `integers` times number `2 at` of `scale`, and the upper half times the next.
-        #[target_feature(enable = $features)]
-        #[inline]
-        fn scaled16(integers: __m256i, scale: __m256, at: usize, sum: __m256) -> __m256 {
-            let (low, high) = (2 * at as i32, 2 * at as i32 + 1);
-            let places = _mm256_setr_epi32(low, low, low, low, high, high, high, high);
-            let scale = _mm256_permutevar8x32_ps(scale, places);
-            _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), scale, sum)
-        }
-
-        /// Scales of sub-blocks of 16, each multiplied with that of the 32 activations it belongs to.
-        #[target_feature(enable = $features)]
-        #[inline]
-        fn scales16(scales: [__m256; 2], x: &ActivationGroup) -> [__m256; 2] {
-            let x = floats(&x.scale);
-            let low = _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3));
-            let high = _mm256_permutevar8x32_ps(x, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7));
-            [_mm256_mul_ps(scales[0], low), _mm256_mul_ps(scales[1], high)]
-        }
-
-        #[target_feature(enable = $features)]
-        #[inline]
-        fn total(sums: [__m256; 2]) -> f32 {
-            let numbers: [f32; 8] = bytemuck::cast(_mm256_add_ps(sums[0], sums[1]));
-            let [a, b, c, d, e, f, g, h] = numbers;
-            ((a + e) + (b + f)) + ((c + g) + (d + h))
+        fn transposed(rows: [__m256; TOGETHER]) -> [[f32; TOGETHER]; 8] {
+            let mut pairs = [_mm256_setzero_ps(); 8];
+            for at in 0..4 {
+                pairs[2 * at] = _mm256_unpacklo_ps(rows[2 * at], rows[2 * at + 1]);
+                pairs[2 * at + 1] = _mm256_unpackhi_ps(rows[2 * at], rows[2 * at + 1]);
+            }
+            let mut fours = [_mm256_setzero_ps(); 8];
+            for half in 0..2 {
+                let [a, b, c, d] = [0, 1, 2, 3].map(|at| pairs[4 * half + at]);
+                fours[4 * half] = _mm256_shuffle_ps::<0x44>(a, c);
+                fours[4 * half + 1] = _mm256_shuffle_ps::<0xee>(a, c);
+                fours[4 * half + 2] = _mm256_shuffle_ps::<0x44>(b, d);
+                fours[4 * half + 3] = _mm256_shuffle_ps::<0xee>(b, d);
+            }
+            let mut numbers = [[0.0; TOGETHER]; 8];
+            for at in 0..4 {
+                let (first, second) = (fours[at], fours[at + 4]);
+                numbers[at] = bytemuck::cast(_mm256_permute2f128_ps::<0x20>(first, second));
+                numbers[at + 4] = bytemuck::cast(_mm256_permute2f128_ps::<0x31>(first, second));
+            }
+            numbers
         }
 
         /// The scales of eight blocks, which are the first two bytes of each.
@@ -367,58 +411,40 @@ macro_rules! few_columns {
             ))
         }
 
-        /// A row whose blocks have one scale and 32 integers that `integers` unpacks to a vector.
+        /// Blocks with one scale and 32 integers, which `integers` unpacks to a vector.
         #[target_feature(enable = $features)]
         #[inline]
-        fn simple<const BYTES: usize, const WIDE: bool, const N: usize>(
-            row: &[u8],
-            x: [&[ActivationGroup]; N],
-            zero: f32,
+        fn simple<B: Blocks, const BYTES: usize, const N: usize>(
+            rows: &[&[u8]; TOGETHER],
+            x: [&ActivationGroup; N],
+            totals: [__m256; N],
             integers: impl Fn(&[u8; BYTES]) -> __m256i,
-        ) -> [f32; N] {
-            let mut sums = [[_mm256_setzero_ps(); 2]; N];
-            let mut offsets = [_mm256_setzero_ps(); N];
-            let mut group = |blocks: &[[u8; BYTES]; 8], x: [&ActivationGroup; N]| {
-                let scales = scales_of(blocks);
-                let mut scale = [_mm256_setzero_ps(); N];
-                for column in 0..N {
-                    scale[column] = _mm256_mul_ps(scales, floats(&x[column].scale));
-                    offsets[column] =
-                        _mm256_fmadd_ps(scales, floats(&x[column].sum32), offsets[column]);
+        ) -> [__m256; N] {
+            let mut blocks: [&[[u8; BYTES]; 8]; TOGETHER] = [&[[0; BYTES]; 8]; TOGETHER];
+            let mut of_rows = [_mm256_setzero_ps(); TOGETHER];
+            for row in 0..TOGETHER {
+                if let Some(all) = rows[row].as_chunks::<BYTES>().0.first_chunk::<8>() {
+                    blocks[row] = all;
                 }
-                for at in 0..8 {
-                    let q = integers(&blocks[at]);
-                    for column in 0..N {
-                        let products =
-                            dot::<WIDE>(_mm256_setzero_si256(), q, part(&x[column].q, at));
-                        let sum = &mut sums[column][at % 2];
-                        *sum = scaled32(products, scale[column], at, *sum);
-                    }
-                }
-            };
-            let (groups, rest) = row.as_chunks::<BYTES>().0.as_chunks::<8>();
-            for (at, blocks) in groups.iter().enumerate() {
-                group(blocks, x.map(|x| &x[at]));
+                of_rows[row] = scales_of(blocks[row]);
             }
-            if !rest.is_empty() {
-                // Blocks of zero bytes have the scale 0.
-                let mut blocks = [[0; BYTES]; 8];
-                blocks[..rest.len()].copy_from_slice(rest);
-                group(&blocks, x.map(|x| &x[groups.len()]));
+            let mut scales = Scales::ZEROS;
+            let zero = _mm256_set1_ps(-f32::from(B::ZERO));
+            for (sub, scale) in transposed(of_rows).into_iter().enumerate() {
+                scales.scale[sub] = scale;
+                scales.offset[sub] = bytemuck::cast(_mm256_mul_ps(floats(&scale), zero));
             }
-            let mut totals = [0.0; N];
-            for column in 0..N {
-                let [first, second] = sums[column];
-                let first = _mm256_fmadd_ps(offsets[column], _mm256_set1_ps(-zero), first);
-                totals[column] = total([first, second]);
-            }
-            totals
+            added::<B, N>(&scales, x, totals, |row, at| integers(&blocks[row][at]))
         }
 
         #[target_feature(enable = $features)]
         #[inline]
-        fn q4_0<const N: usize>(row: &[u8], x: [&[ActivationGroup]; N]) -> [f32; N] {
-            simple::<18, false, N>(row, x, 8.0, |block| {
+        fn q4_0<B: Blocks, const N: usize>(
+            rows: &[&[u8]; TOGETHER],
+            x: [&ActivationGroup; N],
+            totals: [__m256; N],
+        ) -> [__m256; N] {
+            simple::<B, 18, N>(rows, x, totals, |block| {
                 let Some(packed) = block[2..].first_chunk::<16>() else {
                     return _mm256_setzero_si256();
                 };
@@ -430,8 +456,12 @@ macro_rules! few_columns {
 
         #[target_feature(enable = $features)]
         #[inline]
-        fn q8_0<const N: usize>(row: &[u8], x: [&[ActivationGroup]; N]) -> [f32; N] {
-            simple::<34, true, N>(row, x, 128.0, |block| {
+        fn q8_0<B: Blocks, const N: usize>(
+            rows: &[&[u8]; TOGETHER],
+            x: [&ActivationGroup; N],
+            totals: [__m256; N],
+        ) -> [__m256; N] {
+            simple::<B, 34, N>(rows, x, totals, |block| {
                 let Some(packed) = block[2..].first_chunk::<32>() else {
                     return _mm256_setzero_si256();
                 };
@@ -441,107 +471,115 @@ macro_rules! few_columns {
 
         #[target_feature(enable = $features)]
         #[inline]
-        fn q4_k<const N: usize>(row: &[u8], x: [&[ActivationGroup]; N]) -> [f32; N] {
-            let mut sums = [[_mm256_setzero_ps(); 2]; N];
-            let mask = _mm256_set1_epi8(15);
-            for (group, block) in row.as_chunks::<144>().0.iter().enumerate() {
-                let (mut scale, mut offset) = ([0.0; 8], [0.0; 8]);
-                crate::block::q4_k::scales_and_offsets(block, &mut scale, &mut offset);
-                let mut scales = [_mm256_setzero_ps(); N];
-                for column in 0..N {
-                    let x = &x[column][group];
-                    scales[column] = _mm256_mul_ps(floats(&scale), floats(&x.scale));
-                    sums[column][1] =
-                        _mm256_fmadd_ps(floats(&offset), floats(&x.sum32), sums[column][1]);
-                }
-                for (at, packed) in block[16..].as_chunks::<32>().0.iter().enumerate() {
-                    let packed = load256(packed);
-                    let low = _mm256_and_si256(packed, mask);
-                    let high = _mm256_and_si256(_mm256_srli_epi16::<4>(packed), mask);
-                    for column in 0..N {
-                        let (x, scale) = (&x[column][group], scales[column]);
-                        let low = dot::<false>(_mm256_setzero_si256(), low, part(&x.q, 2 * at));
-                        let high =
-                            dot::<false>(_mm256_setzero_si256(), high, part(&x.q, 2 * at + 1));
-                        let [first, second] = sums[column];
-                        sums[column] = [
-                            scaled32(low, scale, 2 * at, first),
-                            scaled32(high, scale, 2 * at + 1, second),
-                        ];
-                    }
+        fn q4_k<B: Blocks, const N: usize>(
+            rows: &[&[u8]; TOGETHER],
+            x: [&ActivationGroup; N],
+            totals: [__m256; N],
+        ) -> [__m256; N] {
+            let mut packed: [&[[u8; 32]; 4]; TOGETHER] = [&[[0; 32]; 4]; TOGETHER];
+            let mut scale = [_mm256_setzero_ps(); TOGETHER];
+            let mut offset = scale;
+            for row in 0..TOGETHER {
+                let (mut scales, mut offsets) = ([0.0; 8], [0.0; 8]);
+                crate::block::q4_k::scales_and_offsets(rows[row], &mut scales, &mut offsets);
+                (scale[row], offset[row]) = (floats(&scales), floats(&offsets));
+                let integers = rows[row].get(16..).unwrap_or_default();
+                if let Some(all) = integers.as_chunks::<32>().0.first_chunk::<4>() {
+                    packed[row] = all;
                 }
             }
-            let mut totals = [0.0; N];
-            for column in 0..N {
-                totals[column] = total(sums[column]);
-            }
-            totals
+            let mut scales = Scales::ZEROS;
+            scales.scale[..8].copy_from_slice(&transposed(scale));
+            scales.offset[..8].copy_from_slice(&transposed(offset));
+            let four = _mm256_set1_epi8(15);
+            added::<B, N>(&scales, x, totals, |row, at| {
+                let packed = load256(&packed[row][at / 2]);
+                let shifted = if at % 2 == 0 { packed } else { _mm256_srli_epi16::<4>(packed) };
+                _mm256_and_si256(shifted, four)
+            })
         }
 
         #[target_feature(enable = $features)]
         #[inline]
-        fn q6_k<const N: usize>(row: &[u8], x: [&[ActivationGroup]; N]) -> [f32; N] {
-            let mut sums = [[_mm256_setzero_ps(); 2]; N];
-            let mut offsets = [_mm256_setzero_ps(); N];
-            let (four, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(3));
-            for (group, block) in row.as_chunks::<210>().0.iter().enumerate() {
-                let Some(packed) = block[192..].first_chunk::<16>() else { continue };
-                let d = _mm256_set1_ps(crate::block::f16_to_f32(u16::from_le_bytes([
-                    block[208], block[209],
-                ])));
+        fn q6_k<B: Blocks, const N: usize>(
+            rows: &[&[u8]; TOGETHER],
+            x: [&ActivationGroup; N],
+            totals: [__m256; N],
+        ) -> [__m256; N] {
+            let mut blocks: [&[u8; 210]; TOGETHER] = [&[0; 210]; TOGETHER];
+            let mut of_rows = [[_mm256_setzero_ps(); TOGETHER]; 2];
+            for row in 0..TOGETHER {
+                if let Some(block) = rows[row].first_chunk::<210>() {
+                    blocks[row] = block;
+                }
+                let Some(packed) = blocks[row][192..].first_chunk::<16>() else { continue };
+                let d = crate::block::f16_to_f32(u16::from_le_bytes([
+                    blocks[row][208],
+                    blocks[row][209],
+                ]));
                 let integers = load128(packed);
-                let first = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(integers));
-                let second = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(
-                    integers, integers,
-                )));
-                let scales = [_mm256_mul_ps(first, d), _mm256_mul_ps(second, d)];
-                let mut scales_of = [[_mm256_setzero_ps(); 2]; N];
-                for column in 0..N {
-                    let x = &x[column][group];
-                    let x_sums = bytemuck::cast::<[f32; 16], [[f32; 8]; 2]>(x.sum16);
-                    let offset = _mm256_fmadd_ps(scales[0], floats(&x_sums[0]), offsets[column]);
-                    offsets[column] = _mm256_fmadd_ps(scales[1], floats(&x_sums[1]), offset);
-                    scales_of[column] = scales16(scales, x);
-                }
-                let low = block[..128].as_chunks::<32>().0;
-                let high = block[128..192].as_chunks::<32>().0;
-                for half in 0..2 {
-                    let (a, b) = (load256(&low[2 * half]), load256(&low[2 * half + 1]));
-                    let upper = load256(&high[half]);
-                    let bits =
-                        |shifted: __m256i| _mm256_slli_epi16::<4>(_mm256_and_si256(shifted, two));
-                    let q = [
-                        _mm256_or_si256(_mm256_and_si256(a, four), bits(upper)),
-                        _mm256_or_si256(
-                            _mm256_and_si256(b, four),
-                            bits(_mm256_srli_epi16::<2>(upper)),
-                        ),
-                        _mm256_or_si256(
-                            _mm256_and_si256(_mm256_srli_epi16::<4>(a), four),
-                            bits(_mm256_srli_epi16::<4>(upper)),
-                        ),
-                        _mm256_or_si256(
-                            _mm256_and_si256(_mm256_srli_epi16::<4>(b), four),
-                            bits(_mm256_srli_epi16::<6>(upper)),
-                        ),
-                    ];
-                    for (at, q) in q.into_iter().enumerate() {
-                        for column in 0..N {
-                            let x = part(&x[column][group].q, 4 * half + at);
-                            let products = dot::<false>(_mm256_setzero_si256(), q, x);
-                            let sum = &mut sums[column][at % 2];
-                            *sum = scaled16(products, scales_of[column][half], at, *sum);
-                        }
-                    }
+                let upper = _mm_unpackhi_epi64(integers, integers);
+                for (half, integers) in [integers, upper].into_iter().enumerate() {
+                    let integers = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(integers));
+                    of_rows[half][row] = _mm256_mul_ps(integers, _mm256_set1_ps(d));
                 }
             }
-            let mut totals = [0.0; N];
-            for column in 0..N {
-                let [first, second] = sums[column];
-                let first = _mm256_fmadd_ps(offsets[column], _mm256_set1_ps(-32.0), first);
-                totals[column] = total([first, second]);
+            let mut scales = Scales::ZEROS;
+            let zero = _mm256_set1_ps(-f32::from(B::ZERO));
+            for half in 0..2 {
+                for (sub, scale) in transposed(of_rows[half]).into_iter().enumerate() {
+                    scales.scale[8 * half + sub] = scale;
+                    let offset = _mm256_mul_ps(floats(&scale), zero);
+                    scales.offset[8 * half + sub] = bytemuck::cast(offset);
+                }
             }
-            totals
+            let (four, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(3));
+            added::<B, N>(&scales, x, totals, |row, at| {
+                let (half, at) = (at / 4, at % 4);
+                let low = load256(&blocks[row].as_chunks::<32>().0[2 * half + at % 2]);
+                let high = load256(&blocks[row][128..].as_chunks::<32>().0[half]);
+                let low = if at < 2 { low } else { _mm256_srli_epi16::<4>(low) };
+                let high = match at {
+                    0 => high,
+                    1 => _mm256_srli_epi16::<2>(high),
+                    2 => _mm256_srli_epi16::<4>(high),
+                    _ => _mm256_srli_epi16::<6>(high),
+                };
+                let bits = _mm256_slli_epi16::<4>(_mm256_and_si256(high, two));
+                _mm256_or_si256(_mm256_and_si256(low, four), bits)
+            })
+        }
+
+        /// A function of its own: as a part of a larger one, the compiler unpacks number by number.
+        #[target_feature(enable = $features)]
+        #[inline(never)]
+        fn unpack<B: Blocks>(group: &mut WeightGroup, blocks: &[u8]) {
+            group.unpack::<B>(blocks);
+        }
+
+        /// The other formats, and what is left of rows that are no multiple of 256 long, by way of memory that the first-level cache holds.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn unpacked<B: Blocks, const N: usize>(
+            rows: &[&[u8]; TOGETHER],
+            x: [&ActivationGroup; N],
+            totals: [__m256; N],
+        ) -> [__m256; N] {
+            let (mut groups, mut scales) = ([WeightGroup::EMPTY; TOGETHER], Scales::ZEROS);
+            for row in 0..TOGETHER {
+                unpack::<B>(&mut groups[row], rows[row]);
+            }
+            for half in 0..32 / B::SUB {
+                let (mut scale, mut offset) =
+                    ([_mm256_setzero_ps(); TOGETHER], [_mm256_setzero_ps(); TOGETHER]);
+                for row in 0..TOGETHER {
+                    scale[row] = floats(&groups[row].scale.as_chunks::<8>().0[half]);
+                    offset[row] = floats(&groups[row].offset.as_chunks::<8>().0[half]);
+                }
+                scales.scale.as_chunks_mut::<8>().0[half] = transposed(scale);
+                scales.offset.as_chunks_mut::<8>().0[half] = transposed(offset);
+            }
+            added::<B, N>(&scales, x, totals, |row, at| part(&groups[row].q, at))
         }
     };
 }

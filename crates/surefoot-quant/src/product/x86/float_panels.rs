@@ -1,9 +1,9 @@
-//! Products of F32, F16 and BF16 rows with many columns, which are packed in panels (`FloatColumns`): the registers hold the sums of
-//! some rows with a panel. A number of a row is broadcast to all columns of a panel, a line of columns is used for all rows.
+//! Products of F32, F16 and BF16 rows with more than a few columns by AVX2, packed in panels (`FloatColumns`): the registers hold the sums of
+//! some rows with a line of a panel. A number of a row is broadcast to all columns of a panel, a line of columns is used for all rows.
 //!
 //! Some rows at a time are widened to f32, a run of inputs after the other, and used for all columns. The terms of a sum are added in
 //! the order of the inputs, a run's sum at a time, so that neither the number of columns nor that of threads changes a bit; but the bits are
-//! not those that `few_columns` and `float_tiles` give.
+//! not those that `few_columns` gives. AVX-512 has registers enough to multiply columns as they lie (`float_tiles`).
 //!
 //! All functions are safe. They need their instructions, so `dispatch` alone calls them.
 
@@ -68,143 +68,67 @@ fn runs(
     }
 }
 
-pub(in crate::product) mod avx512 {
-    use super::*;
+/// Rows of a tile: twelve of sixteen registers hold its sums with a line.
+const TILE: usize = 6;
 
-    /// Rows of a tile: with three lines, 24 of 32 registers hold sums.
-    const TILE: usize = 8;
-
-    /// The product of `rows` with the columns.
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
-    pub(in crate::product) fn multiply(
-        format: BlockFormat,
-        rows: &[u8],
-        row_bytes: usize,
-        x: &FloatColumns,
-        out: &mut [&mut [f32]],
-    ) {
-        runs(format, rows, row_bytes, x, out, |wide, count, panel, sums| match panel.width {
-            1 => tiles::<1>(wide, count, panel.numbers, sums),
-            2 => tiles::<2>(wide, count, panel.numbers, sums),
-            _ => tiles::<3>(wide, count, panel.numbers, sums),
-        });
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
-    #[inline(never)]
-    fn tiles<const WIDTH: usize>(
-        wide: &[WideRow],
-        count: usize,
-        panel: &[[f32; LINE]],
-        sums: &mut [[f32; LINE]],
-    ) {
-        let panel = panel.as_chunks::<WIDTH>().0;
-        let (rows, sums) = (wide.as_chunks::<TILE>().0, sums.as_chunks_mut::<WIDTH>().0);
-        let tiles = rows.iter().zip(sums.as_chunks_mut::<TILE>().0);
-        for (rows, sums) in tiles.take(count.div_ceil(TILE)) {
-            tile(rows, panel, sums);
-        }
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
-    #[inline]
-    fn tile<const WIDTH: usize>(
-        rows: &[WideRow; TILE],
-        panel: &[[[f32; LINE]; WIDTH]],
-        sums: &mut [[[f32; LINE]; WIDTH]; TILE],
-    ) {
-        let mut totals = [[_mm512_setzero_ps(); WIDTH]; TILE];
-        let panel = &panel[..panel.len().min(RUN)];
-        for (at, lines) in panel.iter().enumerate() {
-            let mut numbers = [_mm512_setzero_ps(); WIDTH];
-            for line in 0..WIDTH {
-                numbers[line] = sixteen(&lines[line]);
-            }
-            for row in 0..TILE {
-                let weight = _mm512_set1_ps(rows[row][at]);
-                for line in 0..WIDTH {
-                    totals[row][line] = _mm512_fmadd_ps(weight, numbers[line], totals[row][line]);
-                }
-            }
-        }
-        for row in 0..TILE {
-            for line in 0..WIDTH {
-                let sum = _mm512_add_ps(sixteen(&sums[row][line]), totals[row][line]);
-                let high = _mm512_extractf64x4_pd::<1>(_mm512_castps_pd(sum));
-                sums[row][line] =
-                    bytemuck::cast([_mm512_castps512_ps256(sum), _mm256_castpd_ps(high)]);
-            }
-        }
-    }
-
-    use super::super::float_tiles::sixteen;
+/// The product of `rows` with the columns.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(in crate::product) fn multiply(
+    format: BlockFormat,
+    rows: &[u8],
+    row_bytes: usize,
+    x: &FloatColumns,
+    out: &mut [&mut [f32]],
+) {
+    runs(format, rows, row_bytes, x, out, |wide, count, panel, sums| match panel.width {
+        1 => tiles::<1>(wide, count, panel.numbers, sums),
+        2 => tiles::<2>(wide, count, panel.numbers, sums),
+        _ => tiles::<3>(wide, count, panel.numbers, sums),
+    });
 }
 
-pub(in crate::product) mod avx2 {
-    use super::*;
-
-    /// Rows of a tile: twelve of sixteen registers hold its sums with a line.
-    const TILE: usize = 6;
-
-    /// The product of `rows` with the columns.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(in crate::product) fn multiply(
-        format: BlockFormat,
-        rows: &[u8],
-        row_bytes: usize,
-        x: &FloatColumns,
-        out: &mut [&mut [f32]],
-    ) {
-        runs(format, rows, row_bytes, x, out, |wide, count, panel, sums| match panel.width {
-            1 => tiles::<1>(wide, count, panel.numbers, sums),
-            2 => tiles::<2>(wide, count, panel.numbers, sums),
-            _ => tiles::<3>(wide, count, panel.numbers, sums),
-        });
-    }
-
-    #[target_feature(enable = "avx2,fma,f16c")]
-    #[inline(never)]
-    fn tiles<const WIDTH: usize>(
-        wide: &[WideRow],
-        count: usize,
-        panel: &[[f32; LINE]],
-        sums: &mut [[f32; LINE]],
-    ) {
-        let panel = panel.as_chunks::<WIDTH>().0;
-        let (rows, sums) = (wide.as_chunks::<TILE>().0, sums.as_chunks_mut::<WIDTH>().0);
-        let tiles = rows.iter().zip(sums.as_chunks_mut::<TILE>().0);
-        for (rows, sums) in tiles.take(count.div_ceil(TILE)) {
-            for line in 0..WIDTH {
-                tile(rows, panel, line, sums);
-            }
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(never)]
+fn tiles<const WIDTH: usize>(
+    wide: &[WideRow],
+    count: usize,
+    panel: &[[f32; LINE]],
+    sums: &mut [[f32; LINE]],
+) {
+    let panel = panel.as_chunks::<WIDTH>().0;
+    let (rows, sums) = (wide.as_chunks::<TILE>().0, sums.as_chunks_mut::<WIDTH>().0);
+    let tiles = rows.iter().zip(sums.as_chunks_mut::<TILE>().0);
+    for (rows, sums) in tiles.take(count.div_ceil(TILE)) {
+        for line in 0..WIDTH {
+            tile(rows, panel, line, sums);
         }
     }
+}
 
-    #[target_feature(enable = "avx2,fma,f16c")]
-    #[inline]
-    fn tile<const WIDTH: usize>(
-        rows: &[WideRow; TILE],
-        panel: &[[[f32; LINE]; WIDTH]],
-        line: usize,
-        sums: &mut [[[f32; LINE]; WIDTH]; TILE],
-    ) {
-        let mut totals = [[_mm256_setzero_ps(); 2]; TILE];
-        let panel = &panel[..panel.len().min(RUN)];
-        for (at, lines) in panel.iter().enumerate() {
-            let numbers: [__m256; 2] = bytemuck::cast(lines[line]);
-            for row in 0..TILE {
-                let weight = _mm256_set1_ps(rows[row][at]);
-                for half in 0..2 {
-                    totals[row][half] = _mm256_fmadd_ps(weight, numbers[half], totals[row][half]);
-                }
-            }
-        }
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn tile<const WIDTH: usize>(
+    rows: &[WideRow; TILE],
+    panel: &[[[f32; LINE]; WIDTH]],
+    line: usize,
+    sums: &mut [[[f32; LINE]; WIDTH]; TILE],
+) {
+    let mut totals = [[_mm256_setzero_ps(); 2]; TILE];
+    let panel = &panel[..panel.len().min(RUN)];
+    for (at, lines) in panel.iter().enumerate() {
+        let numbers: [__m256; 2] = bytemuck::cast(lines[line]);
         for row in 0..TILE {
-            let mut sum: [__m256; 2] = bytemuck::cast(sums[row][line]);
+            let weight = _mm256_set1_ps(rows[row][at]);
             for half in 0..2 {
-                sum[half] = _mm256_add_ps(sum[half], totals[row][half]);
+                totals[row][half] = _mm256_fmadd_ps(weight, numbers[half], totals[row][half]);
             }
-            sums[row][line] = bytemuck::cast(sum);
         }
+    }
+    for row in 0..TILE {
+        let mut sum: [__m256; 2] = bytemuck::cast(sums[row][line]);
+        for half in 0..2 {
+            sum[half] = _mm256_add_ps(sum[half], totals[row][half]);
+        }
+        sums[row][line] = bytemuck::cast(sum);
     }
 }

@@ -1,8 +1,9 @@
 //! Products of F32, F16 and BF16 rows with several columns, by AVX-512: some rows and some columns at a time, whose sums
 //! the registers hold, so that each number that is loaded is used several times and rows need not be interleaved.
 //!
-//! A sum is that of `few_floats` in `few_columns`, which multiplies one column: 32 sums side by side, added up in the same order. So a
-//! column of F32 or F16 gives the bits that it gives alone, however many there are.
+//! A sum is that of `few_columns`, which multiplies row by row: 32 sums side by side, added up in the same order. So a column gives the bits that
+//! it gives alone, however many there are. Numbers of BF16 rows lie in pairs, of which each vector of 32 bits has the first and the second: columns are
+//! [`unzipped`] for them.
 //!
 //! All functions are safe. They need their instructions, so `dispatch` alone calls them.
 
@@ -31,18 +32,44 @@ pub(in crate::product) fn multiply(
     out: &mut [&mut [f32]],
 ) {
     match format {
-        BlockFormat::F32 => blocks::<64>(rows, row_bytes, x, inputs, out, |bytes| {
-            let [low, high]: [__m256i; 2] = bytemuck::cast(*bytes);
-            both(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high))
-        }),
-        BlockFormat::F16 => blocks::<32>(rows, row_bytes, x, inputs, out, |bytes| {
-            _mm512_cvtph_ps(bytemuck::cast(*bytes))
-        }),
-        _ => blocks::<32>(rows, row_bytes, x, inputs, out, |bytes| {
-            let numbers = _mm512_cvtepu16_epi32(bytemuck::cast(*bytes));
-            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(numbers))
-        }),
+        BlockFormat::F32 => {
+            blocks::<128, false>(rows, row_bytes, x, inputs, inputs, out, |run, half| {
+                let [low, high]: [__m256i; 2] = bytemuck::cast(run.as_chunks::<64>().0[half]);
+                both(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high))
+            });
+        }
+        BlockFormat::F16 => {
+            blocks::<64, false>(rows, row_bytes, x, inputs, inputs, out, |run, half| {
+                _mm512_cvtph_ps(bytemuck::cast(run.as_chunks::<32>().0[half]))
+            });
+        }
+        _ => {
+            let (x, padded) = (unzipped(x, inputs), inputs.next_multiple_of(RUN));
+            let x = x.as_flattened();
+            blocks::<64, true>(rows, row_bytes, x, padded, inputs, out, |run, half| {
+                let [low, high]: [__m256i; 2] = bytemuck::cast(*run);
+                let bits = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high);
+                let upper = _mm512_set1_epi32(0xffff_0000_u32.cast_signed());
+                _mm512_castsi512_ps(match half {
+                    0 => _mm512_slli_epi32::<16>(bits),
+                    _ => _mm512_and_si512(bits, upper),
+                })
+            });
+        }
     }
+}
+
+/// Columns of `inputs` numbers, filled up with zeros to runs, of each of which those with even places come first.
+fn unzipped(x: &[f32], inputs: usize) -> Vec<[f32; RUN]> {
+    let mut runs = Vec::with_capacity(x.len() / inputs * inputs.div_ceil(RUN));
+    for column in x.chunks_exact(inputs) {
+        for numbers in column.chunks(RUN) {
+            let mut padded = [0.0; RUN];
+            padded[..numbers.len()].copy_from_slice(numbers);
+            runs.push(std::array::from_fn(|at| padded[2 * (at % 16) + at / 16]));
+        }
+    }
+    runs
 }
 
 /// A vector of both halves: `bytemuck` knows vectors of 512 bits only with a feature that nothing else here needs.
@@ -55,50 +82,59 @@ fn both(low: __m256, high: __m256) -> __m512 {
 
 #[target_feature(enable = "avx512f")]
 #[inline]
-pub(super) fn sixteen(numbers: &[f32; 16]) -> __m512 {
+fn sixteen(numbers: &[f32; 16]) -> __m512 {
     let [low, high]: [__m256; 2] = bytemuck::cast(*numbers);
     both(low, high)
 }
 
-/// `wide` makes a vector of the `BYTES` of sixteen weights.
+/// `wide` makes a vector of a half of the `BYTES` of a run of weights: of the first sixteen or the others, or, where they are in `PAIRS`, of the first
+/// or the second of each. A column has `of_column` numbers, in the same order, of which `inputs` are its own.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
 #[inline]
-fn blocks<const BYTES: usize>(
+fn blocks<const BYTES: usize, const PAIRS: bool>(
     rows: &[u8],
     row_bytes: usize,
     x: &[f32],
+    of_column: usize,
     inputs: usize,
     out: &mut [&mut [f32]],
-    wide: impl Fn(&[u8; BYTES]) -> __m512 + Copy,
+    wide: impl Fn(&[u8; BYTES], usize) -> __m512 + Copy,
 ) {
     let of_block = (BLOCK / row_bytes.max(1)).next_multiple_of(ROWS).max(ROWS);
     for (number, rows) in rows.chunks(of_block * row_bytes).enumerate() {
-        let first = number * of_block;
-        for (x, out) in x.chunks(COLUMNS * inputs).zip(out.chunks_mut(COLUMNS)) {
+        let place = Place { row_bytes, of_column, inputs, first: number * of_block };
+        for (x, out) in x.chunks(COLUMNS * of_column).zip(out.chunks_mut(COLUMNS)) {
             match out.len() {
-                1 => columns::<BYTES, 1>(rows, row_bytes, x, inputs, out, first, wide),
-                2 => columns::<BYTES, 2>(rows, row_bytes, x, inputs, out, first, wide),
-                _ => columns::<BYTES, COLUMNS>(rows, row_bytes, x, inputs, out, first, wide),
+                1 => columns::<BYTES, PAIRS, 1>(rows, x, place, out, wide),
+                2 => columns::<BYTES, PAIRS, 2>(rows, x, place, out, wide),
+                _ => columns::<BYTES, PAIRS, COLUMNS>(rows, x, place, out, wide),
             }
         }
     }
 }
 
-/// The products of all `rows`, which are written from `first` on, with `N` columns. A function of its own: as a part of a larger
-/// one, the compiler keeps sums in memory.
+/// Where numbers lie: the bytes of a row, the numbers of a column and how many of them are its own, and the first row of a block.
+#[derive(Clone, Copy)]
+struct Place {
+    row_bytes: usize,
+    of_column: usize,
+    inputs: usize,
+    first: usize,
+}
+
+/// The products of all `rows` with `N` columns. A function of its own: as a part of a larger one, the compiler keeps sums in memory.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
 #[inline(never)]
-fn columns<const BYTES: usize, const N: usize>(
+fn columns<const BYTES: usize, const PAIRS: bool, const N: usize>(
     rows: &[u8],
-    row_bytes: usize,
     x: &[f32],
-    inputs: usize,
+    place: Place,
     out: &mut [&mut [f32]],
-    first: usize,
-    wide: impl Fn(&[u8; BYTES]) -> __m512 + Copy,
+    wide: impl Fn(&[u8; BYTES], usize) -> __m512 + Copy,
 ) {
+    let Place { row_bytes, of_column, inputs, first } = place;
     let mut of_columns: [&[f32]; N] = [&[]; N];
-    for (column, x) in of_columns.iter_mut().zip(x.chunks_exact(inputs)) {
+    for (column, x) in of_columns.iter_mut().zip(x.chunks_exact(of_column)) {
         *column = x;
     }
     let together = rows.chunks_exact(ROWS * row_bytes);
@@ -108,14 +144,14 @@ fn columns<const BYTES: usize, const N: usize>(
         for (own, row) in of_rows.iter_mut().zip(rows.chunks_exact(row_bytes)) {
             *own = row;
         }
-        let sums = tile::<BYTES, ROWS, N>(of_rows, of_columns, inputs, wide);
+        let sums = tile::<BYTES, PAIRS, ROWS, N>(of_rows, of_columns, inputs, wide);
         for column in 0..N {
             let numbers: [f32; ROWS] = bytemuck::cast(four_totals(sums[column]));
             out[column][first + at * ROWS..][..ROWS].copy_from_slice(&numbers);
         }
     }
     for (at, row) in rest.chunks_exact(row_bytes).enumerate() {
-        let sums = tile::<BYTES, 1, N>([row], of_columns, inputs, wide);
+        let sums = tile::<BYTES, PAIRS, 1, N>([row], of_columns, inputs, wide);
         for column in 0..N {
             let ([one], zero) = (sums[column], _mm_setzero_ps());
             let [number, ..]: [f32; 4] = bytemuck::cast(four_totals([one, zero, zero, zero]));
@@ -127,17 +163,17 @@ fn columns<const BYTES: usize, const N: usize>(
 /// For each column and row, four sums that are left to add up.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
 #[inline]
-fn tile<const BYTES: usize, const R: usize, const N: usize>(
+fn tile<const BYTES: usize, const PAIRS: bool, const R: usize, const N: usize>(
     rows: [&[u8]; R],
     columns: [&[f32]; N],
     inputs: usize,
-    wide: impl Fn(&[u8; BYTES]) -> __m512 + Copy,
+    wide: impl Fn(&[u8; BYTES], usize) -> __m512 + Copy,
 ) -> [[__m128; R]; N] {
     let runs = inputs / RUN;
     // All have as many runs: no index is checked again below.
-    let mut of_rows: [&[[[u8; BYTES]; 2]]; R] = [&[]; R];
+    let mut of_rows: [&[[u8; BYTES]]; R] = [&[]; R];
     for row in 0..R {
-        of_rows[row] = &rows[row].as_chunks::<BYTES>().0.as_chunks::<2>().0[..runs];
+        of_rows[row] = &rows[row].as_chunks::<BYTES>().0[..runs];
     }
     let mut of_columns: [&[[[f32; 16]; 2]]; N] = [&[]; N];
     for column in 0..N {
@@ -148,14 +184,14 @@ fn tile<const BYTES: usize, const R: usize, const N: usize>(
     for run in 0..runs {
         let (mut weights, mut numbers) = ([_mm512_setzero_ps(); R], [_mm512_setzero_ps(); N]);
         for row in 0..R {
-            weights[row] = wide(&of_rows[row][run][0]);
+            weights[row] = wide(&of_rows[row][run], 0);
         }
         for column in 0..N {
             numbers[column] = sixteen(&of_columns[column][run][0]);
         }
         first = added(first, weights, numbers);
         for row in 0..R {
-            weights[row] = wide(&of_rows[row][run][1]);
+            weights[row] = wide(&of_rows[row][run], 1);
         }
         for column in 0..N {
             numbers[column] = sixteen(&of_columns[column][run][1]);
@@ -163,12 +199,17 @@ fn tile<const BYTES: usize, const R: usize, const N: usize>(
         second = added(second, weights, numbers);
     }
     if inputs > runs * RUN {
-        [first, second] = with_rest([first, second], rows, columns, runs, wide);
+        let sums = [first, second];
+        [first, second] = with_rest::<BYTES, PAIRS, R, N>(sums, rows, columns, runs, wide);
     }
     let mut folded = [[_mm_setzero_ps(); R]; N];
     for column in 0..N {
         for row in 0..R {
-            let eight = _mm256_add_ps(halves(first[column][row]), halves(second[column][row]));
+            let (first, second) = (first[column][row], second[column][row]);
+            let eight = match PAIRS {
+                true => halves(_mm512_add_ps(first, second)),
+                false => _mm256_add_ps(halves(first), halves(second)),
+            };
             let (low, high) = (_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
             folded[column][row] = _mm_add_ps(low, high);
         }
@@ -176,27 +217,54 @@ fn tile<const BYTES: usize, const R: usize, const N: usize>(
     folded
 }
 
-/// Adds the products of what is behind the last run, which zeros fill up.
+/// Adds the products of what is behind the last run, which zeros fill up. Pairs of the second half are added to the sums of the first half, as
+/// `few_columns` does.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
 #[inline(never)]
-fn with_rest<const BYTES: usize, const R: usize, const N: usize>(
+fn with_rest<const BYTES: usize, const PAIRS: bool, const R: usize, const N: usize>(
     mut sums: [[[__m512; R]; N]; 2],
     rows: [&[u8]; R],
     columns: [&[f32]; N],
     runs: usize,
-    wide: impl Fn(&[u8; BYTES]) -> __m512 + Copy,
+    wide: impl Fn(&[u8; BYTES], usize) -> __m512 + Copy,
 ) -> [[[__m512; R]; N]; 2] {
-    for half in 0..2 {
-        let (mut weights, mut numbers) = ([_mm512_setzero_ps(); R], [_mm512_setzero_ps(); N]);
-        for row in 0..R {
-            weights[row] = wide(&filled(rows[row], (2 * runs + half) * BYTES));
+    let mut weights = [[_mm512_setzero_ps(); R]; 2];
+    for row in 0..R {
+        let rest = filled(rows[row], runs * BYTES);
+        (weights[0][row], weights[1][row]) = (wide(&rest, 0), wide(&rest, 1));
+    }
+    for part in 0..if PAIRS { 2 } else { 1 } {
+        for half in 0..2 {
+            let mut numbers = [_mm512_setzero_ps(); N];
+            for column in 0..N {
+                numbers[column] = sixteen(&filled(columns[column], runs * RUN + 16 * half));
+            }
+            let mut weights = weights[half];
+            if PAIRS {
+                // A half's eight pairs, in the lower lanes.
+                for weights in &mut weights {
+                    *weights = lower(*weights, part);
+                }
+                for numbers in &mut numbers {
+                    *numbers = lower(*numbers, part);
+                }
+            }
+            sums[half] = added(sums[half], weights, numbers);
         }
-        for column in 0..N {
-            numbers[column] = sixteen(&filled(columns[column], runs * RUN + 16 * half));
-        }
-        sums[half] = added(sums[half], weights, numbers);
     }
     sums
+}
+
+/// One half of a vector, in its lower half; zeros in the upper one.
+#[target_feature(enable = "avx2,avx512f")]
+#[inline]
+fn lower(numbers: __m512, half: usize) -> __m512 {
+    let numbers = _mm512_castps_pd(numbers);
+    let half = match half {
+        0 => _mm512_castpd512_pd256(numbers),
+        _ => _mm512_extractf64x4_pd::<1>(numbers),
+    };
+    both(_mm256_castpd_ps(half), _mm256_setzero_ps())
 }
 
 /// `sums` and the products of each column with each row.

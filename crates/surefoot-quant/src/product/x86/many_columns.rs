@@ -42,27 +42,10 @@ pub(super) fn scale_and_sum<B: Blocks>(x: &ActivationGroup, sub: usize) -> (f32,
     }
 }
 
-/// Defines the kernels of a module for some instructions, with so many columns at once in products of f32. The module has
+/// Defines the kernels of a module for some instructions. The module has
 /// a function `tile_product`, which adds the products of a panel with a tile of columns to their sums.
 macro_rules! many_columns {
-    ($features:literal, $columns:literal) => {
-        #[target_feature(enable = $features)]
-        #[inline(never)]
-        fn many_floats(
-            format: BlockFormat,
-            rows: &[u8],
-            row_bytes: usize,
-            x: &[f32],
-            inputs: usize,
-            out: &mut [&mut [f32]],
-        ) {
-            crate::product::float::multiply::<true, $columns>(
-                format, rows, row_bytes, x, inputs, out,
-            );
-        }
-
-        /// The products of a row of F32, F16 or BF16 numbers with `N` columns.
-
+    ($features:literal) => {
         /// Sixteen rows at a time, for more than [`FEW`] columns.
         #[target_feature(enable = $features)]
         pub(in crate::product) fn many<B: Blocks>(

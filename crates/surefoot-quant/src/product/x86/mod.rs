@@ -15,7 +15,9 @@ mod rounding;
 
 use std::arch::x86_64::*;
 
-use self::few_columns::{AT_ONCE, few_columns, put, unzipped};
+use self::few_columns::{
+    AT_ONCE, BLOCK, Scales, TOGETHER, few_columns, is_unpacked_in_registers, put, unzipped,
+};
 use self::many_columns::{Panel, interleave, many_columns, scale_and_sum};
 use self::rounding::rounding;
 use super::activations::{ActivationGroup, Activations, TILE};
@@ -126,8 +128,8 @@ pub(super) mod avx2 {
     }
 
     rounding!("avx2,fma,f16c");
-    few_columns!("avx2,fma,f16c");
-    many_columns!("avx2,fma,f16c", 4);
+    few_columns!("avx2,fma,f16c", 3);
+    many_columns!("avx2,fma,f16c");
 }
 
 pub(super) mod avx512_vnni {
@@ -185,6 +187,6 @@ pub(super) mod avx512_vnni {
     }
 
     rounding!("avx2,fma,f16c,avx512f,avx512vl,avx512vnni");
-    few_columns!("avx2,fma,f16c,avx512f,avx512vl,avx512vnni");
-    many_columns!("avx2,fma,f16c,avx512f,avx512vl,avx512vnni", 8);
+    few_columns!("avx2,fma,f16c,avx512f,avx512vl,avx512vnni", 4);
+    many_columns!("avx2,fma,f16c,avx512f,avx512vl,avx512vnni");
 }

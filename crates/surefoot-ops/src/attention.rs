@@ -25,7 +25,6 @@ use surefoot_core::recover::drill::point;
 use crate::cube::{self, CubeKernels};
 use crate::flat;
 use processor::Parts;
-pub(crate) use processor::soften;
 
 /// The backends' side of [`causal_attention`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]

@@ -14,10 +14,10 @@ use burn::tensor::{Shape, Tensor};
 use burn_flex::FlexTensor;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
+use surefoot_kernels::math::{column_sums, fast};
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use crate::cube::{self, CubeKernels};
-use crate::math::{column_sums, fast};
 use crate::optional::{Optional, optional};
 use crate::{dense, flat};
 

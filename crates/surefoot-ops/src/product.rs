@@ -1,11 +1,7 @@
 //! Weights times activations, where the weights are large and the columns are few.
 //!
-//! A general matrix product packs both sides before it multiplies, which pays if each number is used
-//! often. Weights are used once for each token of a pass: with a few of them packing takes longer
-//! than multiplying. Here the weights are read once, in place. With more than [`kernel::MOST`] columns these are packed and the
-//! weights are still read in place (`dense`).
-
-mod kernel;
+//! On the CPU the weights are read once, in place (`surefoot_kernels::product`). With more than [`MOST_COLUMNS`] columns these are packed
+//! and the weights are still read in place (`dense`).
 
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
@@ -14,22 +10,11 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
 use burn::tensor::Tensor;
 use burn_flex::FlexTensor;
-use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
+use surefoot_kernels::product::{MOST_COLUMNS, Matrix, multiply};
 
 use crate::{dense, flat};
-use kernel::{Columns, Matrix};
-
-/// Up to so many columns, each gives the same bits as it does alone.
-pub const ALIKE_COLUMNS: usize = 8;
-
-/// Below so many multiplications a product is over before other threads have begun.
-const WORTH_SPLITTING: usize = 1 << 20;
-/// Parts for each thread, so that one which is kept waiting doesn't keep the others.
-const PARTS: usize = 4;
-/// Parts have a multiple of so many rows: all that the kernels take at once divide it.
-const ROWS: usize = 24;
 
 /// The backends' side of [`product`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
@@ -98,39 +83,20 @@ impl Product for Flex {
         if !(flat::is_ours(&weight) && flat::is_ours(&x)) {
             return composed::<Self>(weight, turned, x);
         }
-        if x.shape()[1] <= kernel::MOST && weight.layout().contiguous_offsets().is_some() {
-            return multiply(&weight, turned, x);
+        if x.shape()[1] <= MOST_COLUMNS && weight.layout().contiguous_offsets().is_some() {
+            return few_columns(&weight, turned, x);
         }
         let weight = if turned { Self::float_swap_dims(weight, 0, 1) } else { weight };
         dense::product(weight, x, |_, _| ())
     }
 }
 
-fn multiply(weight: &FlexTensor, turned: bool, x: FlexTensor) -> FlexTensor {
+fn few_columns(weight: &FlexTensor, turned: bool, x: FlexTensor) -> FlexTensor {
     let x = flat::contiguous(x);
     let ([stored, width], [inputs, columns]) = (flat::dims(weight), flat::dims(&x));
     let rows = if turned { width } else { stored };
     let weights = Matrix { numbers: flat::numbers(weight), width, turned };
-    let mut out = vec![0.0; rows * columns];
-    if rows * inputs * columns == 0 {
-        return flat::tensor(out, [rows, columns]);
-    }
-    let columns_of_x = Columns::new(flat::numbers(&x), inputs, columns);
-    let threads = rayon::current_num_threads();
-    let part = match rows * inputs * columns < WORTH_SPLITTING {
-        true => rows,
-        // A turned weight is read across: what a part reads of a row should not be too short.
-        false if turned => rows.div_ceil(threads).next_multiple_of(ROWS),
-        false => rows.div_ceil(PARTS * threads).next_multiple_of(ROWS),
-    };
-    if part >= rows {
-        kernel::multiply(&weights, 0, &columns_of_x, &mut out);
-    } else {
-        out.par_chunks_mut(part * columns).enumerate().for_each(|(at, out)| {
-            kernel::multiply(&weights, at * part, &columns_of_x, out);
-        });
-    }
-    flat::tensor(out, [rows, columns])
+    flat::tensor(multiply(&weights, rows, flat::numbers(&x), [inputs, columns]), [rows, columns])
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use pulp::{Simd, WithSimd};
 
-use crate::math::copied;
+use crate::math::{by_lanes, copied};
 use crate::processor::arch;
 
 /// Output channels that are computed together; weights are packed in blocks of as many.
@@ -41,10 +41,12 @@ impl WithSimd for Correlate<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         // 8 × 3 sums fit 32 registers, 4 × 2 the 16 of AVX2. There 4 × 3 would leave one register for weights, and the
         // compiler then keeps some of the sums in memory.
-        match S::F32_LANES {
+        by_lanes!(
+            S,
+            16 => correlate::<S, BLOCK, 3>(simd, self),
             8 => correlate::<S, 4, 2>(simd, self),
-            _ => correlate::<S, BLOCK, 3>(simd, self),
-        }
+            4 => correlate::<S, BLOCK, 3>(simd, self),
+        )
     }
 }
 
@@ -110,10 +112,12 @@ impl WithSimd for Products<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
+        by_lanes!(
+            S,
+            16 => products::<S, 6>(simd, self),
             8 => products::<S, 3>(simd, self),
-            _ => products::<S, 6>(simd, self),
-        }
+            4 => products::<S, 6>(simd, self),
+        )
     }
 }
 

@@ -11,21 +11,27 @@ use std::borrow::Cow;
 
 use pulp::{Simd, WithSimd};
 
-use crate::math::copied;
+use crate::math::{by_lanes, copied};
 use crate::processor::arch;
 
+use super::ALIKE_COLUMNS;
+
 /// As many columns are few.
-const FEW: usize = crate::ALIKE_COLUMNS;
+const FEW: usize = ALIKE_COLUMNS;
 /// Vectors of a row, or rows of a turned weight, that are taken at once.
 const RUN: usize = 4;
 /// More columns than these are not taken: a vector of the widest sort.
-pub(super) const MOST: usize = 16;
+pub const MOST: usize = 16;
 
-/// The weights. Turned, a row of the product comes from a column of theirs.
-pub(super) struct Matrix<'a> {
-    pub(super) numbers: &'a [f32],
-    pub(super) width: usize,
-    pub(super) turned: bool,
+/// The weights, row after row. Turned, a row of the product comes from a column of theirs.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// All of their numbers.
+    pub numbers: &'a [f32],
+    /// Numbers of a stored row.
+    pub width: usize,
+    /// Whether a row of the product comes from a column of theirs.
+    pub turned: bool,
 }
 
 /// The columns, laid out for the kernel that they go to.
@@ -79,17 +85,25 @@ impl WithSimd for Work<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // There are 32 registers of the widest sort and 16 of the others.
-        let wide = S::F32_LANES >= 16;
-        match (self.x.few, self.weights.turned) {
-            (true, false) if wide => dots::<S, 2, 3>(simd, self),
-            (true, false) => dots::<S, 1, 2>(simd, self),
-            (true, true) if wide => stripes_by_count::<S, 6, 4, 3>(simd, self),
-            (true, true) => stripes_by_count::<S, 2, 1, 1>(simd, self),
-            (false, _) if wide => tiles::<S, 12, 1>(simd, self),
-            (false, _) if S::F32_LANES == 8 => tiles::<S, 6, 2>(simd, self),
-            (false, _) => tiles::<S, 3, 4>(simd, self),
-        }
+        // There are 32 registers of the widest sort and 16 of AVX2's.
+        by_lanes!(
+            S,
+            16 => match (self.x.few, self.weights.turned) {
+                (true, false) => dots::<S, 2, 3>(simd, self),
+                (true, true) => stripes_by_count::<S, 6, 4, 3>(simd, self),
+                (false, _) => tiles::<S, 12, 1>(simd, self),
+            },
+            8 => match (self.x.few, self.weights.turned) {
+                (true, false) => dots::<S, 1, 2>(simd, self),
+                (true, true) => stripes_by_count::<S, 2, 1, 1>(simd, self),
+                (false, _) => tiles::<S, 6, 2>(simd, self),
+            },
+            4 => match (self.x.few, self.weights.turned) {
+                (true, false) => dots::<S, 1, 2>(simd, self),
+                (true, true) => stripes_by_count::<S, 2, 1, 1>(simd, self),
+                (false, _) => tiles::<S, 3, 4>(simd, self),
+            },
+        )
     }
 }
 

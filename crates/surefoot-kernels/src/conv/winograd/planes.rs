@@ -8,6 +8,7 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 
 use super::transform::{POINTS, REACH, SIDE, inputs, output_gradient, outputs};
+use crate::math::by_lanes;
 use crate::processor::arch;
 
 /// A vector of the widest sort; rows of channels are a multiple of it long.
@@ -90,11 +91,7 @@ impl<const TAKEN: usize> WithSimd for Spread<'_, TAKEN> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
-            16 => spread::<S, TAKEN, 16>(simd, self),
-            8 => spread::<S, TAKEN, 8>(simd, self),
-            _ => spread::<S, TAKEN, 4>(simd, self),
-        }
+        by_lanes!(S, LANES => spread::<S, TAKEN, LANES>(simd, self))
     }
 }
 
@@ -255,11 +252,7 @@ impl WithSimd for Gather<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
-            16 => gather::<S, 16>(simd, self),
-            8 => gather::<S, 8>(simd, self),
-            _ => gather::<S, 4>(simd, self),
-        }
+        by_lanes!(S, LANES => gather::<S, LANES>(simd, self))
     }
 }
 

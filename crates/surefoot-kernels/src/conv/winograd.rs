@@ -197,13 +197,11 @@ struct Scratch {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::DType;
-
     use super::*;
 
     fn sizes(samples: usize, channels: [usize; 2], image: [usize; 2], padding: usize) -> Sizes {
         let ([inputs, outputs], kernel, stride) = (channels, [3, 3], 1);
-        Sizes { samples, inputs, outputs, image, kernel, stride, padding, compute: DType::F32 }
+        Sizes { samples, inputs, outputs, image, kernel, stride, padding }
     }
 
     /// Images, weights and an output's gradient between -1 and 1.

@@ -1,4 +1,7 @@
 //! The instructions that the kernels here are run with.
+//!
+//! [`has_vectors`] is for callers: most kernels are written for vectors of 4, 8 or 16 numbers and know nothing else. [`arch`] is for the
+//! kernels themselves. What one process uses never changes.
 
 use std::sync::OnceLock;
 
@@ -12,9 +15,18 @@ pub(crate) fn arch() -> Arch {
     *ARCH.get_or_init(|| held(Arch::new(), most()))
 }
 
-/// Whether there are vector instructions that the kernels know.
-pub(crate) fn has_vectors() -> bool {
+/// Whether there are vector instructions that the kernels know. Without them only [`math`](crate::math) and
+/// [`paged_attention`](crate::paged_attention) may be called.
+pub fn has_vectors() -> bool {
     !matches!(arch(), Arch::Scalar)
+}
+
+/// Stops where a kernel has no code for vectors of so many numbers: a caller has not asked [`has_vectors`].
+#[cold]
+pub(crate) fn no_kernel_for(lanes: usize) -> ! {
+    panic!(
+        "no kernel is written for vectors of {lanes} numbers: callers must ask has_vectors() first"
+    )
 }
 
 fn held(best: Arch, most: Most) -> Arch {
@@ -55,7 +67,26 @@ mod tests {
                 .output()
                 .unwrap();
             assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
-            assert!(String::from_utf8_lossy(&run.stdout).contains("attention::tests"));
+            assert!(String::from_utf8_lossy(&run.stdout).contains("dense::tests"));
+        }
+    }
+
+    /// The lane that runs these tests for ARM says that they must run with NEON, so that it can't pass without the kernels it is for.
+    #[test]
+    fn a_processor_that_should_have_neon_has_it() {
+        struct Lanes;
+        impl pulp::WithSimd for Lanes {
+            type Output = usize;
+
+            #[inline(always)]
+            fn with_simd<S: pulp::Simd>(self, _: S) -> usize {
+                S::F32_LANES
+            }
+        }
+        if std::env::var_os("SUREFOOT_REQUIRE_NEON").is_some() {
+            assert!(has_vectors());
+            assert_eq!(arch().dispatch(Lanes), 4, "{:?}", arch());
+            assert!(cfg!(target_arch = "aarch64"));
         }
     }
 

@@ -4,6 +4,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::transform::{POINTS, REACH, weight_gradient, weights};
+use crate::math::by_lanes;
 use crate::processor::arch;
 
 /// Weights of a kernel.
@@ -32,11 +33,7 @@ impl WithSimd for Weights<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
-            16 => spread::<S, 16>(simd, self),
-            8 => spread::<S, 8>(simd, self),
-            _ => spread::<S, 4>(simd, self),
-        }
+        by_lanes!(S, LANES => spread::<S, LANES>(simd, self))
     }
 }
 
@@ -95,11 +92,7 @@ impl WithSimd for Gradient<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
-            16 => gather::<S, 16>(simd, self),
-            8 => gather::<S, 8>(simd, self),
-            _ => gather::<S, 4>(simd, self),
-        }
+        by_lanes!(S, LANES => gather::<S, LANES>(simd, self))
     }
 }
 

@@ -1,0 +1,151 @@
+//! Causal attention: a head of a sample, some queries of it at a time.
+//!
+//! Scale, mask and softmax are one pass over scores that are still in the cache. Keys that come after all
+//! of those queries are left out of the products, which saves nearly half of them, forward and backward. A head is computed on one core,
+//! so threads change nothing; callers give each thread heads, and know that there are vectors
+//! ([`has_vectors`](crate::processor::has_vectors)).
+
+use crate::dense::{Panels, Part, Rows, View};
+use crate::math::{exp, fast, sums};
+use crate::processor::arch;
+
+/// Queries, or keys, that are worked on at once: a multiple of the rows of every tile.
+const AT_ONCE: usize = 48;
+
+/// A head of a sample; its queries, keys and values are `step` numbers apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// The query of each token.
+    pub query: &'a [f32],
+    /// The key of each token.
+    pub key: &'a [f32],
+    /// The value of each token.
+    pub value: &'a [f32],
+    /// Numbers from one token to the next.
+    pub step: usize,
+    /// How many tokens there are.
+    pub tokens: usize,
+    /// Numbers of a query, a key or a value.
+    pub each: usize,
+    /// What products of queries and keys are multiplied by.
+    pub scale: f32,
+}
+
+impl Head<'_> {
+    fn packed(&self, b: View<'_>, depth: usize, columns: usize) -> Panels {
+        let mut panels = Panels::take();
+        panels.pack(arch(), b, depth, 0..columns, false);
+        panels
+    }
+
+    /// Parts of the tokens: the first of each, and how many.
+    fn parts(&self) -> impl Iterator<Item = (usize, usize)> {
+        let tokens = self.tokens;
+        (0..tokens).step_by(AT_ONCE).map(move |first| (first, AT_ONCE.min(tokens - first)))
+    }
+
+    /// Fills what each token gets, `[tokens, each]`, and the attention weights, `[tokens, tokens]`.
+    pub fn attend(&self, shares: &mut [f32], out: &mut [f32]) {
+        let (Self { tokens, each, scale, .. }, arch) = (*self, arch());
+        let keys = self.packed(View::columns(self.key, self.step), each, tokens);
+        let values = self.packed(View::rows(self.value, self.step), tokens, each);
+        for (first, rows) in self.parts() {
+            let seen = first + rows;
+            let shares = &mut shares[first * tokens..][..rows * tokens];
+            let part = Part { a: View::rows(self.query, self.step), first, rows };
+            let scores =
+                Rows { part, panels: &keys, step: tokens, column: 0, add: false, out: shares };
+            scores.fill_part(arch, 0..each, seen);
+            fast(
+                #[inline(always)]
+                || {
+                    for (row, scores) in shares.chunks_exact_mut(tokens).enumerate() {
+                        let (own, unseen) = scores[..seen].split_at_mut(first + row + 1);
+                        soften(own, scale);
+                        unseen.fill(0.0);
+                    }
+                },
+            );
+            let part = Part { a: View::rows(shares, tokens), first: 0, rows };
+            let out = &mut out[first * each..][..rows * each];
+            let out = Rows { part, panels: &values, step: each, column: 0, add: false, out };
+            out.fill_part(arch, 0..seen, each);
+        }
+        keys.give_back();
+        values.give_back();
+    }
+
+    /// The gradients by queries, keys and values. `slopes` is room for those by the scores; what is in it does not matter.
+    pub fn gradient(
+        &self,
+        shares: &[f32],
+        gradient: View<'_>,
+        slopes: &mut [f32],
+        [query, key, value]: [&mut [f32]; 3],
+    ) {
+        let (Self { tokens, each, scale, step, .. }, arch) = (*self, arch());
+        let gradients = self.packed(gradient, tokens, each);
+        let queries = self.packed(View::rows(self.query, step), tokens, each);
+        let keys = self.packed(View::rows(self.key, step), tokens, each);
+        let values = self.packed(View::columns(self.value, step), each, tokens);
+        for (first, rows) in self.parts() {
+            let seen = first + rows;
+            let slopes = &mut slopes[first * tokens..][..rows * tokens];
+            let part = Part { a: gradient, first, rows };
+            let out =
+                Rows { part, panels: &values, step: tokens, column: 0, add: false, out: slopes };
+            out.fill_part(arch, 0..each, seen);
+            let shares = &shares[first * tokens..][..rows * tokens];
+            fast(
+                #[inline(always)]
+                || {
+                    let rows = slopes.chunks_exact_mut(tokens).zip(shares.chunks_exact(tokens));
+                    for (slopes, shares) in rows {
+                        // A share of 0 stays one: what was not seen gets no gradient.
+                        let (slopes, shares) = (&mut slopes[..seen], &shares[..seen]);
+                        let [mean] = sums([&*slopes, shares], |[slope, share]| [slope * share]);
+                        slopes.iter_mut().zip(shares).for_each(|(slope, share)| {
+                            *slope = share * (*slope - mean) * scale;
+                        });
+                    }
+                },
+            );
+            let part = Part { a: View::rows(slopes, tokens), first: 0, rows };
+            let out = &mut query[first * each..][..rows * each];
+            let out = Rows { part, panels: &keys, step: each, column: 0, add: false, out };
+            out.fill_part(arch, 0..seen, each);
+        }
+        // Earlier queries saw nothing of these keys.
+        for (from, panels, to) in [(&*slopes, &queries, key), (shares, &gradients, value)] {
+            for (first, rows) in self.parts() {
+                let part = Part { a: View::columns(from, tokens), first, rows };
+                let out = &mut to[first * each..][..rows * each];
+                let out = Rows { part, panels, step: each, column: 0, add: false, out };
+                out.fill_part(arch, first..tokens, each);
+            }
+        }
+        [gradients, queries, keys, values].into_iter().for_each(Panels::give_back);
+    }
+}
+
+/// The softmax of scores times `scale`, in their place.
+#[inline(always)]
+pub(crate) fn soften(scores: &mut [f32], scale: f32) {
+    let mut most = [f32::NEG_INFINITY; 16];
+    let (whole, rest) = scores.as_chunks::<16>();
+    for scores in whole {
+        for (most, score) in most.iter_mut().zip(scores) {
+            *most = most.max(*score);
+        }
+    }
+    for (most, score) in most.iter_mut().zip(rest) {
+        *most = most.max(*score);
+    }
+    let most = most.iter().fold(f32::NEG_INFINITY, |most, score| most.max(*score));
+    for score in scores.iter_mut() {
+        *score = exp((*score - most) * scale);
+    }
+    let [sum] = sums([scores], |[power]| [power]);
+    let inverse = 1.0 / sum;
+    scores.iter_mut().for_each(|power| *power *= inverse);
+}

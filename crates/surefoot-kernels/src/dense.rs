@@ -40,6 +40,18 @@ impl<'a> View<'a> {
     pub fn columns(numbers: &'a [f32], step: usize) -> Self {
         Self { numbers, step, turned: true }
     }
+
+    /// Without the rows before this one.
+    fn from_row(self, row: usize) -> Self {
+        let first = if self.turned { row } else { row * self.step };
+        Self { numbers: &self.numbers[first..], ..self }
+    }
+
+    /// Without the columns before this one.
+    fn from_column(self, column: usize) -> Self {
+        let first = if self.turned { column * self.step } else { column };
+        Self { numbers: &self.numbers[first..], ..self }
+    }
 }
 
 /// Rows, depth and columns of a product.
@@ -55,6 +67,8 @@ pub struct Sizes {
 
 /// Numbers of `b` that are packed at once.
 const AT_ONCE: usize = 2 << 20;
+/// Rows of `b` that are packed at once: of so many a tile of any sort fits.
+const DEEP: usize = AT_ONCE / 32;
 /// Parts for each thread, so that one which is kept waiting doesn't keep the others.
 const PARTS: usize = 8;
 
@@ -89,21 +103,24 @@ fn multiply_with(
         return;
     }
     let tile = kernel::tile(arch);
-    let wide = (AT_ONCE / depth).next_multiple_of(tile.columns()).min(columns);
+    let wide = (AT_ONCE / depth.min(DEEP)).next_multiple_of(tile.columns()).min(columns);
     let splits = rows * depth * columns >= WORTH_SPLITTING;
     let part = match splits {
         true => rows.div_ceil(PARTS * rayon::current_num_threads()).next_multiple_of(tile.rows),
         false => rows,
     };
     let mut panels = Panels::take();
-    for first in (0..columns).step_by(wide) {
-        let count = wide.min(columns - first);
-        panels.pack(arch, b, depth, first..first + count, splits);
-        let panels = &panels;
-        let is_last = first + count == columns;
+    let pieces = (0..columns)
+        .step_by(wide)
+        .flat_map(|first| (0..depth).step_by(DEEP).map(move |from| (first, from)));
+    for (first, from) in pieces {
+        let (count, deep) = (wide.min(columns - first), DEEP.min(depth - from));
+        panels.pack(arch, b.from_row(from), deep, first..first + count, splits);
+        let (panels, a) = (&panels, a.from_column(from));
+        let is_last = first + count == columns && from + deep == depth;
         let work = |(at, out): (usize, &mut [f32])| {
             let part = Part { a, first: at * part, rows: out.len() / columns };
-            let rows = Rows { part, panels, step: columns, column: first, add: false, out };
+            let rows = Rows { part, panels, step: columns, column: first, add: from > 0, out };
             rows.fill(arch, |row, out| {
                 if is_last {
                     finish(row, out);
@@ -126,7 +143,7 @@ mod tests {
 
     /// Small integers, so that every order of sums gives the same.
     fn numbers(count: usize, from: usize) -> Vec<f32> {
-        (0..count).map(|at| ((at * 7 + at / 5 + from) % 9) as f32 - 4.0).collect()
+        (0..count).map(move |at| ((at * 7 + at / 5 + from) % 9) as f32 - 4.0).collect()
     }
 
     proptest! {
@@ -164,6 +181,48 @@ mod tests {
                 prop_assert_eq!(&out, &right, "{:?}", arch);
             }
         }
+    }
+
+    /// Compares with what the numbers say where a product takes more than one piece of `b`. `finish` adds 1 to each number, once.
+    fn check_pieces(Sizes { rows, depth, columns }: Sizes) {
+        // 0 and 1, so that every order of sums gives the same.
+        let pattern = |count: usize, from: usize| {
+            (0..count).map(move |at| ((at * 7 + at / 5 + from) % 3 % 2) as f32)
+        };
+        let a: Vec<f32> = pattern(rows * depth, 1).collect();
+        let b: Vec<f32> = pattern(depth * columns, 2).collect();
+        for turned in [false, true] {
+            let mut right = vec![1.0; rows * columns];
+            for (row, right) in right.chunks_exact_mut(columns).enumerate() {
+                for p in 0..depth {
+                    let weight = if turned { a[p * rows + row] } else { a[row * depth + p] };
+                    for (column, right) in right.iter_mut().enumerate() {
+                        let at = if turned { column * depth + p } else { p * columns + column };
+                        *right += weight * b[at];
+                    }
+                }
+            }
+            let a = View { numbers: &a, step: if turned { rows } else { depth }, turned };
+            let b = View { numbers: &b, step: if turned { depth } else { columns }, turned };
+            for arch in archs() {
+                let mut out = vec![f32::NAN; rows * columns];
+                multiply_with(arch, Sizes { rows, depth, columns }, a, b, &mut out, |_, out| {
+                    out.iter_mut().for_each(|number| *number += 1.0);
+                });
+                assert!(out == right, "{rows} × {depth} × {columns}, turned: {turned}, {arch:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn products_with_several_pieces_of_columns_are_finished_once() {
+        check_pieces(Sizes { rows: 13, depth: 1000, columns: 3000 });
+    }
+
+    #[test]
+    fn deep_products_are_made_in_pieces_of_the_depth() {
+        check_pieces(Sizes { rows: 2, depth: AT_ONCE + 5, columns: 3 });
+        check_pieces(Sizes { rows: 3, depth: DEEP + 300, columns: 70 });
     }
 
     #[test]

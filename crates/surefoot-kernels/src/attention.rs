@@ -44,7 +44,8 @@ impl Head<'_> {
         (0..tokens).step_by(AT_ONCE).map(move |first| (first, AT_ONCE.min(tokens - first)))
     }
 
-    /// Fills what each token gets, `[tokens, each]`, and the attention weights, `[tokens, tokens]`.
+    /// Fills what each token gets, `[tokens, each]`, and the attention weights, `[tokens, tokens]`, which must be zeros before: not all that no
+    /// token sees is written.
     pub fn attend(&self, shares: &mut [f32], out: &mut [f32]) {
         let (Self { tokens, each, scale, .. }, arch) = (*self, arch());
         let keys = self.packed(View::columns(self.key, self.step), each, tokens);
@@ -148,4 +149,96 @@ pub(crate) fn soften(scores: &mut [f32], scale: f32) {
     let [sum] = sums([scores], |[power]| [power]);
     let inverse = 1.0 / sum;
     scores.iter_mut().for_each(|power| *power *= inverse);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conv::tests::off;
+    use proptest::prelude::*;
+
+    /// The attention weights, what each token gets, and the gradients by queries, keys and values, term by term in f64.
+    fn right(parts: [&[f32]; 3], gradient: &[f32], each: usize, scale: f32) -> [Vec<f64>; 5] {
+        let tokens = parts[0].len() / each;
+        let wide = |numbers: &[f32]| numbers.iter().map(|at| f64::from(*at)).collect::<Vec<_>>();
+        let ([query, key, value], gradient) = (parts.map(wide), wide(gradient));
+        let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>();
+        let at = |token: usize| token * each..(token + 1) * each;
+        let scale = f64::from(scale);
+        let mut weights = vec![0.0; tokens * tokens];
+        let mut found = [0; 4].map(|_| vec![0.0; tokens * each]);
+        for token in 0..tokens {
+            let own = &mut weights[token * tokens..][..=token];
+            for (other, weight) in own.iter_mut().enumerate() {
+                *weight = (dot(&query[at(token)], &key[at(other)]) * scale).exp();
+            }
+            let sum: f64 = own.iter().sum();
+            own.iter_mut().for_each(|weight| *weight /= sum);
+            let by_weight: Vec<f64> =
+                (0..=token).map(|other| dot(&gradient[at(token)], &value[at(other)])).collect();
+            let mean = dot(own, &by_weight);
+            for other in 0..=token {
+                let by_score = own[other] * (by_weight[other] - mean) * scale;
+                for place in 0..each {
+                    let (mine, theirs) = (token * each + place, other * each + place);
+                    found[0][mine] += own[other] * value[theirs];
+                    found[1][mine] += by_score * key[theirs];
+                    found[2][theirs] += by_score * query[mine];
+                    found[3][theirs] += own[other] * gradient[mine];
+                }
+            }
+        }
+        let [out, of_query, of_key, of_value] = found;
+        [weights, out, of_query, of_key, of_value]
+    }
+
+    fn check(tokens: usize, each: usize, seed: u64) -> Result<(), TestCaseError> {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let step = 3 * each + 1;
+        let mixed: Vec<f32> = (0..tokens * step).map(|_| 4.0 * random.f32() - 2.0).collect();
+        let gradient: Vec<f32> = (0..tokens * each).map(|_| 2.0 * random.f32() - 1.0).collect();
+        let [query, key, value] = [0, 1, 2].map(|part| &mixed[part * each..]);
+        let scale = 0.4;
+        let head = Head { query, key, value, step, tokens, each, scale };
+        let (mut weights, mut out) = (vec![0.0; tokens * tokens], vec![7.0; tokens * each]);
+        head.attend(&mut weights, &mut out);
+        // What is there before must not matter.
+        let mut slopes = vec![7.0; tokens * tokens];
+        let mut found = [0; 3].map(|_| vec![7.0; tokens * each]);
+        let to = found.each_mut().map(Vec::as_mut_slice);
+        head.gradient(&weights, View::rows(&gradient, each), &mut slopes, to);
+        let dense = [query, key, value].map(|part| {
+            part.chunks(step).flat_map(|numbers| &numbers[..each]).copied().collect::<Vec<_>>()
+        });
+        let right = right(dense.each_ref().map(Vec::as_slice), &gradient, each, scale);
+        let [of_query, of_key, of_value] = &found;
+        for (nth, (is, right)) in
+            [&weights, &out, of_query, of_key, of_value].into_iter().zip(&right).enumerate()
+        {
+            // A single token's gradients by query and key are 0.
+            if tokens > 1 || nth < 2 {
+                let off = off(is, right);
+                prop_assert!(off < 3e-6, "{tokens} × {each}: {nth} is off by {off}");
+            }
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+        #[test]
+        fn a_head_gets_what_the_formula_says(
+            // Fewer and more than are worked on at once.
+            tokens in 1usize..110,
+            each in 1usize..20,
+            seed in any::<u64>(),
+        ) {
+            check(tokens, each, seed)?;
+        }
+    }
+
+    #[test]
+    fn more_tokens_than_a_block_of_the_depth_are_right() {
+        check(300, 16, 1).unwrap();
+    }
 }

@@ -46,28 +46,28 @@ impl Head<'_> {
 
     /// Fills what each token gets, `[tokens, each]`, and the attention weights, `[tokens, tokens]`, which must be zeros before: not all that no
     /// token sees is written.
-    pub fn attend(&self, shares: &mut [f32], out: &mut [f32]) {
+    pub fn attend(&self, weights: &mut [f32], out: &mut [f32]) {
         let (Self { tokens, each, scale, .. }, arch) = (*self, arch());
         let keys = self.packed(View::columns(self.key, self.step), each, tokens);
         let values = self.packed(View::rows(self.value, self.step), tokens, each);
         for (first, rows) in self.parts() {
             let seen = first + rows;
-            let shares = &mut shares[first * tokens..][..rows * tokens];
+            let weights = &mut weights[first * tokens..][..rows * tokens];
             let part = Part { a: View::rows(self.query, self.step), first, rows };
             let scores =
-                Rows { part, panels: &keys, step: tokens, column: 0, add: false, out: shares };
+                Rows { part, panels: &keys, step: tokens, column: 0, add: false, out: weights };
             scores.fill_part(arch, 0..each, seen);
             fast(
                 #[inline(always)]
                 || {
-                    for (row, scores) in shares.chunks_exact_mut(tokens).enumerate() {
+                    for (row, scores) in weights.chunks_exact_mut(tokens).enumerate() {
                         let (own, unseen) = scores[..seen].split_at_mut(first + row + 1);
-                        soften(own, scale);
+                        softmax_scaled(own, scale);
                         unseen.fill(0.0);
                     }
                 },
             );
-            let part = Part { a: View::rows(shares, tokens), first: 0, rows };
+            let part = Part { a: View::rows(weights, tokens), first: 0, rows };
             let out = &mut out[first * each..][..rows * each];
             let out = Rows { part, panels: &values, step: each, column: 0, add: false, out };
             out.fill_part(arch, 0..seen, each);
@@ -76,12 +76,12 @@ impl Head<'_> {
         values.give_back();
     }
 
-    /// The gradients by queries, keys and values. `slopes` is room for those by the scores; what is in it does not matter.
+    /// The gradients by queries, keys and values. `score_gradients` is room for those by the scores; what is in it does not matter.
     pub fn gradient(
         &self,
-        shares: &[f32],
+        weights: &[f32],
         gradient: View<'_>,
-        slopes: &mut [f32],
+        score_gradients: &mut [f32],
         [query, key, value]: [&mut [f32]; 3],
     ) {
         let (Self { tokens, each, scale, step, .. }, arch) = (*self, arch());
@@ -91,33 +91,44 @@ impl Head<'_> {
         let values = self.packed(View::columns(self.value, step), each, tokens);
         for (first, rows) in self.parts() {
             let seen = first + rows;
-            let slopes = &mut slopes[first * tokens..][..rows * tokens];
+            let score_gradients = &mut score_gradients[first * tokens..][..rows * tokens];
             let part = Part { a: gradient, first, rows };
-            let out =
-                Rows { part, panels: &values, step: tokens, column: 0, add: false, out: slopes };
+            let out = Rows {
+                part,
+                panels: &values,
+                step: tokens,
+                column: 0,
+                add: false,
+                out: score_gradients,
+            };
             out.fill_part(arch, 0..each, seen);
-            let shares = &shares[first * tokens..][..rows * tokens];
+            let weights = &weights[first * tokens..][..rows * tokens];
             fast(
                 #[inline(always)]
                 || {
-                    let rows = slopes.chunks_exact_mut(tokens).zip(shares.chunks_exact(tokens));
-                    for (slopes, shares) in rows {
-                        // A share of 0 stays one: what was not seen gets no gradient.
-                        let (slopes, shares) = (&mut slopes[..seen], &shares[..seen]);
-                        let [mean] = sums([&*slopes, shares], |[slope, share]| [slope * share]);
-                        slopes.iter_mut().zip(shares).for_each(|(slope, share)| {
-                            *slope = share * (*slope - mean) * scale;
+                    let rows =
+                        score_gradients.chunks_exact_mut(tokens).zip(weights.chunks_exact(tokens));
+                    for (score_gradients, weights) in rows {
+                        // A weight of 0 stays one: what was not seen gets no gradient.
+                        let (score_gradients, weights) =
+                            (&mut score_gradients[..seen], &weights[..seen]);
+                        let [mean] = sums([&*score_gradients, weights], |[gradient, weight]| {
+                            [gradient * weight]
+                        });
+                        score_gradients.iter_mut().zip(weights).for_each(|(gradient, weight)| {
+                            *gradient = weight * (*gradient - mean) * scale;
                         });
                     }
                 },
             );
-            let part = Part { a: View::rows(slopes, tokens), first: 0, rows };
+            let part = Part { a: View::rows(score_gradients, tokens), first: 0, rows };
             let out = &mut query[first * each..][..rows * each];
             let out = Rows { part, panels: &keys, step: each, column: 0, add: false, out };
             out.fill_part(arch, 0..seen, each);
         }
         // Earlier queries saw nothing of these keys.
-        for (from, panels, to) in [(&*slopes, &queries, key), (shares, &gradients, value)] {
+        for (from, panels, to) in [(&*score_gradients, &queries, key), (weights, &gradients, value)]
+        {
             for (first, rows) in self.parts() {
                 let part = Part { a: View::columns(from, tokens), first, rows };
                 let out = &mut to[first * each..][..rows * each];
@@ -131,7 +142,7 @@ impl Head<'_> {
 
 /// The softmax of scores times `scale`, in their place.
 #[inline(always)]
-pub(crate) fn soften(scores: &mut [f32], scale: f32) {
+pub(crate) fn softmax_scaled(scores: &mut [f32], scale: f32) {
     let mut most = [f32::NEG_INFINITY; 16];
     let (whole, rest) = scores.as_chunks::<16>();
     for scores in whole {
@@ -203,10 +214,10 @@ mod tests {
         let (mut weights, mut out) = (vec![0.0; tokens * tokens], vec![7.0; tokens * each]);
         head.attend(&mut weights, &mut out);
         // What is there before must not matter.
-        let mut slopes = vec![7.0; tokens * tokens];
+        let mut score_gradients = vec![7.0; tokens * tokens];
         let mut found = [0; 3].map(|_| vec![7.0; tokens * each]);
         let to = found.each_mut().map(Vec::as_mut_slice);
-        head.gradient(&weights, View::rows(&gradient, each), &mut slopes, to);
+        head.gradient(&weights, View::rows(&gradient, each), &mut score_gradients, to);
         let dense = [query, key, value].map(|part| {
             part.chunks(step).flat_map(|numbers| &numbers[..each]).copied().collect::<Vec<_>>()
         });

@@ -24,32 +24,32 @@ pub(crate) use pack::Panels;
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     pub(crate) numbers: &'a [f32],
-    /// Numbers from one row to the next; of a turned matrix, from one column to the next.
+    /// Numbers from one row to the next; of a transposed matrix, from one column to the next.
     pub(crate) step: usize,
     /// Whether columns, not rows, lie side by side.
-    pub(crate) turned: bool,
+    pub(crate) transposed: bool,
 }
 
 impl<'a> View<'a> {
     /// Rows one after the other.
     pub fn rows(numbers: &'a [f32], step: usize) -> Self {
-        Self { numbers, step, turned: false }
+        Self { numbers, step, transposed: false }
     }
 
-    /// What [`rows`](Self::rows) gives, turned.
+    /// What [`rows`](Self::rows) gives, transposed.
     pub fn columns(numbers: &'a [f32], step: usize) -> Self {
-        Self { numbers, step, turned: true }
+        Self { numbers, step, transposed: true }
     }
 
     /// Without the rows before this one.
     fn from_row(self, row: usize) -> Self {
-        let first = if self.turned { row } else { row * self.step };
+        let first = if self.transposed { row } else { row * self.step };
         Self { numbers: &self.numbers[first..], ..self }
     }
 
     /// Without the columns before this one.
     fn from_column(self, column: usize) -> Self {
-        let first = if self.turned { column * self.step } else { column };
+        let first = if self.transposed { column * self.step } else { column };
         Self { numbers: &self.numbers[first..], ..self }
     }
 }
@@ -153,14 +153,14 @@ mod tests {
             rows in 1_usize..80,
             depth in 1_usize..700,
             columns in 1_usize..90,
-            a_turned in any::<bool>(),
-            b_turned in any::<bool>(),
+            a_transposed in any::<bool>(),
+            b_transposed in any::<bool>(),
             seed in 0_usize..1000,
         ) {
             let (a, b) = (numbers(rows * depth, seed), numbers(depth * columns, seed + 3));
-            let at = |row: usize, p: usize| if a_turned { a[p * rows + row] } else { a[row * depth + p] };
+            let at = |row: usize, p: usize| if a_transposed { a[p * rows + row] } else { a[row * depth + p] };
             let bt = |p: usize, column: usize| {
-                if b_turned { b[column * depth + p] } else { b[p * columns + column] }
+                if b_transposed { b[column * depth + p] } else { b[p * columns + column] }
             };
             let mut right = vec![0.0; rows * columns];
             for row in 0..rows {
@@ -169,8 +169,8 @@ mod tests {
                     right[row * columns + column] = terms.sum::<f32>() + row as f32;
                 }
             }
-            let a = View { numbers: &a, step: if a_turned { rows } else { depth }, turned: a_turned };
-            let b = View { numbers: &b, step: if b_turned { depth } else { columns }, turned: b_turned };
+            let a = View { numbers: &a, step: if a_transposed { rows } else { depth }, transposed: a_transposed };
+            let b = View { numbers: &b, step: if b_transposed { depth } else { columns }, transposed: b_transposed };
             for arch in archs() {
                 let mut out = vec![f32::NAN; rows * columns];
                 multiply_with(arch, Sizes { rows, depth, columns }, a, b, &mut out, |first, out| {
@@ -191,25 +191,29 @@ mod tests {
         };
         let a: Vec<f32> = pattern(rows * depth, 1).collect();
         let b: Vec<f32> = pattern(depth * columns, 2).collect();
-        for turned in [false, true] {
+        for transposed in [false, true] {
             let mut right = vec![1.0; rows * columns];
             for (row, right) in right.chunks_exact_mut(columns).enumerate() {
                 for p in 0..depth {
-                    let weight = if turned { a[p * rows + row] } else { a[row * depth + p] };
+                    let weight = if transposed { a[p * rows + row] } else { a[row * depth + p] };
                     for (column, right) in right.iter_mut().enumerate() {
-                        let at = if turned { column * depth + p } else { p * columns + column };
+                        let at = if transposed { column * depth + p } else { p * columns + column };
                         *right += weight * b[at];
                     }
                 }
             }
-            let a = View { numbers: &a, step: if turned { rows } else { depth }, turned };
-            let b = View { numbers: &b, step: if turned { depth } else { columns }, turned };
+            let a = View { numbers: &a, step: if transposed { rows } else { depth }, transposed };
+            let b =
+                View { numbers: &b, step: if transposed { depth } else { columns }, transposed };
             for arch in archs() {
                 let mut out = vec![f32::NAN; rows * columns];
                 multiply_with(arch, Sizes { rows, depth, columns }, a, b, &mut out, |_, out| {
                     out.iter_mut().for_each(|number| *number += 1.0);
                 });
-                assert!(out == right, "{rows} × {depth} × {columns}, turned: {turned}, {arch:?}");
+                assert!(
+                    out == right,
+                    "{rows} × {depth} × {columns}, transposed: {transposed}, {arch:?}"
+                );
             }
         }
     }

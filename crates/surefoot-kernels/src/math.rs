@@ -209,7 +209,7 @@ pub fn exp(x: f32) -> f32 {
     if x > 88.0 { f32::INFINITY } else { value }
 }
 
-/// The normal distribution's share below x, Φ(x), and its density φ(x), from one power of e
+/// The normal distribution Φ(x), and its density φ(x), from one power of e
 /// (Abramowitz and Stegun, 7.1.26, which is right to 1.5e-7).
 #[inline(always)]
 pub fn normal(x: f32) -> (f32, f32) {
@@ -221,9 +221,9 @@ pub fn normal(x: f32) -> (f32, f32) {
         series = series * t + factor;
     }
     let tail = 0.5 * series * t * power;
-    let share = if x > 0.0 { 1.0 - tail } else { tail };
+    let cdf = if x > 0.0 { 1.0 - tail } else { tail };
     const DENSITY_AT_0: f32 = 0.398_942_3;
-    (share, DENSITY_AT_0 * power)
+    (cdf, DENSITY_AT_0 * power)
 }
 
 #[cfg(test)]
@@ -240,7 +240,7 @@ mod tests {
 
         #[test]
         fn the_normal_distribution_is_right(x in -6f64..6.0) {
-            let (share, density) = normal(x as f32);
+            let (cdf, density) = normal(x as f32);
             // Simpson's rule from far below.
             let steps = 4000;
             let phi = |x: f64| (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
@@ -250,7 +250,7 @@ mod tests {
                 (1..steps).map(|step| if step % 2 == 1 { 4.0 } else { 2.0 } * at(step)).sum();
             let right = width / 3.0 * (at(0) + inner + at(steps));
             // The approximation is seen to be off by 3.2e-7; its largest error was not searched for.
-            prop_assert!((f64::from(share) - right).abs() < 6e-7, "{share} {right}");
+            prop_assert!((f64::from(cdf) - right).abs() < 6e-7, "{cdf} {right}");
             prop_assert!((f64::from(density) - phi(x)).abs() < 6e-7);
         }
 

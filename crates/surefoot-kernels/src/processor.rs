@@ -12,7 +12,7 @@ use surefoot_quant::processor::{Most, most};
 #[inline]
 pub(crate) fn arch() -> Arch {
     static ARCH: OnceLock<Arch> = OnceLock::new();
-    *ARCH.get_or_init(|| held(Arch::new(), most()))
+    *ARCH.get_or_init(|| restricted(Arch::new(), most()))
 }
 
 /// Whether there are vector instructions that the kernels know. Without them only [`math`](crate::math) and
@@ -29,13 +29,13 @@ pub(crate) fn no_kernel_for(lanes: usize) -> ! {
     )
 }
 
-fn held(best: Arch, most: Most) -> Arch {
+fn restricted(best: Arch, most: Most) -> Arch {
     match most {
         Most::All => best,
         Most::Portable => Arch::Scalar,
         #[cfg(target_arch = "x86_64")]
         Most::Avx2 => pulp::x86::V3::try_new().map_or(Arch::Scalar, Arch::V3),
-        // Other processors have no AVX2 to be held to.
+        // Other processors have no AVX2 to be restricted to.
         #[cfg(not(target_arch = "x86_64"))]
         Most::Avx2 => best,
     }
@@ -45,7 +45,7 @@ fn held(best: Arch, most: Most) -> Arch {
 #[cfg(test)]
 pub(crate) fn archs() -> Vec<Arch> {
     let best = Arch::new();
-    let mut archs = vec![held(best, Most::Avx2), best];
+    let mut archs = vec![restricted(best, Most::Avx2), best];
     archs.dedup_by_key(|arch| format!("{arch:?}"));
     archs
 }
@@ -54,7 +54,7 @@ pub(crate) fn archs() -> Vec<Arch> {
 mod tests {
     use super::*;
 
-    /// The whole of this crate's unit tests once more, held to AVX2.
+    /// The whole of this crate's unit tests once more, restricted to AVX2.
     #[test]
     #[cfg(target_arch = "x86_64")]
     fn all_tests_pass_with_avx2_alone() {
@@ -91,9 +91,9 @@ mod tests {
     }
 
     #[test]
-    fn instructions_are_held_to_what_is_asked_for() {
-        assert!(matches!(held(Arch::new(), Most::Portable), Arch::Scalar));
+    fn instructions_are_restricted_to_what_is_asked_for() {
+        assert!(matches!(restricted(Arch::new(), Most::Portable), Arch::Scalar));
         #[cfg(target_arch = "x86_64")]
-        assert!(matches!(held(Arch::new(), Most::Avx2), Arch::V3(_) | Arch::Scalar));
+        assert!(matches!(restricted(Arch::new(), Most::Avx2), Arch::V3(_) | Arch::Scalar));
     }
 }

@@ -38,8 +38,8 @@ pub fn multiply(
     let threads = rayon::current_num_threads();
     let part = match rows * inputs * columns < WORTH_SPLITTING {
         true => rows,
-        // A turned weight is read across: what a part reads of a row should not be too short.
-        false if weights.turned => rows.div_ceil(threads).next_multiple_of(ROWS),
+        // A transposed weight is read across: what a part reads of a row should not be too short.
+        false if weights.transposed => rows.div_ceil(threads).next_multiple_of(ROWS),
         false => rows.div_ceil(PARTS * threads).next_multiple_of(ROWS),
     };
     if part >= rows {
@@ -66,7 +66,7 @@ mod tests {
             inputs in 1_usize..150,
             columns in 1_usize..MOST_COLUMNS + 1,
             many in any::<bool>(),
-            turned in any::<bool>(),
+            transposed in any::<bool>(),
             seed in 0_usize..1000,
         ) {
             // Many rows are shared out.
@@ -77,14 +77,14 @@ mod tests {
             let mut right = vec![0.0; rows * columns];
             for row in 0..rows {
                 for input in 0..inputs {
-                    let weight = numbers[if turned { input * rows + row } else { row * inputs + input }];
+                    let weight = numbers[if transposed { input * rows + row } else { row * inputs + input }];
                     let of_x = &x[input * columns..][..columns];
                     let out = &mut right[row * columns..][..columns];
                     out.iter_mut().zip(of_x).for_each(|(out, x)| *out += weight * x);
                 }
             }
-            let width = if turned { rows } else { inputs };
-            let weights = Matrix { numbers: &numbers, width, turned };
+            let width = if transposed { rows } else { inputs };
+            let weights = Matrix { numbers: &numbers, width, transposed };
             prop_assert_eq!(multiply(&weights, rows, &x, [inputs, columns]), right);
         }
     }
@@ -94,10 +94,13 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         let mut take = |count: usize| (0..count).map(|_| random.f32() - 0.5).collect::<Vec<f32>>();
         for (rows, inputs) in [(5, 7), (97, 333), (1111, 520)] {
-            for turned in [false, true] {
+            for transposed in [false, true] {
                 let numbers = take(rows * inputs);
-                let weights =
-                    Matrix { numbers: &numbers, width: if turned { rows } else { inputs }, turned };
+                let weights = Matrix {
+                    numbers: &numbers,
+                    width: if transposed { rows } else { inputs },
+                    transposed,
+                };
                 let of_columns: Vec<Vec<f32>> = (0..ALIKE_COLUMNS).map(|_| take(inputs)).collect();
                 let alone: Vec<Vec<f32>> =
                     of_columns.iter().map(|x| multiply(&weights, rows, x, [inputs, 1])).collect();
@@ -109,7 +112,7 @@ mod tests {
                         let (row, column) = (at / count, at % count);
                         assert!(
                             number.to_bits() == alone[column][row].to_bits(),
-                            "{rows} × {inputs}, turned: {turned}, {count} columns"
+                            "{rows} × {inputs}, transposed: {transposed}, {count} columns"
                         );
                     }
                 }

@@ -67,8 +67,8 @@ fn composed<B: Backend>(x: FloatTensor<B>, form: Form) -> FloatTensor<B> {
             B::float_tanh(scaled(inner, SLOPE))
         }
     };
-    let share = scaled(B::float_add_scalar(part, 1.0.into()), 0.5);
-    B::float_mul(x, share)
+    let cdf = scaled(B::float_add_scalar(part, 1.0.into()), 0.5);
+    B::float_mul(x, cdf)
 }
 
 /// Kernels of a backend.
@@ -204,12 +204,12 @@ fn backward(x: FlexTensor, gradient: FlexTensor, form: Form) -> FlexTensor {
             #[inline(always)]
             || match form {
                 Form::Exact => change(slopes, [x], |gradient, [x]| {
-                    let (share, density) = normal(x);
-                    gradient * (share + x * density)
+                    let (cdf, density) = normal(x);
+                    gradient * (cdf + x * density)
                 }),
                 Form::Tanh => change(slopes, [x], |gradient, [x]| {
-                    let (share, slope) = tanh_cdf_and_slope(x);
-                    gradient * (share + x * slope)
+                    let (cdf, slope) = tanh_cdf_and_slope(x);
+                    gradient * (cdf + x * slope)
                 }),
             },
         );

@@ -22,10 +22,10 @@ pub(crate) trait Product: Backend {
     /// See [`product`].
     fn multiplied(
         weight: FloatTensor<Self>,
-        turned: bool,
+        transposed: bool,
         x: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        composed::<Self>(weight, turned, x)
+        composed::<Self>(weight, transposed, x)
     }
 
     /// See [`matmul`].
@@ -34,12 +34,12 @@ pub(crate) trait Product: Backend {
     }
 }
 
-/// `weight · x`, or with the weight turned, `weightᵀ · x`. The weight may be in half precision where the device computes in it; `x` is
+/// `weight · x`, or with the weight transposed, `weightᵀ · x`. The weight may be in half precision where the device computes in it; `x` is
 /// rounded to the weight's dtype. The result is in that dtype or in f32.
-pub fn product(weight: Tensor<2>, turned: bool, x: Tensor<2>) -> Tensor<2> {
+pub fn product(weight: Tensor<2>, transposed: bool, x: Tensor<2>) -> Tensor<2> {
     point(Point::Operation);
     let (weight, x) = (weight.into_dispatch(), x.into_dispatch());
-    Tensor::from_dispatch(<Dispatch as Product>::multiplied(weight, turned, x))
+    Tensor::from_dispatch(<Dispatch as Product>::multiplied(weight, transposed, x))
 }
 
 /// `left · right`, of matrices or of batches of them. Unlike Burn's product it rounds no number in f32 to TF32 on GPUs, unless
@@ -50,8 +50,12 @@ pub fn matmul<const D: usize>(left: Tensor<D>, right: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as Product>::matrices(left, right))
 }
 
-fn composed<B: Backend>(weight: FloatTensor<B>, turned: bool, x: FloatTensor<B>) -> FloatTensor<B> {
-    let weight = if turned { B::float_swap_dims(weight, 0, 1) } else { weight };
+fn composed<B: Backend>(
+    weight: FloatTensor<B>,
+    transposed: bool,
+    x: FloatTensor<B>,
+) -> FloatTensor<B> {
+    let weight = if transposed { B::float_swap_dims(weight, 0, 1) } else { weight };
     let dtype = weight.dtype();
     let x = if x.dtype() == dtype { x } else { B::float_cast(x, dtype.into()) };
     B::float_matmul(weight, x)
@@ -61,10 +65,10 @@ fn composed<B: Backend>(weight: FloatTensor<B>, turned: bool, x: FloatTensor<B>)
 impl Product for burn::backend::Cube {
     fn multiplied(
         weight: FloatTensor<Self>,
-        turned: bool,
+        transposed: bool,
         x: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
-        let weight = if turned { Self::float_swap_dims(weight, 0, 1) } else { weight };
+        let weight = if transposed { Self::float_swap_dims(weight, 0, 1) } else { weight };
         <Self as crate::cube::CubeKernels>::weight_product(weight, x)
     }
 
@@ -79,23 +83,23 @@ impl<C: CheckpointStrategy> Product for Autodiff<burn::backend::Cube, C> {}
 impl<C: CheckpointStrategy> Product for Autodiff<Flex, C> {}
 
 impl Product for Flex {
-    fn multiplied(weight: FlexTensor, turned: bool, x: FlexTensor) -> FlexTensor {
+    fn multiplied(weight: FlexTensor, transposed: bool, x: FlexTensor) -> FlexTensor {
         if !(flat::is_ours(&weight) && flat::is_ours(&x)) {
-            return composed::<Self>(weight, turned, x);
+            return composed::<Self>(weight, transposed, x);
         }
         if x.shape()[1] <= MOST_COLUMNS && weight.layout().contiguous_offsets().is_some() {
-            return few_columns(&weight, turned, x);
+            return few_columns(&weight, transposed, x);
         }
-        let weight = if turned { Self::float_swap_dims(weight, 0, 1) } else { weight };
+        let weight = if transposed { Self::float_swap_dims(weight, 0, 1) } else { weight };
         dense::product(weight, x, |_, _| ())
     }
 }
 
-fn few_columns(weight: &FlexTensor, turned: bool, x: FlexTensor) -> FlexTensor {
+fn few_columns(weight: &FlexTensor, transposed: bool, x: FlexTensor) -> FlexTensor {
     let x = flat::contiguous(x);
     let ([stored, width], [inputs, columns]) = (flat::dims(weight), flat::dims(&x));
-    let rows = if turned { width } else { stored };
-    let weights = Matrix { numbers: flat::numbers(weight), width, turned };
+    let rows = if transposed { width } else { stored };
+    let weights = Matrix { numbers: flat::numbers(weight), width, transposed };
     flat::tensor(multiply(&weights, rows, flat::numbers(&x), [inputs, columns]), [rows, columns])
 }
 
@@ -114,22 +118,22 @@ mod tests {
             inputs in 1_usize..150,
             columns in 1_usize..140,
             many in any::<bool>(),
-            turned in any::<bool>(),
+            transposed in any::<bool>(),
             seed in 0_usize..1000,
         ) {
             // Many rows are shared out.
             let rows = if many { rows * 37 } else { rows };
             let number = |at: usize| ((at * 7 + at / 5 + seed) % 9) as f32 - 4.0;
-            let shape = if turned { [inputs, rows] } else { [rows, inputs] };
+            let shape = if transposed { [inputs, rows] } else { [rows, inputs] };
             let tensor = |shape: [usize; 2], from: usize| {
                 let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|at| number(at + from)).collect();
                 Tensor::<2>::from_data(TensorData::new(numbers, shape), &Device::flex())
             };
             let (weight, x) = (tensor(shape, 0), tensor([inputs, columns], 3));
-            let plain = if turned { weight.clone().transpose() } else { weight.clone() };
+            let plain = if transposed { weight.clone().transpose() } else { weight.clone() };
             let numbers = |tensor: Tensor<2>| tensor.into_data().try_to_vec::<f32>().unwrap();
             let expected = numbers(plain.matmul(x.clone()));
-            prop_assert_eq!(numbers(product(weight, turned, x)), expected);
+            prop_assert_eq!(numbers(product(weight, transposed, x)), expected);
         }
     }
 
@@ -143,14 +147,15 @@ mod tests {
         };
         // Few rows are one part; many are shared out differently by the number of columns.
         for (rows, inputs) in [(5, 7), (50, 150), (97, 333), (2111, 520)] {
-            for turned in [false, true] {
-                let weight = tensor(if turned { [inputs, rows] } else { [rows, inputs] });
+            for transposed in [false, true] {
+                let weight = tensor(if transposed { [inputs, rows] } else { [rows, inputs] });
                 let x = tensor([inputs, crate::ALIKE_COLUMNS]);
                 let alone: Vec<_> = (0..crate::ALIKE_COLUMNS)
-                    .map(|at| product(weight.clone(), turned, x.clone().narrow(1, at, 1)))
+                    .map(|at| product(weight.clone(), transposed, x.clone().narrow(1, at, 1)))
                     .collect();
                 for columns in 2..=crate::ALIKE_COLUMNS {
-                    let together = product(weight.clone(), turned, x.clone().narrow(1, 0, columns));
+                    let together =
+                        product(weight.clone(), transposed, x.clone().narrow(1, 0, columns));
                     let expected = Tensor::cat(alone[..columns].to_vec(), 1).into_data();
                     assert_eq!(together.into_data(), expected, "{rows}, {inputs}, {columns}");
                 }
@@ -159,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_weight_and_a_turned_x_are_taken_as_they_are() {
+    fn a_part_of_a_weight_and_a_transposed_x_are_taken_as_they_are() {
         let tensor = |shape: [usize; 2]| {
             let numbers: Vec<f32> = (0..shape[0] * shape[1]).map(|at| (at % 11) as f32).collect();
             Tensor::<2>::from_data(TensorData::new(numbers, shape), &Device::flex())

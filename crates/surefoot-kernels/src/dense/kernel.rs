@@ -117,7 +117,7 @@ fn blocks<
 ) {
     let Work { rows: Rows { part, panels, step, column, add, out }, depth, columns, finish } = work;
     let tiles = part.rows.div_ceil(ROWS);
-    let mut turned = vec![0f32; if part.a.turned { tiles * ROWS * panels.block } else { 0 }];
+    let mut packed = vec![0f32; if part.a.transposed { tiles * ROWS * panels.block } else { 0 }];
     let count = columns.div_ceil(LINES * LINE);
     let group = GROUP / (LINES * LINE);
     let mut from = depth.start;
@@ -126,8 +126,8 @@ fn blocks<
         let range = from..((from / panels.block + 1) * panels.block).min(depth.end);
         let add = add || from > depth.start;
         let is_last = range.end == depth.end;
-        if part.a.turned {
-            turn::<ROWS>(part, &range, &mut turned);
+        if part.a.transposed {
+            pack_transposed::<ROWS>(part, &range, &mut packed);
         }
         for start in (0..count).step_by(group) {
             let end = (start + group).min(count);
@@ -136,9 +136,9 @@ fn blocks<
                 let first = part.first + at * ROWS;
                 for panel in start..end {
                     let b = panels.panel(panel, &range);
-                    let sums = match part.a.turned {
+                    let sums = match part.a.transposed {
                         true => {
-                            let a = &turned[at * ROWS * range.len()..][..ROWS * range.len()];
+                            let a = &packed[at * ROWS * range.len()..][..ROWS * range.len()];
                             packed_tile::<S, ROWS, LINES, WIDE>(simd, a, b)
                         }
                         false => {
@@ -166,7 +166,7 @@ fn blocks<
 
 /// Packs the rows of a matrix whose columns lie side by side, tile by tile.
 #[inline(always)]
-fn turn<const ROWS: usize>(part: Part<'_>, range: &Range<usize>, to: &mut [f32]) {
+fn pack_transposed<const ROWS: usize>(part: Part<'_>, range: &Range<usize>, to: &mut [f32]) {
     for (tile, to) in to.chunks_exact_mut(ROWS * range.len()).enumerate() {
         let first = tile * ROWS;
         if first >= part.rows {

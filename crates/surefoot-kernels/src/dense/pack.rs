@@ -153,7 +153,7 @@ impl WithSimd for Pack<'_> {
             if have < LINE {
                 out.iter_mut().skip(nth).step_by(each).for_each(|line| line.0 = [0.0; LINE]);
             }
-            match b.turned {
+            match b.transposed {
                 _ if have == 0 => {}
                 false => {
                     for (at, line) in out.iter_mut().skip(nth).step_by(each).enumerate() {
@@ -164,7 +164,7 @@ impl WithSimd for Pack<'_> {
                         }
                     }
                 }
-                true => turn(b, from, column, have, each, &mut out[nth..]),
+                true => pack_transposed(b, from, column, have, each, &mut out[nth..]),
             }
         }
     }
@@ -172,7 +172,14 @@ impl WithSimd for Pack<'_> {
 
 /// Packs a line of a matrix whose columns lie side by side, a square of it at a time.
 #[inline(always)]
-fn turn(b: View<'_>, from: usize, column: usize, have: usize, each: usize, out: &mut [Line]) {
+fn pack_transposed(
+    b: View<'_>,
+    from: usize,
+    column: usize,
+    have: usize,
+    each: usize,
+    out: &mut [Line],
+) {
     let depth = out.len().div_ceil(each);
     let whole = if have == LINE { depth / LINE * LINE } else { 0 };
     for at in (0..whole).step_by(LINE) {

@@ -37,28 +37,27 @@ impl Parts {
         Head { query, key, value, step: wide, tokens: self.tokens, each, scale }
     }
 
-    /// What each token gets, `[samples, tokens, width]`, and how much each takes from each other,
-    /// `[samples, heads, tokens, tokens]`.
+    /// What each token gets, `[samples, tokens, width]`, and the attention weights, `[samples, heads, tokens, tokens]`.
     pub(super) fn attend(&self) -> (FlexTensor, FlexTensor) {
         let (tokens, each) = (self.tokens, self.each());
         let count = self.samples * self.heads;
-        let mut shares = vec![0.0; count * tokens * tokens];
+        let mut weights = vec![0.0; count * tokens * tokens];
         let mut out = vec![0.0; count * tokens * each];
         if !out.is_empty() {
-            shares
+            weights
                 .par_chunks_mut(tokens * tokens)
                 .zip(out.par_chunks_mut(tokens * each))
                 .enumerate()
-                .for_each(|(at, (shares, out))| self.head(at).attend(shares, out));
+                .for_each(|(at, (weights, out))| self.head(at).attend(weights, out));
         }
-        let shares = flat::tensor(shares, [self.samples, self.heads, tokens, tokens]);
-        (self.by_token([&out]), shares)
+        let weights = flat::tensor(weights, [self.samples, self.heads, tokens, tokens]);
+        (self.by_token([&out]), weights)
     }
 
     /// The gradient by `mixed`.
-    pub(super) fn gradient(&self, shares: FlexTensor, gradient: FlexTensor) -> FlexTensor {
-        let (shares, gradient) = (flat::contiguous(shares), flat::contiguous(gradient));
-        let (shares, gradient) = (flat::numbers(&shares), flat::numbers(&gradient));
+    pub(super) fn gradient(&self, weights: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+        let (weights, gradient) = (flat::contiguous(weights), flat::contiguous(gradient));
+        let (weights, gradient) = (flat::numbers(&weights), flat::numbers(&gradient));
         let (tokens, each) = (self.tokens, self.each());
         let mut parts: [Vec<f32>; 3] =
             std::array::from_fn(|_| vec![0.0; self.samples * self.heads * tokens * each]);
@@ -67,12 +66,12 @@ impl Parts {
                 parts.each_mut().map(|part| part.par_chunks_mut(tokens * each));
             query.zip(key).zip(value).enumerate().for_each_init(
                 || vec![0.0; tokens * tokens],
-                |slopes, (at, ((query, key), value))| {
+                |score_gradients, (at, ((query, key), value))| {
                     let (sample, head) = (at / self.heads, at % self.heads);
                     let gradient = &gradient[sample * tokens * self.width + head * each..];
-                    let shares = &shares[at * tokens * tokens..][..tokens * tokens];
+                    let weights = &weights[at * tokens * tokens..][..tokens * tokens];
                     let gradient = View::rows(gradient, self.width);
-                    self.head(at).gradient(shares, gradient, slopes, [query, key, value]);
+                    self.head(at).gradient(weights, gradient, score_gradients, [query, key, value]);
                 },
             );
         }

@@ -17,6 +17,7 @@ use surefoot_core::recover::drill::point;
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use crate::cube::{self, CubeKernels};
 use crate::optional::{Optional, optional};
+use crate::shapes;
 
 /// The backends' side of [`half_linear`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
@@ -41,6 +42,7 @@ pub fn half_linear(
     residual: Option<Tensor<2>>,
     compute: FloatDType,
 ) -> Tensor<2> {
+    shapes::assert_linear("half_linear", &x, &weight, &bias, residual.as_ref());
     point(Point::Operation);
     let (residual, compute) = (optional(residual), DType::from(compute));
     let (x, weight, bias) = (x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch());

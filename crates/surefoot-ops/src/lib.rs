@@ -51,6 +51,7 @@ mod memory;
 mod optional;
 mod packed;
 mod product;
+mod shapes;
 #[cfg(test)]
 mod testing;
 mod tf32;

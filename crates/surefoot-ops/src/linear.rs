@@ -19,7 +19,7 @@ use surefoot_kernels::math::{column_sums, fast};
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use crate::cube::{self, CubeKernels};
 use crate::optional::{Optional, optional};
-use crate::{dense, flat};
+use crate::{dense, flat, shapes};
 
 /// The backends' side of [`linear`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
@@ -42,6 +42,7 @@ pub fn linear(
     bias: Tensor<1>,
     residual: Option<Tensor<2>>,
 ) -> Tensor<2> {
+    shapes::assert_linear("linear", &x, &weight, &bias, residual.as_ref());
     point(Point::Operation);
     let residual = optional(residual);
     let (x, weight, bias) = (x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch());

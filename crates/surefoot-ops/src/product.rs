@@ -14,7 +14,7 @@ use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
 use surefoot_kernels::product::{MOST_COLUMNS, Matrix, multiply};
 
-use crate::{dense, flat};
+use crate::{dense, flat, shapes};
 
 /// The backends' side of [`product`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
@@ -37,6 +37,9 @@ pub(crate) trait Product: Backend {
 /// `weight · x`, or with the weight transposed, `weightᵀ · x`. The weight may be in half precision where the device computes in it; `x` is
 /// rounded to the weight's dtype. The result is in that dtype or in f32.
 pub fn product(weight: Tensor<2>, transposed: bool, x: Tensor<2>) -> Tensor<2> {
+    let [rows, columns] = weight.dims();
+    let left = if transposed { [columns, rows] } else { [rows, columns] };
+    shapes::assert_product("product", left, x.dims());
     point(Point::Operation);
     let (weight, x) = (weight.into_dispatch(), x.into_dispatch());
     Tensor::from_dispatch(<Dispatch as Product>::multiplied(weight, transposed, x))

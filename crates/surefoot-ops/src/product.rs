@@ -8,11 +8,12 @@ use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Dispatch, Flex, TensorMetadata, backend_extension};
-use burn::tensor::Tensor;
+use burn::tensor::{Slice, Tensor};
 use burn_flex::FlexTensor;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
-use surefoot_kernels::product::{MOST_COLUMNS, Matrix, multiply};
+use surefoot_kernels::processor::has_vectors;
+use surefoot_kernels::product::{ALIKE_COLUMNS, MOST_COLUMNS, Matrix, multiply};
 
 use crate::{dense, flat, shapes};
 
@@ -88,7 +89,10 @@ impl<C: CheckpointStrategy> Product for Autodiff<Flex, C> {}
 impl Product for Flex {
     fn multiplied(weight: FlexTensor, transposed: bool, x: FlexTensor) -> FlexTensor {
         if !(flat::is_ours(&weight) && flat::is_ours(&x)) {
-            return composed::<Self>(weight, transposed, x);
+            return match has_vectors() {
+                true => composed::<Self>(weight, transposed, x),
+                false => column_by_column(weight, transposed, x),
+            };
         }
         if x.shape()[1] <= MOST_COLUMNS && weight.layout().contiguous_offsets().is_some() {
             return few_columns(&weight, transposed, x);
@@ -96,6 +100,19 @@ impl Product for Flex {
         let weight = if transposed { Self::float_swap_dims(weight, 0, 1) } else { weight };
         dense::product(weight, x, |_, _| ())
     }
+}
+
+/// Burn's product, whose sums depend on the number of columns: up to [`ALIKE_COLUMNS`] are multiplied one at a time.
+fn column_by_column(weight: FlexTensor, transposed: bool, x: FlexTensor) -> FlexTensor {
+    let count = x.shape()[1];
+    if !(2..=ALIKE_COLUMNS).contains(&count) {
+        return composed::<Flex>(weight, transposed, x);
+    }
+    let column = |at: usize| {
+        let column = Flex::float_slice(x.clone(), &[Slice::full(), (at..at + 1).into()]);
+        composed::<Flex>(weight.clone(), transposed, column)
+    };
+    Flex::float_cat((0..count).map(column).collect(), 1)
 }
 
 fn few_columns(weight: &FlexTensor, transposed: bool, x: FlexTensor) -> FlexTensor {
@@ -164,6 +181,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// Speculation relies on it on every processor.
+    #[test]
+    fn up_to_eight_columns_are_alike_without_vectors_too() {
+        let tests = std::env::current_exe().unwrap();
+        let name = "product::tests::up_to_eight_columns_give_the_bits_that_each_gives_alone";
+        let run = std::process::Command::new(tests)
+            .args(["--exact", name])
+            .env("SUREFOOT_CPU", "portable")
+            .output()
+            .unwrap();
+        let told = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && told.contains("1 passed"), "{told}");
     }
 
     #[test]

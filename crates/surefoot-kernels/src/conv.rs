@@ -73,7 +73,7 @@ fn add(sum: &mut [f32], part: &[f32]) {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
     /// Images, weights and an output's gradient between -1 and 1.
@@ -115,7 +115,7 @@ pub(crate) mod tests {
     }
 
     /// The largest error, relative to the largest number.
-    pub(crate) fn off(is: &[f32], right: &[f64]) -> f64 {
+    pub(super) fn off(is: &[f32], right: &[f64]) -> f64 {
         assert_eq!(is.len(), right.len());
         let largest = right.iter().fold(0.0_f64, |most, right| most.max(right.abs()));
         is.iter()

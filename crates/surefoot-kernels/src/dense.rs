@@ -41,15 +41,15 @@ impl<'a> View<'a> {
         Self { numbers, step, transposed: true }
     }
 
-    /// Without the rows before this one.
-    fn from_row(self, row: usize) -> Self {
-        let first = if self.transposed { row } else { row * self.step };
+    /// Without the first rows.
+    fn skip_rows(self, rows: usize) -> Self {
+        let first = if self.transposed { rows } else { rows * self.step };
         Self { numbers: &self.numbers[first..], ..self }
     }
 
-    /// Without the columns before this one.
-    fn from_column(self, column: usize) -> Self {
-        let first = if self.transposed { column * self.step } else { column };
+    /// Without the first columns.
+    fn skip_columns(self, columns: usize) -> Self {
+        let first = if self.transposed { columns * self.step } else { columns };
         Self { numbers: &self.numbers[first..], ..self }
     }
 }
@@ -115,8 +115,8 @@ fn multiply_with(
         .flat_map(|first| (0..depth).step_by(DEEP).map(move |from| (first, from)));
     for (first, from) in pieces {
         let (count, deep) = (wide.min(columns - first), DEEP.min(depth - from));
-        panels.pack(arch, b.from_row(from), deep, first..first + count, splits);
-        let (panels, a) = (&panels, a.from_column(from));
+        panels.pack(arch, b.skip_rows(from), deep, first..first + count, splits);
+        let (panels, a) = (&panels, a.skip_columns(from));
         let is_last = first + count == columns && from + deep == depth;
         let work = |(at, out): (usize, &mut [f32])| {
             let part = Part { a, first: at * part, rows: out.len() / columns };

@@ -233,10 +233,8 @@ mod tests {
             (2, [40, 35], [11, 13], 0),
             (2, [33, 50], [9, 10], 2),
             (1, [256, 256], [8, 8], 1),
-            (1, [512, 512], [8, 8], 1),
+            (1, [512, 512], [4, 4], 1),
             (30, [35, 37], [7, 5], 1),
-            // More tasks than sums of weights are kept.
-            (150, [32, 33], [20, 20], 1),
             // Several groups of rows for each sample; rows that are wider than a group.
             (2, [32, 33], [40, 40], 1),
             (1, [33, 32], [7, 401], 1),
@@ -246,6 +244,27 @@ mod tests {
             let found = errors(&sizes, &numbers(&sizes));
             assert!(found.iter().all(|off| *off < BOUND), "{sizes:?}: {found:?}");
         }
+    }
+
+    /// Each sample is a multiple of one, so that the sum is a multiple of that one's.
+    #[test]
+    fn gradients_of_weights_are_added_up_over_more_tasks_than_sums_are_kept() {
+        let one = sizes(1, [32, 33], [28, 28], 1);
+        assert_eq!(division(tiles_of(one.out_image())).samples, 1);
+        let many = Sizes { samples: 67, ..one };
+        let given = numbers(&one);
+        let factors = |at: usize| [(at % 7) as f32 - 2.0, (at % 5) as f32 - 1.0];
+        let repeated = |numbers: &[f32], side: usize| -> Vec<f32> {
+            let of = |at: usize| numbers.iter().map(move |number| number * factors(at)[side]);
+            (0..many.samples).flat_map(of).collect()
+        };
+        let total: f32 = (0..many.samples).map(|at| factors(at).iter().product::<f32>()).sum();
+        let expected: Vec<f64> =
+            right(&one, &given)[2].iter().map(|right| right * f64::from(total)).collect();
+        let [x, _, gradient] = &given;
+        let found = weight_gradient(&many, &repeated(x, 0), &repeated(gradient, 1));
+        let off = off(&found, &expected);
+        assert!(off < BOUND, "{off}");
     }
 
     #[test]

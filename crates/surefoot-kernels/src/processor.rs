@@ -1,6 +1,6 @@
 //! The instructions that the kernels here are run with.
 //!
-//! [`has_vectors`] is for callers: most kernels are written for vectors of 4, 8 or 16 numbers and know nothing else. [`arch`] is for the
+//! [`has_vectors`] is for callers: most kernels are written for vectors of 4, 8 or 16 numbers and know nothing else. `arch` is for the
 //! kernels themselves. What one process uses never changes.
 
 use std::sync::OnceLock;

@@ -5,6 +5,8 @@
 //! What a query gets depends on itself, its position and its own pages alone, to the bit: not on the
 //! queries that are computed with it, nor on the number of threads.
 //!
+//! Anyone may call it: without vector instructions it multiplies and adds in two steps.
+//!
 //! For each layer and head a page has the keys dimension by dimension (a vector of all its tokens for each)
 //! and the values token by token, as the two products read them.
 

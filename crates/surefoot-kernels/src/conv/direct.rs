@@ -1,4 +1,6 @@
 //! Convolutions as direct sums: a few samples at a time are laid out as `layout` has it, and `kernel` does the sums.
+//!
+//! Called by [`super`](crate::conv) for what `winograd` does not take. How many samples a task has depends on the sizes alone.
 
 use rayon::prelude::*;
 

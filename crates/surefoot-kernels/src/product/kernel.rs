@@ -6,6 +6,8 @@
 //! would wait for itself, and a number's terms are added in an order that does not depend on how the rows are
 //! shared out. With up to [`FEW`] columns it does not depend on the number of columns either: a column gives
 //! the same bits alone and beside others, which speculative decoding relies on.
+//!
+//! Written for vectors of 4, 8 or 16 numbers. `out` must be zeros, since a single column is added to it. [`super::multiply`] alone calls it.
 
 use std::borrow::Cow;
 

@@ -10,7 +10,7 @@ Both sides run on the processor in fp32 with all cores and AdamW. CNNs have 3 st
 for each shape, in a process of its own, and takes the median of 20 steps after 3 others. Prints a row of a table for each shape:
 milliseconds a step of both sides, and the ratio of each round (above 1: Surefoot is faster); then the same of processor time, which other work
 on the machine disturbs less (threads that wait awake are counted, so that on a
-busy machine only `--threads 1` says much). `--isa avx2` holds both sides to AVX2: `SUREFOOT_CPU`
+busy machine only `--threads 1` says much). `--isa avx2` restricts both sides to AVX2: `SUREFOOT_CPU`
 here, and PyTorch's, oneDNN's and MKL's variables there.
 """
 

@@ -25,7 +25,6 @@ use surefoot_core::recover::drill::point;
 use crate::cube::{self, CubeKernels};
 use crate::flat;
 use processor::Parts;
-pub(crate) use processor::soften;
 
 /// The backends' side of [`causal_attention`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
@@ -76,21 +75,21 @@ pub(crate) trait Kernels: Backend {
     /// Whether the kernels take this tensor, and round the factors of products to this dtype.
     fn takes(tensor: &FloatTensor<Self>, compute: DType) -> bool;
 
-    /// What each token gets, and how much each takes from each other: `[samples, heads, tokens, tokens]`.
+    /// What each token gets, and the attention weights, `[samples, heads, tokens, tokens]`.
     fn forward(
         mixed: FloatTensor<Self>,
         heads: usize,
         compute: DType,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// How much each token takes from each other, once more.
-    fn shares(mixed: FloatTensor<Self>, heads: usize, compute: DType) -> FloatTensor<Self>;
+    /// The attention weights, once more.
+    fn weights(mixed: FloatTensor<Self>, heads: usize, compute: DType) -> FloatTensor<Self>;
 
     /// The gradient by `mixed`.
     fn backward(
         mixed: FloatTensor<Self>,
         heads: usize,
-        shares: FloatTensor<Self>,
+        weights: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
         compute: DType,
     ) -> FloatTensor<Self>;
@@ -105,18 +104,18 @@ impl Kernels for Flex {
         Parts::new(mixed, heads).attend()
     }
 
-    fn shares(mixed: FlexTensor, heads: usize, _: DType) -> FlexTensor {
+    fn weights(mixed: FlexTensor, heads: usize, _: DType) -> FlexTensor {
         Parts::new(mixed, heads).attend().1
     }
 
     fn backward(
         mixed: FlexTensor,
         heads: usize,
-        shares: FlexTensor,
+        weights: FlexTensor,
         gradient: FlexTensor,
         _: DType,
     ) -> FlexTensor {
-        Parts::new(mixed, heads).gradient(shares, gradient)
+        Parts::new(mixed, heads).gradient(weights, gradient)
     }
 }
 
@@ -134,18 +133,18 @@ impl Kernels for Cube {
         <Self as CubeKernels>::causal_attention(mixed, heads, compute)
     }
 
-    fn shares(mixed: FloatTensor<Self>, heads: usize, compute: DType) -> FloatTensor<Self> {
+    fn weights(mixed: FloatTensor<Self>, heads: usize, compute: DType) -> FloatTensor<Self> {
         <Self as CubeKernels>::attention_shares(mixed, heads, compute)
     }
 
     fn backward(
         mixed: FloatTensor<Self>,
         heads: usize,
-        shares: FloatTensor<Self>,
+        weights: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
         compute: DType,
     ) -> FloatTensor<Self> {
-        <Self as CubeKernels>::attention_gradient(mixed, shares, gradient, heads, compute)
+        <Self as CubeKernels>::attention_gradient(mixed, weights, gradient, heads, compute)
     }
 }
 
@@ -178,13 +177,13 @@ impl<B: Kernels, C: CheckpointStrategy> Attention for Autodiff<B, C> {
         if !B::takes(mixed.primitive(), compute) {
             return composed::<Self>(mixed, heads, compute);
         }
-        let (out, shares) = B::forward(mixed.primitive().clone(), heads, compute);
+        let (out, weights) = B::forward(mixed.primitive().clone(), heads, compute);
         match AttentionBackward.prepare::<C>([mixed.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 // A matrix of tokens by tokens for each head: worth recomputing when memory is
                 // what lacks.
                 let spare = TypeId::of::<C>() == TypeId::of::<BalancedCheckpointing>();
-                let kept = (!spare).then_some(shares);
+                let kept = (!spare).then_some(weights);
                 let state = (prep.checkpoint(&mixed), (heads, compute), kept);
                 prep.finish(state, out)
             }
@@ -211,8 +210,8 @@ impl<B: Kernels> Backward<B, 1> for AttentionBackward {
         let mixed = checkpointer.retrieve_node_output::<FloatTensor<B>>(mixed);
         let [parent] = ops.parents;
         if let Some(node) = parent {
-            let shares = kept.unwrap_or_else(|| B::shares(mixed.clone(), heads, compute));
-            let found = B::backward(mixed, heads, shares, gradient, compute);
+            let weights = kept.unwrap_or_else(|| B::weights(mixed.clone(), heads, compute));
+            let found = B::backward(mixed, heads, weights, gradient, compute);
             grads.register::<B>(node.id, found);
         }
     }

@@ -1,14 +1,7 @@
 //! Convolution of images without a copy of each window.
 //!
 //! Burn's CPU convolution copies every window of the image into a matrix (nine numbers for each
-//! one of a 3×3 kernel) and multiplies that. Here a kernel's tap is a shift of the padded image,
-//! and what is worked on stays in the cache; see `direct`. Where it saves time, 3×3 kernels are done by `winograd`, with
-//! fewer multiplications. On GPUs `cube/conv.rs` does it.
-
-mod direct;
-mod kernel;
-mod layout;
-mod winograd;
+//! one of a 3×3 kernel) and multiplies that. `surefoot_kernels::conv` copies none, and on GPUs `cube/conv.rs` does it.
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use burn::backend::Cube;
@@ -23,9 +16,10 @@ use burn::tensor::ops::ConvOptions;
 use burn::tensor::{DType, FloatDType, Tensor};
 use burn_flex::FlexTensor;
 
-pub(crate) use self::layout::Sizes;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
+use surefoot_kernels::conv;
+pub(crate) use surefoot_kernels::conv::Sizes;
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use crate::cube::{self, CubeKernels};
@@ -94,78 +88,89 @@ fn composed<B: Backend>(
     B::float_cast(B::conv2d(x, weight, None, options), FloatDType::F32)
 }
 
+/// A convolution that kernels do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Convolution {
+    pub(crate) sizes: Sizes,
+    /// What numbers are rounded to before they are multiplied. The kernels for the CPU take f32.
+    pub(crate) compute: DType,
+}
+
 /// Kernels of a backend.
 pub(crate) trait Kernels: Backend {
     /// Whether the kernels take a convolution of these tensors.
-    fn take(x: &FloatTensor<Self>, weight: &FloatTensor<Self>, sizes: &Sizes) -> bool;
+    fn take(x: &FloatTensor<Self>, weight: &FloatTensor<Self>, of: &Convolution) -> bool;
 
     /// The result.
-    fn forward(x: FloatTensor<Self>, weight: FloatTensor<Self>, sizes: &Sizes)
-    -> FloatTensor<Self>;
+    fn forward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        of: &Convolution,
+    ) -> FloatTensor<Self>;
 
     /// The gradient by the images.
     fn x_gradient(
         weight: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
-        sizes: &Sizes,
+        of: &Convolution,
     ) -> FloatTensor<Self>;
 
     /// The gradient by the weights.
     fn weight_gradient(
         x: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
-        sizes: &Sizes,
+        of: &Convolution,
     ) -> FloatTensor<Self>;
 }
 
 impl Kernels for Flex {
-    fn take(x: &FlexTensor, weight: &FlexTensor, sizes: &Sizes) -> bool {
-        flat::is_ours(x) && flat::is_ours(weight) && sizes.compute == DType::F32
+    fn take(x: &FlexTensor, weight: &FlexTensor, of: &Convolution) -> bool {
+        flat::is_ours(x) && flat::is_ours(weight) && of.compute == DType::F32
     }
 
-    fn forward(x: FlexTensor, weight: FlexTensor, sizes: &Sizes) -> FlexTensor {
-        forward(sizes, x, weight)
+    fn forward(x: FlexTensor, weight: FlexTensor, of: &Convolution) -> FlexTensor {
+        forward(of, x, weight)
     }
 
-    fn x_gradient(weight: FlexTensor, gradient: FlexTensor, sizes: &Sizes) -> FlexTensor {
-        x_gradient(sizes, weight, gradient)
+    fn x_gradient(weight: FlexTensor, gradient: FlexTensor, of: &Convolution) -> FlexTensor {
+        x_gradient(of, weight, gradient)
     }
 
-    fn weight_gradient(x: FlexTensor, gradient: FlexTensor, sizes: &Sizes) -> FlexTensor {
-        weight_gradient(sizes, x, gradient)
+    fn weight_gradient(x: FlexTensor, gradient: FlexTensor, of: &Convolution) -> FlexTensor {
+        weight_gradient(of, x, gradient)
     }
 }
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 impl Kernels for Cube {
-    fn take(x: &FloatTensor<Self>, weight: &FloatTensor<Self>, sizes: &Sizes) -> bool {
-        let [rows, columns] = sizes.kernel;
-        let fits = |tensor| cube::convolves_in(tensor, sizes.compute);
+    fn take(x: &FloatTensor<Self>, weight: &FloatTensor<Self>, of: &Convolution) -> bool {
+        let [rows, columns] = of.sizes.kernel;
+        let fits = |tensor| cube::convolves_in(tensor, of.compute);
         fits(x) && fits(weight) && rows * columns <= cube::MOST_TAPS
     }
 
     fn forward(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
-        sizes: &Sizes,
+        of: &Convolution,
     ) -> FloatTensor<Self> {
-        <Self as CubeKernels>::convolution(x, weight, *sizes)
+        <Self as CubeKernels>::convolution(x, weight, *of)
     }
 
     fn x_gradient(
         weight: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
-        sizes: &Sizes,
+        of: &Convolution,
     ) -> FloatTensor<Self> {
-        <Self as CubeKernels>::convolution_x_gradient(weight, gradient, *sizes)
+        <Self as CubeKernels>::convolution_x_gradient(weight, gradient, *of)
     }
 
     fn weight_gradient(
         x: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
-        sizes: &Sizes,
+        of: &Convolution,
     ) -> FloatTensor<Self> {
-        <Self as CubeKernels>::convolution_weight_gradient(x, gradient, *sizes)
+        <Self as CubeKernels>::convolution_weight_gradient(x, gradient, *of)
     }
 }
 
@@ -177,8 +182,8 @@ fn plain<B: Kernels>(
     padding: usize,
     compute: DType,
 ) -> FloatTensor<B> {
-    match sizes::<B>(&x, &weight, stride, padding, compute) {
-        Some(sizes) => B::forward(x, weight, &sizes),
+    match convolution::<B>(&x, &weight, stride, padding, compute) {
+        Some(of) => B::forward(x, weight, &of),
         None => composed::<B>(x, weight, stride, padding, compute),
     }
 }
@@ -217,16 +222,16 @@ impl<B: Kernels, C: CheckpointStrategy> Conv for Autodiff<B, C> {
         compute: DType,
     ) -> FloatTensor<Self> {
         let (of_x, of_weight) = (x.primitive(), weight.primitive());
-        let Some(sizes) = sizes::<B>(of_x, of_weight, stride, padding, compute) else {
+        let Some(of) = convolution::<B>(of_x, of_weight, stride, padding, compute) else {
             return composed::<Self>(x, weight, stride, padding, compute);
         };
         match ConvBackward.prepare::<C>([x.node(), weight.node()]).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
-                let state = (prep.checkpoint(&x), prep.checkpoint(&weight), sizes);
-                prep.finish(state, B::forward(x.into_primitive(), weight.into_primitive(), &sizes))
+                let state = (prep.checkpoint(&x), prep.checkpoint(&weight), of);
+                prep.finish(state, B::forward(x.into_primitive(), weight.into_primitive(), &of))
             }
             OpsKind::UnTracked(prep) => {
-                prep.finish(B::forward(x.into_primitive(), weight.into_primitive(), &sizes))
+                prep.finish(B::forward(x.into_primitive(), weight.into_primitive(), &of))
             }
         }
     }
@@ -236,7 +241,7 @@ impl<B: Kernels, C: CheckpointStrategy> Conv for Autodiff<B, C> {
 struct ConvBackward;
 
 impl<B: Kernels> Backward<B, 2> for ConvBackward {
-    type State = (NodeId, NodeId, Sizes);
+    type State = (NodeId, NodeId, Convolution);
 
     fn backward(
         self,
@@ -247,26 +252,26 @@ impl<B: Kernels> Backward<B, 2> for ConvBackward {
         point(Point::Operation);
         let [of_x, of_weight] = ops.parents;
         let gradient = grads.consume::<B>(&ops.node);
-        let (x, weight, sizes) = ops.state;
+        let (x, weight, of) = ops.state;
         let x = checkpointer.retrieve_node_output::<FloatTensor<B>>(x);
         let weight = checkpointer.retrieve_node_output::<FloatTensor<B>>(weight);
         if let Some(node) = of_x {
-            grads.register::<B>(node.id, B::x_gradient(weight, gradient.clone(), &sizes));
+            grads.register::<B>(node.id, B::x_gradient(weight, gradient.clone(), &of));
         }
         if let Some(node) = of_weight {
-            grads.register::<B>(node.id, B::weight_gradient(x, gradient, &sizes));
+            grads.register::<B>(node.id, B::weight_gradient(x, gradient, &of));
         }
     }
 }
 
-/// The sizes of a convolution that the kernels here do.
-fn sizes<B: Kernels>(
+/// The convolution, if the kernels do it.
+fn convolution<B: Kernels>(
     x: &FloatTensor<B>,
     weight: &FloatTensor<B>,
     stride: usize,
     padding: usize,
     compute: DType,
-) -> Option<Sizes> {
+) -> Option<Convolution> {
     let [samples, inputs, height, width] = x.shape().dims();
     let [outputs, same, rows, columns] = weight.shape().dims();
     let fits = inputs == same
@@ -275,58 +280,61 @@ fn sizes<B: Kernels>(
         && width + 2 * padding >= columns
         && samples * inputs * outputs * height * width * stride > 0;
     let (image, kernel) = ([height, width], [rows, columns]);
-    let sizes = Sizes { samples, inputs, outputs, image, kernel, stride, padding, compute };
-    (fits && B::take(x, weight, &sizes)).then_some(sizes)
+    let sizes = Sizes { samples, inputs, outputs, image, kernel, stride, padding };
+    let of = Convolution { sizes, compute };
+    (fits && B::take(x, weight, &of)).then_some(of)
 }
 
-fn forward(sizes: &Sizes, x: FlexTensor, weight: FlexTensor) -> FlexTensor {
+fn forward(of: &Convolution, x: FlexTensor, weight: FlexTensor) -> FlexTensor {
     let (x, weight) = (flat::contiguous(x), flat::contiguous(weight));
-    let (x, weight) = (flat::numbers(&x), flat::numbers(&weight));
-    let [rows, columns] = sizes.out_image();
-    let out = match winograd::suits(sizes) {
-        true => winograd::forward(sizes, x, weight),
-        false => direct::forward(sizes, x, weight),
-    };
-    flat::tensor(out, [sizes.samples, sizes.outputs, rows, columns])
+    let [rows, columns] = of.sizes.out_image();
+    let out = conv::forward(&of.sizes, flat::numbers(&x), flat::numbers(&weight));
+    flat::tensor(out, [of.sizes.samples, of.sizes.outputs, rows, columns])
 }
 
-fn x_gradient(sizes: &Sizes, weight: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+fn x_gradient(of: &Convolution, weight: FlexTensor, gradient: FlexTensor) -> FlexTensor {
     let (weight, gradient) = (flat::contiguous(weight), flat::contiguous(gradient));
-    let (weight, gradient) = (flat::numbers(&weight), flat::numbers(&gradient));
-    let [height, width] = sizes.image;
-    let out = match winograd::suits(sizes) {
-        true => winograd::x_gradient(sizes, weight, gradient),
-        false => direct::x_gradient(sizes, weight, gradient),
-    };
-    flat::tensor(out, [sizes.samples, sizes.inputs, height, width])
+    let [height, width] = of.sizes.image;
+    let out = conv::x_gradient(&of.sizes, flat::numbers(&weight), flat::numbers(&gradient));
+    flat::tensor(out, [of.sizes.samples, of.sizes.inputs, height, width])
 }
 
-fn weight_gradient(sizes: &Sizes, x: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+fn weight_gradient(of: &Convolution, x: FlexTensor, gradient: FlexTensor) -> FlexTensor {
     let (x, gradient) = (flat::contiguous(x), flat::contiguous(gradient));
-    let (x, gradient) = (flat::numbers(&x), flat::numbers(&gradient));
-    let [rows, columns] = sizes.kernel;
-    let sum = match winograd::suits(sizes) {
-        true => winograd::weight_gradient(sizes, x, gradient),
-        false => direct::weight_gradient(sizes, x, gradient),
-    };
-    flat::tensor(sum, [sizes.outputs, sizes.inputs, rows, columns])
-}
-
-/// Adds up what tasks have found, in the order of the samples, whichever thread was first.
-fn sum_of(parts: Vec<Vec<f32>>) -> Vec<f32> {
-    let mut parts = parts.into_iter();
-    let mut sum = parts.next().unwrap_or_default();
-    for part in parts {
-        sum.iter_mut().zip(part).for_each(|(sum, part)| *sum += part);
-    }
-    sum
+    let [rows, columns] = of.sizes.kernel;
+    let sum = conv::weight_gradient(&of.sizes, flat::numbers(&x), flat::numbers(&gradient));
+    flat::tensor(sum, [of.sizes.outputs, of.sizes.inputs, rows, columns])
 }
 
 #[cfg(test)]
 mod tests {
     use crate::testing::agree;
+    use burn::tensor::Tensor;
     use burn::tensor::ops::ConvOptions;
     use proptest::prelude::*;
+
+    /// Values and gradients are those of Burn's convolution.
+    fn agrees(
+        seed: u64,
+        [of_x, of_weight]: [[usize; 4]; 2],
+        stride: usize,
+        padding: usize,
+    ) -> Result<(), TestCaseError> {
+        let given = |t: &[Tensor<1>]| (t[0].clone().reshape(of_x), t[1].clone().reshape(of_weight));
+        agree(
+            seed,
+            &[of_x.iter().product(), of_weight.iter().product()],
+            |t| {
+                let (x, weight) = given(t);
+                super::conv2d(x, weight, stride, padding).flatten(0, 3)
+            },
+            |t| {
+                let (x, weight) = given(t);
+                let options = ConvOptions::new([stride; 2], [padding; 2], [1, 1], 1);
+                burn::tensor::module::conv2d(x, weight, None, options).flatten(0, 3)
+            },
+        )
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
@@ -342,21 +350,8 @@ mod tests {
             stride in 1usize..4,
             padding in 0usize..3,
         ) {
-            let (of_x, of_weight) =
-                ([samples, inputs, height, width], [outputs, inputs, kernel, kernel]);
-            agree(
-                seed,
-                &[of_x.iter().product(), of_weight.iter().product()],
-                |t| {
-                    let (x, weight) = (t[0].clone().reshape(of_x), t[1].clone().reshape(of_weight));
-                    super::conv2d(x, weight, stride, padding).flatten(0, 3)
-                },
-                |t| {
-                    let (x, weight) = (t[0].clone().reshape(of_x), t[1].clone().reshape(of_weight));
-                    let options = ConvOptions::new([stride; 2], [padding; 2], [1, 1], 1);
-                    burn::tensor::module::conv2d(x, weight, None, options).flatten(0, 3)
-                },
-            )?;
+            let shapes = [[samples, inputs, height, width], [outputs, inputs, kernel, kernel]];
+            agrees(seed, shapes, stride, padding)?;
         }
     }
 
@@ -372,20 +367,8 @@ mod tests {
             width in 4usize..14,
             padding in 0usize..3,
         ) {
-            let (of_x, of_weight) = ([samples, inputs, height, width], [outputs, inputs, 3, 3]);
-            agree(
-                seed,
-                &[of_x.iter().product(), of_weight.iter().product()],
-                |t| {
-                    let (x, weight) = (t[0].clone().reshape(of_x), t[1].clone().reshape(of_weight));
-                    super::conv2d(x, weight, 1, padding).flatten(0, 3)
-                },
-                |t| {
-                    let (x, weight) = (t[0].clone().reshape(of_x), t[1].clone().reshape(of_weight));
-                    let options = ConvOptions::new([1; 2], [padding; 2], [1, 1], 1);
-                    burn::tensor::module::conv2d(x, weight, None, options).flatten(0, 3)
-                },
-            )?;
+            let shapes = [[samples, inputs, height, width], [outputs, inputs, 3, 3]];
+            agrees(seed, shapes, 1, padding)?;
         }
     }
 }

@@ -15,11 +15,11 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
+use surefoot_kernels::math::{each, exp, fast, rows_at_once, sums};
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use crate::cube::{self, CubeKernels};
 use crate::flat;
-use crate::math::{each, exp, fast, rows_at_once, sums};
 
 /// The backends' side of [`cross_entropy`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]

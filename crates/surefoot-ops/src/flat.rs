@@ -3,8 +3,8 @@
 use burn::tensor::{Bytes, DType, Shape};
 use burn_flex::{FlexTensor, Layout};
 
-use crate::dense::View;
-use crate::processor::has_vectors;
+use surefoot_kernels::dense::View;
+use surefoot_kernels::processor::has_vectors;
 
 /// Whether the kernels here take it: numbers in f32, on a processor whose vector instructions
 /// they know. Everything else is composed of Burn's own operations.

@@ -19,11 +19,12 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
+use surefoot_kernels::gelu::{CUBE, SLOPE, tanh_cdf_and_slope};
+use surefoot_kernels::math::{TASK, change, fast, map, normal};
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use crate::cube::{self, CubeKernels};
 use crate::flat;
-use crate::math::{TASK, change, exp, fast, map, normal};
 
 /// Which of the two it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,14 +67,9 @@ fn composed<B: Backend>(x: FloatTensor<B>, form: Form) -> FloatTensor<B> {
             B::float_tanh(scaled(inner, SLOPE))
         }
     };
-    let share = scaled(B::float_add_scalar(part, 1.0.into()), 0.5);
-    B::float_mul(x, share)
+    let cdf = scaled(B::float_add_scalar(part, 1.0.into()), 0.5);
+    B::float_mul(x, cdf)
 }
-
-/// Factor of x³ in the tangent.
-const CUBE: f64 = 0.044_715;
-/// √(2/π), the factor of the whole.
-const SLOPE: f64 = 0.797_884_560_802_865_4;
 
 /// Kernels of a backend.
 pub(crate) trait Kernels: Backend {
@@ -194,7 +190,7 @@ fn forward(x: FlexTensor, form: Form) -> FlexTensor {
     let numbers = flat::numbers(&x);
     let out = match form {
         Form::Exact => map(numbers, |x| x * normal(x).0),
-        Form::Tanh => map(numbers, |x| x * share(x).0),
+        Form::Tanh => map(numbers, |x| x * tanh_cdf_and_slope(x).0),
     };
     flat::shaped(out, x.layout().shape().clone())
 }
@@ -208,29 +204,17 @@ fn backward(x: FlexTensor, gradient: FlexTensor, form: Form) -> FlexTensor {
             #[inline(always)]
             || match form {
                 Form::Exact => change(slopes, [x], |gradient, [x]| {
-                    let (share, density) = normal(x);
-                    gradient * (share + x * density)
+                    let (cdf, density) = normal(x);
+                    gradient * (cdf + x * density)
                 }),
                 Form::Tanh => change(slopes, [x], |gradient, [x]| {
-                    let (share, density) = share(x);
-                    gradient * (share + x * density)
+                    let (cdf, slope) = tanh_cdf_and_slope(x);
+                    gradient * (cdf + x * slope)
                 }),
             },
         );
     });
     gradient
-}
-
-/// What the approximation takes for the normal distribution's share below x, and its slope:
-/// `(1 + tanh(u)) / 2 = 1 / (1 + e^(-2u))`.
-#[inline(always)]
-fn share(x: f32) -> (f32, f32) {
-    const FACTOR: f32 = (2.0 * SLOPE) as f32;
-    const INNER: f32 = CUBE as f32;
-    // Far out the square would be infinite, and its product with a slope of 0 no number.
-    let square = (x * x).min(1e9);
-    let share = 1.0 / (1.0 + exp(-FACTOR * x * (1.0 + INNER * square)));
-    (share, share * (1.0 - share) * FACTOR * (1.0 + 3.0 * INNER * square))
 }
 
 #[cfg(test)]

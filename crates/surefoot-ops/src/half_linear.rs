@@ -17,6 +17,7 @@ use surefoot_core::recover::drill::point;
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use crate::cube::{self, CubeKernels};
 use crate::optional::{Optional, optional};
+use crate::shapes;
 
 /// The backends' side of [`half_linear`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
@@ -26,10 +27,10 @@ pub(crate) trait HalfLinear: Backend {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        #[extension_type] around: Optional<Self>,
+        #[extension_type] residual: Optional<Self>,
         compute: DType,
     ) -> FloatTensor<Self> {
-        composed::<Self>(x, weight, bias, around.into_option(), compute)
+        composed::<Self>(x, weight, bias, residual.into_option(), compute)
     }
 }
 
@@ -38,13 +39,14 @@ pub fn half_linear(
     x: Tensor<2>,
     weight: Tensor<2>,
     bias: Tensor<1>,
-    around: Option<Tensor<2>>,
+    residual: Option<Tensor<2>>,
     compute: FloatDType,
 ) -> Tensor<2> {
+    shapes::assert_linear("half_linear", &x, &weight, &bias, residual.as_ref());
     point(Point::Operation);
-    let (around, compute) = (optional(around), DType::from(compute));
+    let (residual, compute) = (optional(residual), DType::from(compute));
     let (x, weight, bias) = (x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch());
-    let out = <Dispatch as HalfLinear>::half_applied(x, weight, bias, around, compute);
+    let out = <Dispatch as HalfLinear>::half_applied(x, weight, bias, residual, compute);
     Tensor::from_dispatch(out)
 }
 
@@ -52,15 +54,15 @@ fn composed<B: Backend>(
     x: FloatTensor<B>,
     weight: FloatTensor<B>,
     bias: FloatTensor<B>,
-    around: Option<FloatTensor<B>>,
+    residual: Option<FloatTensor<B>>,
     compute: DType,
 ) -> FloatTensor<B> {
     let row = Shape::new([1, weight.shape()[1]]);
     let [x, weight, bias] = [x, weight, bias].map(|tensor| B::float_cast(tensor, compute.into()));
     let out = B::float_add(B::float_matmul(x, weight), B::float_reshape(bias, row));
     let out = B::float_cast(out, FloatDType::F32);
-    match around {
-        Some(around) => B::float_add(out, around),
+    match residual {
+        Some(residual) => B::float_add(out, residual),
         None => out,
     }
 }
@@ -77,10 +79,10 @@ pub(crate) trait Kernels: Backend {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        around: Option<FloatTensor<Self>>,
+        residual: Option<FloatTensor<Self>>,
         compute: DType,
     ) -> FloatTensor<Self> {
-        composed::<Self>(x, weight, bias, around, compute)
+        composed::<Self>(x, weight, bias, residual, compute)
     }
 
     /// The gradients by x, weight and bias.
@@ -113,11 +115,11 @@ impl Kernels for Cube {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        around: Option<FloatTensor<Self>>,
+        residual: Option<FloatTensor<Self>>,
         compute: DType,
     ) -> FloatTensor<Self> {
-        let around = around.map_or(Optional::Absent, Optional::Given);
-        <Self as CubeKernels>::half_linear_layer(x, weight, bias, around, compute)
+        let residual = residual.map_or(Optional::Absent, Optional::Given);
+        <Self as CubeKernels>::half_linear_layer(x, weight, bias, residual, compute)
     }
 
     fn backward(
@@ -138,15 +140,15 @@ impl HalfLinear for Cube {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        around: Optional<Self>,
+        residual: Optional<Self>,
         compute: DType,
     ) -> FloatTensor<Self> {
-        let around = around.into_option();
+        let residual = residual.into_option();
         let takes = |tensor: &FloatTensor<Self>| <Self as Kernels>::takes(tensor, compute);
-        let ours = [&x, &weight, &bias].into_iter().chain(&around).all(takes);
+        let ours = [&x, &weight, &bias].into_iter().chain(&residual).all(takes);
         match ours {
-            true => <Self as Kernels>::forward(x, weight, bias, around, compute),
-            false => composed::<Self>(x, weight, bias, around, compute),
+            true => <Self as Kernels>::forward(x, weight, bias, residual, compute),
+            false => composed::<Self>(x, weight, bias, residual, compute),
         }
     }
 }
@@ -156,16 +158,16 @@ impl<B: Kernels, C: CheckpointStrategy> HalfLinear for Autodiff<B, C> {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        around: Optional<Self>,
+        residual: Optional<Self>,
         compute: DType,
     ) -> FloatTensor<Self> {
-        let around = around.into_option();
+        let residual = residual.into_option();
         let is_ours = |tensor: &FloatTensor<Self>| B::takes(tensor.primitive(), compute);
-        if ![&x, &weight, &bias].into_iter().chain(&around).all(is_ours) {
-            return composed::<Self>(x, weight, bias, around, compute);
+        if ![&x, &weight, &bias].into_iter().chain(&residual).all(is_ours) {
+            return composed::<Self>(x, weight, bias, residual, compute);
         }
-        match around {
-            Some(around) => record::<B, C, 4>([x, weight, bias, around], compute),
+        match residual {
+            Some(residual) => record::<B, C, 4>([x, weight, bias, residual], compute),
             None => record::<B, C, 3>([x, weight, bias], compute),
         }
     }
@@ -177,8 +179,8 @@ fn record<B: Kernels, C: CheckpointStrategy, const N: usize>(
 ) -> FloatTensor<Autodiff<B, C>> {
     let nodes = inputs.each_ref().map(|input| input.node());
     let [x, weight, bias] = [0, 1, 2].map(|at| inputs[at].primitive().clone());
-    let around = inputs.get(3).map(|around| around.primitive().clone());
-    let out = B::forward(x, weight, bias, around, compute);
+    let residual = inputs.get(3).map(|residual| residual.primitive().clone());
+    let out = B::forward(x, weight, bias, residual, compute);
     match HalfBackward(compute).prepare::<C>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(mut prep) => {
             let state = [prep.checkpoint(&inputs[0]), prep.checkpoint(&inputs[1])];
@@ -226,8 +228,8 @@ mod tests {
         let x = Tensor::<2>::from_floats([[2049.0, 1.0]], &device);
         let weight = Tensor::<2>::from_floats([[1.0], [0.0]], &device);
         let bias = Tensor::<1>::from_floats([0.0], &device);
-        let around = Tensor::<2>::from_floats([[0.125]], &device);
-        let out = half_linear(x, weight, bias, Some(around), FloatDType::F16);
+        let residual = Tensor::<2>::from_floats([[0.125]], &device);
+        let out = half_linear(x, weight, bias, Some(residual), FloatDType::F16);
         assert_eq!(out.dtype(), DType::F32);
         assert_eq!(out.into_scalar::<f32>(), 2048.125);
     }

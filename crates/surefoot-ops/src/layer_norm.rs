@@ -19,11 +19,11 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
+use surefoot_kernels::math::{column_sums, each, fast, rows_at_once, sums};
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use crate::cube::{self, CubeKernels};
 use crate::flat;
-use crate::math::{column_sums, each, fast, rows_at_once, sums};
 
 /// The backends' side of [`layer_norm`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]

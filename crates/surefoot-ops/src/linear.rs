@@ -14,12 +14,12 @@ use burn::tensor::{Shape, Tensor};
 use burn_flex::FlexTensor;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
+use surefoot_kernels::math::{column_sums, fast};
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 use crate::cube::{self, CubeKernels};
-use crate::math::{column_sums, fast};
 use crate::optional::{Optional, optional};
-use crate::{dense, flat};
+use crate::{dense, flat, shapes};
 
 /// The backends' side of [`linear`].
 #[backend_extension(Flex, Cube: cfg(any(feature = "gpu", target_os = "macos")), Autodiff)]
@@ -29,9 +29,9 @@ pub(crate) trait Linear: Backend {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        #[extension_type] around: Optional<Self>,
+        #[extension_type] residual: Optional<Self>,
     ) -> FloatTensor<Self> {
-        composed::<Self>(x, weight, bias, around.into_option())
+        composed::<Self>(x, weight, bias, residual.into_option())
     }
 }
 
@@ -40,24 +40,25 @@ pub fn linear(
     x: Tensor<2>,
     weight: Tensor<2>,
     bias: Tensor<1>,
-    around: Option<Tensor<2>>,
+    residual: Option<Tensor<2>>,
 ) -> Tensor<2> {
+    shapes::assert_linear("linear", &x, &weight, &bias, residual.as_ref());
     point(Point::Operation);
-    let around = optional(around);
+    let residual = optional(residual);
     let (x, weight, bias) = (x.into_dispatch(), weight.into_dispatch(), bias.into_dispatch());
-    Tensor::from_dispatch(<Dispatch as Linear>::applied(x, weight, bias, around))
+    Tensor::from_dispatch(<Dispatch as Linear>::applied(x, weight, bias, residual))
 }
 
 fn composed<B: Backend>(
     x: FloatTensor<B>,
     weight: FloatTensor<B>,
     bias: FloatTensor<B>,
-    around: Option<FloatTensor<B>>,
+    residual: Option<FloatTensor<B>>,
 ) -> FloatTensor<B> {
     let row = Shape::new([1, weight.shape()[1]]);
     let out = B::float_add(B::float_matmul(x, weight), B::float_reshape(bias, row));
-    match around {
-        Some(around) => B::float_add(out, around),
+    match residual {
+        Some(residual) => B::float_add(out, residual),
         None => out,
     }
 }
@@ -72,7 +73,7 @@ pub(crate) trait Kernels: Backend {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        around: Option<FloatTensor<Self>>,
+        residual: Option<FloatTensor<Self>>,
     ) -> FloatTensor<Self>;
 
     /// The gradient by x.
@@ -95,9 +96,9 @@ impl Kernels for Flex {
         x: FlexTensor,
         weight: FlexTensor,
         bias: FlexTensor,
-        around: Option<FlexTensor>,
+        residual: Option<FlexTensor>,
     ) -> FlexTensor {
-        forward(x, weight, bias, around)
+        forward(x, weight, bias, residual)
     }
 
     fn product(gradient: FlexTensor, turned: FlexTensor) -> FlexTensor {
@@ -125,10 +126,10 @@ impl Kernels for Cube {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        around: Option<FloatTensor<Self>>,
+        residual: Option<FloatTensor<Self>>,
     ) -> FloatTensor<Self> {
-        let around = around.map_or(Optional::Absent, Optional::Given);
-        <Self as CubeKernels>::linear_layer(x, weight, bias, around)
+        let residual = residual.map_or(Optional::Absent, Optional::Given);
+        <Self as CubeKernels>::linear_layer(x, weight, bias, residual)
     }
 
     fn product(gradient: FloatTensor<Self>, turned: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -149,12 +150,12 @@ fn kernel_or_composed<B: Kernels>(
     x: FloatTensor<B>,
     weight: FloatTensor<B>,
     bias: FloatTensor<B>,
-    around: Option<FloatTensor<B>>,
+    residual: Option<FloatTensor<B>>,
 ) -> FloatTensor<B> {
-    let ours = [&x, &weight, &bias].into_iter().chain(&around).all(B::takes);
+    let ours = [&x, &weight, &bias].into_iter().chain(&residual).all(B::takes);
     match ours {
-        true => B::forward(x, weight, bias, around),
-        false => composed::<B>(x, weight, bias, around),
+        true => B::forward(x, weight, bias, residual),
+        false => composed::<B>(x, weight, bias, residual),
     }
 }
 
@@ -164,9 +165,9 @@ impl Linear for Cube {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        around: Optional<Self>,
+        residual: Optional<Self>,
     ) -> FloatTensor<Self> {
-        kernel_or_composed::<Self>(x, weight, bias, around.into_option())
+        kernel_or_composed::<Self>(x, weight, bias, residual.into_option())
     }
 }
 
@@ -175,9 +176,9 @@ impl Linear for Flex {
         x: FlexTensor,
         weight: FlexTensor,
         bias: FlexTensor,
-        around: Optional<Self>,
+        residual: Optional<Self>,
     ) -> FlexTensor {
-        kernel_or_composed::<Self>(x, weight, bias, around.into_option())
+        kernel_or_composed::<Self>(x, weight, bias, residual.into_option())
     }
 }
 
@@ -186,15 +187,15 @@ impl<B: Kernels, C: CheckpointStrategy> Linear for Autodiff<B, C> {
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
         bias: FloatTensor<Self>,
-        around: Optional<Self>,
+        residual: Optional<Self>,
     ) -> FloatTensor<Self> {
-        let around = around.into_option();
+        let residual = residual.into_option();
         let is_ours = |tensor: &FloatTensor<Self>| B::takes(tensor.primitive());
-        if ![&x, &weight, &bias].into_iter().chain(&around).all(is_ours) {
-            return composed::<Self>(x, weight, bias, around);
+        if ![&x, &weight, &bias].into_iter().chain(&residual).all(is_ours) {
+            return composed::<Self>(x, weight, bias, residual);
         }
-        match around {
-            Some(around) => record::<B, C, 4>([x, weight, bias, around]),
+        match residual {
+            Some(residual) => record::<B, C, 4>([x, weight, bias, residual]),
             None => record::<B, C, 3>([x, weight, bias]),
         }
     }
@@ -205,8 +206,8 @@ fn record<B: Kernels, C: CheckpointStrategy, const N: usize>(
 ) -> FloatTensor<Autodiff<B, C>> {
     let nodes = inputs.each_ref().map(|input| input.node());
     let [x, weight, bias] = [0, 1, 2].map(|at| inputs[at].primitive().clone());
-    let around = inputs.get(3).map(|around| around.primitive().clone());
-    let out = B::forward(x, weight, bias, around);
+    let residual = inputs.get(3).map(|residual| residual.primitive().clone());
+    let out = B::forward(x, weight, bias, residual);
     match LinearBackward.prepare::<C>(nodes).compute_bound().stateful() {
         OpsKind::Tracked(mut prep) => {
             let state = [prep.checkpoint(&inputs[0]), prep.checkpoint(&inputs[1])];
@@ -256,12 +257,11 @@ fn forward(
     x: FlexTensor,
     weight: FlexTensor,
     bias: FlexTensor,
-    around: Option<FlexTensor>,
+    residual: Option<FlexTensor>,
 ) -> FlexTensor {
-    let (bias, around) = (flat::contiguous(bias), around.map(flat::contiguous));
-    let (bias, around) = (flat::numbers(&bias), around.as_ref().map(flat::numbers));
+    let (bias, residual) = (flat::contiguous(bias), residual.map(flat::contiguous));
+    let (bias, residual) = (flat::numbers(&bias), residual.as_ref().map(flat::numbers));
     let width = bias.len();
-    // Inlined into the product's kernel, and so compiled for the same instructions.
     dense::product(
         x,
         weight,
@@ -271,8 +271,8 @@ fn forward(
             for row in rows.chunks_exact_mut(width) {
                 row.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
             }
-            if let Some(around) = around {
-                rows.iter_mut().zip(&around[first * width..]).for_each(|(to, from)| *to += from);
+            if let Some(residual) = residual {
+                rows.iter_mut().zip(&residual[first * width..]).for_each(|(to, from)| *to += from);
             }
         },
     )
@@ -309,27 +309,27 @@ mod tests {
             rows in 1usize..40,
             inputs in 1usize..40,
             outputs in 1usize..40,
-            is_around in any::<bool>(),
+            with_residual in any::<bool>(),
         ) {
             let sizes = [rows * inputs, inputs * outputs, outputs, rows * outputs];
             let parts = |t: &[Tensor<1>]| {
                 let x = t[0].clone().reshape([rows, inputs]);
                 let weight = t[1].clone().reshape([inputs, outputs]);
-                let around = t.get(3).map(|around| around.clone().reshape([rows, outputs]));
-                (x, weight, t[2].clone(), around)
+                let residual = t.get(3).map(|residual| residual.clone().reshape([rows, outputs]));
+                (x, weight, t[2].clone(), residual)
             };
             agree(
                 seed,
-                &sizes[..if is_around { 4 } else { 3 }],
+                &sizes[..if with_residual { 4 } else { 3 }],
                 |t| {
-                    let (x, weight, bias, around) = parts(t);
-                    linear(x, weight, bias, around).flatten(0, 1)
+                    let (x, weight, bias, residual) = parts(t);
+                    linear(x, weight, bias, residual).flatten(0, 1)
                 },
                 |t| {
-                    let (x, weight, bias, around) = parts(t);
+                    let (x, weight, bias, residual) = parts(t);
                     let out = x.matmul(weight) + bias.reshape([1, outputs]);
-                    match around {
-                        Some(around) => (out + around).flatten(0, 1),
+                    match residual {
+                        Some(residual) => (out + residual).flatten(0, 1),
                         None => out.flatten(0, 1),
                     }
                 },

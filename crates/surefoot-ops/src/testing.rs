@@ -90,3 +90,20 @@ fn close(what: &str, is: &Values, should: &Values) -> Result<(), TestCaseError> 
     }
     Ok(())
 }
+
+/// The whole of this crate's unit tests once more, restricted to AVX2.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn all_tests_pass_with_avx2_alone() {
+    const NAME: &str = "testing::all_tests_pass_with_avx2_alone";
+    if std::env::var_os("SUREFOOT_CPU").is_none() {
+        let tests = std::env::current_exe().unwrap();
+        let run = std::process::Command::new(tests)
+            .args(["--skip", NAME])
+            .env("SUREFOOT_CPU", "avx2")
+            .output()
+            .unwrap();
+        assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stdout));
+        assert!(String::from_utf8_lossy(&run.stdout).contains("attention::tests"));
+    }
+}

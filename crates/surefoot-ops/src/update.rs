@@ -10,9 +10,9 @@ use burn_flex::FlexTensor;
 use rayon::prelude::*;
 use surefoot_core::recover::Point;
 use surefoot_core::recover::drill::point;
+use surefoot_kernels::math::{TASK, fast};
 
 use crate::flat;
-use crate::math::{TASK, fast};
 
 /// A step of Adam with decoupled weight decay.
 #[derive(Clone, Copy, Debug)]

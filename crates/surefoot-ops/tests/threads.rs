@@ -23,6 +23,11 @@ fn run() -> Vec<Vec<u32>> {
     let [gamma, beta] = [3, 4].map(|seed| tensor(seed, [16], &device).require_grad());
     let norm = ops::GroupNorm { groups: 4, epsilon: 1e-5, relu: true };
     let x = ops::conv2d(image.clone(), kernel.clone(), 1, 1);
+    // By Winograd: in 24 tasks forwards, and in as many for the sum of the gradient by the weights.
+    let by_winograd = tensor(9, [32, 32, 3, 3], &device).require_grad();
+    let folded = x.reshape([12, 32, 16, 16]);
+    let x =
+        ops::conv2d(folded, by_winograd.clone(), 1, 1).mul_scalar(0.1).reshape([24, 16, 16, 16]);
     let x = ops::group_norm(x, gamma.clone(), beta.clone(), None, norm);
     // 384 rows of 256 numbers.
     let x = x.reshape([24 * 16, 256]);
@@ -34,10 +39,20 @@ fn run() -> Vec<Vec<u32>> {
     let x = ops::causal_attention(mixed.reshape([6, 64, 3 * 256]), 4).reshape([384, 256]);
     let targets: Vec<i32> = (0..384).map(|row| row * 7 % 256).collect();
     let targets = Tensor::<1, Int>::from_data(TensorData::new(targets, [384]), &device);
-    let loss = ops::cross_entropy(ops::gelu(x), targets);
+    let x = ops::gelu_tanh(ops::gelu(x));
+    // Weights that are read in place, with more columns than go side by side, and with few.
+    let products: Vec<_> = [40, 3]
+        .into_iter()
+        .map(|columns| {
+            let x = x.clone().inner().narrow(0, 0, columns).transpose();
+            bits(ops::product(tensor(10, [4096, 256], &Device::flex()), false, x))
+        })
+        .collect();
+    let loss = ops::cross_entropy(x, targets);
     let gradients = loss.backward();
     let mut all = vec![bits(loss)];
-    for tensor in [image, kernel] {
+    all.extend(products);
+    for tensor in [image, kernel, by_winograd] {
         all.push(bits(tensor.grad(&gradients).unwrap()));
     }
     for tensor in [gamma, beta, scale, shift, bias] {

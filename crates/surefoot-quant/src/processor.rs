@@ -1,8 +1,8 @@
 //! How far this processor's instructions may be used: the environment variable `SUREFOOT_CPU`.
 //!
-//! `avx2` holds the kernels of this crate and of `surefoot-ops` to AVX2, FMA and F16C, `portable` to what every processor has.
-//! It serves to compare results and speed with another processor's. Burn's own operations take what they find. This is the only
-//! place that reads it.
+//! `avx2` restricts the kernels of this crate and of `surefoot-kernels` to AVX2, FMA and F16C. `portable` restricts those of this crate to
+//! what every processor has; `surefoot-kernels` has none of that sort, so `surefoot-ops` leaves its operations to Burn, whose own take what
+//! they find. It serves to compare results and speed with another processor's. This is the only place that reads it.
 
 use std::sync::OnceLock;
 

@@ -20,7 +20,7 @@ use cubecl::prelude::*;
 use super::launch::empty;
 use super::product::{Four, float_kind};
 use super::reduce::sum_of_units;
-use crate::conv::Sizes;
+use crate::conv::{Convolution, Sizes};
 
 /// Channels of which a unit makes a pixel, in fours.
 const FOURS: usize = 2;
@@ -240,8 +240,8 @@ fn images(channels: usize, [height, width]: [usize; 2]) -> ImagesLaunch {
 }
 
 /// What numbers are rounded to.
-fn compute(sizes: &Sizes) -> ElemType {
-    ElemType::Float(float_kind(sizes.compute).unwrap_or(FloatKind::F32))
+fn compute(of: &Convolution) -> ElemType {
+    ElemType::Float(float_kind(of.compute).unwrap_or(FloatKind::F32))
 }
 
 /// Whether the kernels round to this dtype on the tensor's device.
@@ -251,7 +251,8 @@ pub(super) fn round_to(tensor: &CubeTensor, dtype: DType) -> bool {
         || float_kind(dtype).is_some_and(|kind| usage(kind).contains(TypeUsage::Conversion))
 }
 
-fn pixels(source: CubeTensor, weight: CubeTensor, sizes: &Sizes, backwards: bool) -> CubeTensor {
+fn pixels(source: CubeTensor, weight: CubeTensor, of: &Convolution, backwards: bool) -> CubeTensor {
+    let sizes = of.sizes;
     let (source, weight) = (into_contiguous(source), into_contiguous(weight));
     let (mut from, mut to) = ((sizes.inputs, sizes.image), (sizes.outputs, sizes.out_image()));
     if backwards {
@@ -271,24 +272,25 @@ fn pixels(source: CubeTensor, weight: CubeTensor, sizes: &Sizes, backwards: bool
         images(from.0, from.1),
         images(to.0, to.1),
         sizes.samples as u32,
-        Kernel::of(sizes, backwards),
-        compute(sizes),
+        Kernel::of(&sizes, backwards),
+        compute(of),
     );
     out
 }
 
 /// The result.
-pub(super) fn forward(x: CubeTensor, weight: CubeTensor, sizes: &Sizes) -> CubeTensor {
-    pixels(x, weight, sizes, false)
+pub(super) fn forward(x: CubeTensor, weight: CubeTensor, of: &Convolution) -> CubeTensor {
+    pixels(x, weight, of, false)
 }
 
 /// The gradient by the images.
-pub(super) fn x_gradient(weight: CubeTensor, gradient: CubeTensor, sizes: &Sizes) -> CubeTensor {
-    pixels(gradient, weight, sizes, true)
+pub(super) fn x_gradient(weight: CubeTensor, gradient: CubeTensor, of: &Convolution) -> CubeTensor {
+    pixels(gradient, weight, of, true)
 }
 
 /// The gradient by the weights.
-pub(super) fn weight_gradient(x: CubeTensor, gradient: CubeTensor, sizes: &Sizes) -> CubeTensor {
+pub(super) fn weight_gradient(x: CubeTensor, gradient: CubeTensor, of: &Convolution) -> CubeTensor {
+    let sizes = of.sizes;
     let (x, gradient) = (into_contiguous(x), into_contiguous(gradient));
     let [rows, columns] = sizes.kernel;
     let out = empty(&x, Shape::new([sizes.outputs, sizes.inputs, rows, columns]));
@@ -305,8 +307,8 @@ pub(super) fn weight_gradient(x: CubeTensor, gradient: CubeTensor, sizes: &Sizes
         images(sizes.inputs, sizes.image),
         images(sizes.outputs, sizes.out_image()),
         sizes.samples as u32,
-        Kernel::of(sizes, false),
-        compute(sizes),
+        Kernel::of(&sizes, false),
+        compute(of),
     );
     out
 }

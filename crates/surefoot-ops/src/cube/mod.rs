@@ -51,7 +51,7 @@ use burn_cubecl::tensor::CubeTensor;
 pub(crate) use conv::MOST_TAPS;
 pub(crate) use prompt_attention::LARGEST as LARGEST_PROMPT_HEAD;
 
-use crate::conv::Sizes as ConvSizes;
+use crate::conv::Convolution;
 use crate::inference::{AppendedAttention, AppendedPrompts, MOST_TOKENS, PromptAttention};
 use crate::optional::Optional;
 use crate::packed::AT_ONCE;
@@ -150,21 +150,21 @@ pub(crate) trait CubeKernels: Backend {
     fn convolution(
         x: FloatTensor<Self>,
         weight: FloatTensor<Self>,
-        sizes: ConvSizes,
+        of: Convolution,
     ) -> FloatTensor<Self>;
 
     /// Its gradient by the images.
     fn convolution_x_gradient(
         weight: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
-        sizes: ConvSizes,
+        of: Convolution,
     ) -> FloatTensor<Self>;
 
     /// Its gradient by the weights.
     fn convolution_weight_gradient(
         x: FloatTensor<Self>,
         gradient: FloatTensor<Self>,
-        sizes: ConvSizes,
+        of: Convolution,
     ) -> FloatTensor<Self>;
 
     /// `x · Φ(x)`.
@@ -433,24 +433,24 @@ impl CubeKernels for CubeBackend {
         group_norm::backward(x, gamma, stats, gradient, groups)
     }
 
-    fn convolution(x: CubeTensor, weight: CubeTensor, sizes: ConvSizes) -> CubeTensor {
-        conv::forward(x, weight, &sizes)
+    fn convolution(x: CubeTensor, weight: CubeTensor, of: Convolution) -> CubeTensor {
+        conv::forward(x, weight, &of)
     }
 
     fn convolution_x_gradient(
         weight: CubeTensor,
         gradient: CubeTensor,
-        sizes: ConvSizes,
+        of: Convolution,
     ) -> CubeTensor {
-        conv::x_gradient(weight, gradient, &sizes)
+        conv::x_gradient(weight, gradient, &of)
     }
 
     fn convolution_weight_gradient(
         x: CubeTensor,
         gradient: CubeTensor,
-        sizes: ConvSizes,
+        of: Convolution,
     ) -> CubeTensor {
-        conv::weight_gradient(x, gradient, &sizes)
+        conv::weight_gradient(x, gradient, &of)
     }
 
     fn gelu(x: CubeTensor) -> CubeTensor {

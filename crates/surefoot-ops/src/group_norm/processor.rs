@@ -2,10 +2,10 @@
 
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
+use surefoot_kernels::math::{TASK, change, each, fast, sums};
 
 use super::GroupNorm;
 use crate::flat;
-use crate::math::{TASK, change, each, fast, sums};
 
 /// The tensors, with their numbers side by side.
 pub(super) struct Inputs {

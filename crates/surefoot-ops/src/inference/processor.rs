@@ -9,9 +9,10 @@ use burn::tensor::{DType, Device, Tensor};
 use burn_flex::FlexTensor;
 use rayon::prelude::*;
 
+use surefoot_kernels::math::{TASK, change, each, exp, fast, rows_at_once, sums};
+use surefoot_kernels::processor::has_vectors;
+
 use crate::flat;
-use crate::math::{TASK, change, exp, fast, rows_at_once, sums};
-use crate::processor::has_vectors;
 
 /// The processor's side.
 #[backend_extension(Flex)]
@@ -175,9 +176,7 @@ impl ProcessorKernels for Flex {
             fast(
                 #[inline(always)]
                 || {
-                    crate::math::each(out, [gates, values], |[gate, value]| {
-                        gate / (1.0 + exp(-gate)) * value
-                    });
+                    each(out, [gates, values], |[gate, value]| gate / (1.0 + exp(-gate)) * value);
                 },
             );
         };

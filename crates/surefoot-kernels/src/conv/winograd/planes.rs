@@ -1,13 +1,14 @@
 //! Tiles of images at the points of the transform, and back.
 //!
 //! Images lie channel by channel; at the points the channels of a tile lie side by side, so that a product over channels reads rows. So
-//! lines of an image are turned, as many channels at a time as a vector holds, and transformed while they are in the first-level cache.
+//! lines of an image are transposed, as many channels at a time as a vector holds, and transformed while they are in the first-level cache.
 
 use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
 use super::transform::{POINTS, REACH, SIDE, inputs, output_gradient, outputs};
+use crate::math::by_lanes;
 use crate::processor::arch;
 
 /// A vector of the widest sort; rows of channels are a multiple of it long.
@@ -56,7 +57,7 @@ impl Images {
         self.image[0] * self.image[1]
     }
 
-    /// Numbers of memory for lines that [`Spread`] needs.
+    /// Numbers of memory for lines that [`InputTransform`] needs.
     pub(super) fn lines(&self) -> usize {
         2 * REACH * (self.tiles[1] * SIDE + REACH - SIDE) * WIDEST
     }
@@ -68,9 +69,9 @@ impl Images {
     }
 }
 
-/// Takes rows of tiles, counted through the samples, to the points. With `TAKEN` = 6 these are inputs and tiles overlap, with 4 they
+/// The input transform of rows of tiles, counted through the samples: their values at the points. With `TAKEN` = 6 these are inputs and tiles overlap, with 4 they
 /// are gradients of outputs.
-pub(super) struct Spread<'a, const TAKEN: usize> {
+pub(super) struct InputTransform<'a, const TAKEN: usize> {
     pub(super) images: Images,
     pub(super) numbers: &'a [f32],
     pub(super) rows: Range<usize>,
@@ -79,22 +80,18 @@ pub(super) struct Spread<'a, const TAKEN: usize> {
     pub(super) planes: &'a mut Planes,
 }
 
-impl<const TAKEN: usize> Spread<'_, TAKEN> {
+impl<const TAKEN: usize> InputTransform<'_, TAKEN> {
     pub(super) fn run(self) {
         arch().dispatch(self);
     }
 }
 
-impl<const TAKEN: usize> WithSimd for Spread<'_, TAKEN> {
+impl<const TAKEN: usize> WithSimd for InputTransform<'_, TAKEN> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
-            16 => spread::<S, TAKEN, 16>(simd, self),
-            8 => spread::<S, TAKEN, 8>(simd, self),
-            _ => spread::<S, TAKEN, 4>(simd, self),
-        }
+        by_lanes!(S, LANES => input_transform::<S, TAKEN, LANES>(simd, self))
     }
 }
 
@@ -117,8 +114,11 @@ fn at_points<S: Simd, const TAKEN: usize>(simd: S, d: [S::f32s; TAKEN]) -> [S::f
 }
 
 #[inline(always)]
-fn spread<S: Simd, const TAKEN: usize, const LANES: usize>(simd: S, work: Spread<'_, TAKEN>) {
-    let Spread { images, numbers, rows, lines, planes } = work;
+fn input_transform<S: Simd, const TAKEN: usize, const LANES: usize>(
+    simd: S,
+    work: InputTransform<'_, TAKEN>,
+) {
+    let InputTransform { images, numbers, rows, lines, planes } = work;
     let [down, across] = images.tiles;
     let wide = across * SIDE + TAKEN - SIDE;
     let line = wide * LANES;
@@ -129,7 +129,7 @@ fn spread<S: Simd, const TAKEN: usize, const LANES: usize>(simd: S, work: Spread
             // The rest is there from the row of tiles above it.
             let known = if nth == 0 || top == 0 { 0 } else { TAKEN - SIDE };
             let new = top + known..top + TAKEN;
-            turn_in::<S, TAKEN, LANES>(simd, &images, numbers, [sample, channel], new, lines);
+            transpose_in::<S, TAKEN, LANES>(simd, &images, numbers, [sample, channel], new, lines);
             for x in (0..line).step_by(LANES) {
                 let mut column = [simd.splat_f32s(0.0); TAKEN];
                 for (y, value) in column.iter_mut().enumerate() {
@@ -159,7 +159,7 @@ fn spread<S: Simd, const TAKEN: usize, const LANES: usize>(simd: S, work: Spread
 
 /// Lays rows of the padded image out with the channels of a pixel side by side. Row `y` is line `y % TAKEN`.
 #[inline(always)]
-fn turn_in<S: Simd, const TAKEN: usize, const LANES: usize>(
+fn transpose_in<S: Simd, const TAKEN: usize, const LANES: usize>(
     simd: S,
     images: &Images,
     numbers: &[f32],
@@ -198,7 +198,7 @@ fn turn_in<S: Simd, const TAKEN: usize, const LANES: usize>(
                     *values = load_or_end::<S, LANES>(numbers, start);
                 }
             }
-            for (column, values) in turned(simd, channels).iter().enumerate() {
+            for (column, values) in transposed(simd, channels).iter().enumerate() {
                 for (nth, part) in parts::<S>(values).iter().enumerate() {
                     square[nth * 4 + column][quad..quad + 4].copy_from_slice(part);
                 }
@@ -210,9 +210,9 @@ fn turn_in<S: Simd, const TAKEN: usize, const LANES: usize>(
     }
 }
 
-/// Four vectors as squares of 4 × 4 numbers, each turned.
+/// Four vectors as squares of 4 × 4 numbers, each transposed.
 #[inline(always)]
-fn turned<S: Simd>(simd: S, rows: [S::f32s; 4]) -> [S::f32s; 4] {
+fn transposed<S: Simd>(simd: S, rows: [S::f32s; 4]) -> [S::f32s; 4] {
     simd.deinterleave_shfl_f32s(rows)
 }
 
@@ -236,36 +236,32 @@ fn load_or_end<S: Simd, const LANES: usize>(numbers: &[f32], start: usize) -> S:
     }
 }
 
-/// Takes rows of tiles of outputs from the points.
-pub(super) struct Gather<'a> {
+/// The output transform of rows of tiles: pixels from the values at the points.
+pub(super) struct OutputTransform<'a> {
     pub(super) images: Images,
     pub(super) planes: &'a Planes,
     pub(super) rows: Range<usize>,
     pub(super) numbers: &'a mut [f32],
 }
 
-impl Gather<'_> {
+impl OutputTransform<'_> {
     pub(super) fn run(self) {
         arch().dispatch(self);
     }
 }
 
-impl WithSimd for Gather<'_> {
+impl WithSimd for OutputTransform<'_> {
     type Output = ();
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
-            16 => gather::<S, 16>(simd, self),
-            8 => gather::<S, 8>(simd, self),
-            _ => gather::<S, 4>(simd, self),
-        }
+        by_lanes!(S, LANES => output_transform::<S, LANES>(simd, self))
     }
 }
 
 #[inline(always)]
-fn gather<S: Simd, const LANES: usize>(simd: S, work: Gather<'_>) {
-    let Gather { images, planes, rows, numbers } = work;
+fn output_transform<S: Simd, const LANES: usize>(simd: S, work: OutputTransform<'_>) {
+    let OutputTransform { images, planes, rows, numbers } = work;
     let ([down, across], [height, width]) = (images.tiles, images.image);
     for channel in (0..images.channels).step_by(LANES) {
         for (nth, row) in rows.clone().enumerate() {
@@ -275,7 +271,7 @@ fn gather<S: Simd, const LANES: usize>(simd: S, work: Gather<'_>) {
                 let pixels = from_points(simd, planes, tile);
                 let wide = SIDE.min(width - x * SIDE);
                 for (y, pixels) in pixels.iter().enumerate().take(height - top) {
-                    for (column, values) in turned(simd, *pixels).iter().enumerate() {
+                    for (column, values) in transposed(simd, *pixels).iter().enumerate() {
                         for (quad, part) in parts::<S>(values).iter().enumerate() {
                             let channel = channel + quad * 4 + column;
                             if channel < images.channels {

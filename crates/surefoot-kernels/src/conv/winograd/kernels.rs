@@ -4,18 +4,19 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::transform::{POINTS, REACH, weight_gradient, weights};
+use crate::math::by_lanes;
 use crate::processor::arch;
 
 /// Weights of a kernel.
 pub(super) const TAPS: usize = 9;
 
 /// For each output channel the points, in each the input channels.
-pub(super) fn at_points(numbers: &[f32], inputs: usize, turned: bool) -> Vec<f32> {
+pub(super) fn at_points(numbers: &[f32], inputs: usize, flipped: bool) -> Vec<f32> {
     let mut out = vec![0.0; numbers.len() / TAPS * POINTS];
     out.par_chunks_mut(inputs * POINTS)
         .zip(numbers.par_chunks(inputs * TAPS))
         .with_min_len(1024_usize.div_ceil(inputs))
-        .for_each(|(out, numbers)| arch().dispatch(Weights { numbers, turned, out }));
+        .for_each(|(out, numbers)| arch().dispatch(Weights { numbers, flipped, out }));
     out
 }
 
@@ -23,7 +24,7 @@ pub(super) fn at_points(numbers: &[f32], inputs: usize, turned: bool) -> Vec<f32
 struct Weights<'a> {
     numbers: &'a [f32],
     /// Whether the last weight comes first.
-    turned: bool,
+    flipped: bool,
     out: &'a mut [f32],
 }
 
@@ -32,24 +33,20 @@ impl WithSimd for Weights<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
-            16 => spread::<S, 16>(simd, self),
-            8 => spread::<S, 8>(simd, self),
-            _ => spread::<S, 4>(simd, self),
-        }
+        by_lanes!(S, LANES => weights_at_points::<S, LANES>(simd, self))
     }
 }
 
 #[inline(always)]
-fn spread<S: Simd, const LANES: usize>(simd: S, work: Weights<'_>) {
-    let Weights { numbers, turned, out } = work;
+fn weights_at_points<S: Simd, const LANES: usize>(simd: S, work: Weights<'_>) {
+    let Weights { numbers, flipped, out } = work;
     let inputs = numbers.len() / TAPS;
     for first in (0..inputs).step_by(LANES) {
         let have = LANES.min(inputs - first);
         let mut taps = [[0f32; LANES]; TAPS];
         for (nth, kernel) in numbers[first * TAPS..].chunks_exact(TAPS).take(have).enumerate() {
             for (at, weight) in kernel.iter().enumerate() {
-                taps[if turned { TAPS - 1 - at } else { at }][nth] = *weight;
+                taps[if flipped { TAPS - 1 - at } else { at }][nth] = *weight;
             }
         }
         let mut tall = [[simd.splat_f32s(0.0); 3]; REACH];
@@ -95,16 +92,12 @@ impl WithSimd for Gradient<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
-            16 => gather::<S, 16>(simd, self),
-            8 => gather::<S, 8>(simd, self),
-            _ => gather::<S, 4>(simd, self),
-        }
+        by_lanes!(S, LANES => gradient_from_points::<S, LANES>(simd, self))
     }
 }
 
 #[inline(always)]
-fn gather<S: Simd, const LANES: usize>(simd: S, work: Gradient<'_>) {
+fn gradient_from_points<S: Simd, const LANES: usize>(simd: S, work: Gradient<'_>) {
     let Gradient { points, plane, start, out } = work;
     let inputs = out.len() / TAPS;
     for first in (0..inputs).step_by(LANES) {

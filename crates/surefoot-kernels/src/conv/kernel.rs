@@ -4,10 +4,12 @@
 //! that a vector holds neighbouring positions and a tap of the kernel is the same shift for all.
 //! At positions between rows and samples `correlate` writes values without a meaning, and `products`
 //! needs zeros.
+//!
+//! Written for vectors of 4, 8 or 16 numbers. `direct` alone calls them, with buffers that are as long as the fields' notes say.
 
 use pulp::{Simd, WithSimd};
 
-use crate::math::copied;
+use crate::math::{by_lanes, copied};
 use crate::processor::arch;
 
 /// Output channels that are computed together; weights are packed in blocks of as many.
@@ -41,10 +43,12 @@ impl WithSimd for Correlate<'_> {
     fn with_simd<S: Simd>(self, simd: S) {
         // 8 × 3 sums fit 32 registers, 4 × 2 the 16 of AVX2. There 4 × 3 would leave one register for weights, and the
         // compiler then keeps some of the sums in memory.
-        match S::F32_LANES {
+        by_lanes!(
+            S,
+            16 => correlate::<S, BLOCK, 3>(simd, self),
             8 => correlate::<S, 4, 2>(simd, self),
-            _ => correlate::<S, BLOCK, 3>(simd, self),
-        }
+            4 => correlate::<S, BLOCK, 3>(simd, self),
+        )
     }
 }
 
@@ -110,10 +114,12 @@ impl WithSimd for Products<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
+        by_lanes!(
+            S,
+            16 => products::<S, 6>(simd, self),
             8 => products::<S, 3>(simd, self),
-            _ => products::<S, 6>(simd, self),
-        }
+            4 => products::<S, 6>(simd, self),
+        )
     }
 }
 

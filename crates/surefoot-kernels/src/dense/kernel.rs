@@ -1,4 +1,9 @@
 //! Some rows of a product, on one core: tiles of as many sums as there are registers for.
+//!
+//! The tiles are written for vectors of 4, 8 or 16 numbers; `Arch::Scalar` has none and stops the program, so callers have asked
+//! [`has_vectors`](crate::processor::has_vectors). `finish` is called once for each row, when all of its columns that the panels hold are
+//! complete. Rows and panels must have been made for the same `Arch`. Only this crate calls it: [`super::multiply`], convolutions and
+//! attention.
 
 use std::ops::Range;
 
@@ -6,7 +11,7 @@ use pulp::{Arch, Simd, WithSimd};
 
 use super::View;
 use super::pack::{LINE, Line, Panels};
-use crate::math::copied;
+use crate::math::{by_lanes, copied};
 
 /// Columns whose panels stay in the second-level cache while a task's rows go over them.
 const GROUP: usize = 512;
@@ -33,10 +38,12 @@ pub(super) fn tile(arch: Arch) -> Tile {
 
         #[inline(always)]
         fn with_simd<S: Simd>(self, _: S) -> Tile {
-            match S::F32_LANES {
+            by_lanes!(
+                S,
                 16 => Tile { rows: 12, lines: 2 },
-                _ => Tile { rows: 6, lines: 1 },
-            }
+                8 => Tile { rows: 6, lines: 1 },
+                4 => Tile { rows: 6, lines: 1 },
+            )
         }
     }
     arch.dispatch(Ask)
@@ -88,11 +95,12 @@ impl<F: Fn(usize, &mut [f32])> WithSimd for Work<'_, F> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        match S::F32_LANES {
+        by_lanes!(
+            S,
             16 => blocks::<S, F, 12, 2, 2>(simd, self),
             8 => blocks::<S, F, 6, 1, 2>(simd, self),
-            _ => blocks::<S, F, 6, 1, 4>(simd, self),
-        }
+            4 => blocks::<S, F, 6, 1, 4>(simd, self),
+        )
     }
 }
 
@@ -109,7 +117,7 @@ fn blocks<
 ) {
     let Work { rows: Rows { part, panels, step, column, add, out }, depth, columns, finish } = work;
     let tiles = part.rows.div_ceil(ROWS);
-    let mut turned = vec![0f32; if part.a.turned { tiles * ROWS * panels.block } else { 0 }];
+    let mut packed = vec![0f32; if part.a.transposed { tiles * ROWS * panels.block } else { 0 }];
     let count = columns.div_ceil(LINES * LINE);
     let group = GROUP / (LINES * LINE);
     let mut from = depth.start;
@@ -118,8 +126,8 @@ fn blocks<
         let range = from..((from / panels.block + 1) * panels.block).min(depth.end);
         let add = add || from > depth.start;
         let is_last = range.end == depth.end;
-        if part.a.turned {
-            turn::<ROWS>(part, &range, &mut turned);
+        if part.a.transposed {
+            pack_transposed::<ROWS>(part, &range, &mut packed);
         }
         for start in (0..count).step_by(group) {
             let end = (start + group).min(count);
@@ -128,9 +136,9 @@ fn blocks<
                 let first = part.first + at * ROWS;
                 for panel in start..end {
                     let b = panels.panel(panel, &range);
-                    let sums = match part.a.turned {
+                    let sums = match part.a.transposed {
                         true => {
-                            let a = &turned[at * ROWS * range.len()..][..ROWS * range.len()];
+                            let a = &packed[at * ROWS * range.len()..][..ROWS * range.len()];
                             packed_tile::<S, ROWS, LINES, WIDE>(simd, a, b)
                         }
                         false => {
@@ -158,7 +166,7 @@ fn blocks<
 
 /// Packs the rows of a matrix whose columns lie side by side, tile by tile.
 #[inline(always)]
-fn turn<const ROWS: usize>(part: Part<'_>, range: &Range<usize>, to: &mut [f32]) {
+fn pack_transposed<const ROWS: usize>(part: Part<'_>, range: &Range<usize>, to: &mut [f32]) {
     for (tile, to) in to.chunks_exact_mut(ROWS * range.len()).enumerate() {
         let first = tile * ROWS;
         if first >= part.rows {

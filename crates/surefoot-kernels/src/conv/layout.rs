@@ -8,29 +8,33 @@
 //! Neighbours share their padding: the zeros before a row are those behind the row above it, and the rows of zeros before a plane
 //! those behind the plane before it. So a plane of 8 × 8 with a padding of 1 takes 9 × 9 positions.
 
-use burn::tensor::DType;
-
 use super::kernel::{BLOCK, STRIP};
 
-/// The sizes of a convolution.
+/// The sizes of a convolution. None but the padding is 0, and the padded image is no smaller than the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Sizes {
-    pub(crate) samples: usize,
-    pub(crate) inputs: usize,
-    pub(crate) outputs: usize,
-    pub(crate) image: [usize; 2],
-    pub(crate) kernel: [usize; 2],
-    pub(crate) stride: usize,
-    pub(crate) padding: usize,
-    /// What numbers are rounded to before they are multiplied. The kernels for the CPU take f32.
-    pub(crate) compute: DType,
+pub struct Sizes {
+    /// Images.
+    pub samples: usize,
+    /// Channels of an image.
+    pub inputs: usize,
+    /// Channels of a result.
+    pub outputs: usize,
+    /// Rows and columns of an image.
+    pub image: [usize; 2],
+    /// Rows and columns of the kernel.
+    pub kernel: [usize; 2],
+    /// Pixels from one position of the kernel to the next, along both axes.
+    pub stride: usize,
+    /// Zeros before and behind each row and column of the image.
+    pub padding: usize,
 }
 
 /// Bytes of a core's cache that a chunk of samples may take.
 const CACHE: usize = 512 << 10;
 
 impl Sizes {
-    pub(crate) fn out_image(&self) -> [usize; 2] {
+    /// Rows and columns of a result.
+    pub fn out_image(&self) -> [usize; 2] {
         std::array::from_fn(|at| {
             (self.image[at] + 2 * self.padding - self.kernel[at]) / self.stride + 1
         })

@@ -1,7 +1,9 @@
 //! The right side of a product, packed in panels as wide as a tile.
 //!
 //! Blocks of the depth one after the other, in each the panels, in each the depth's numbers, [`Line`] by line. The
-//! memory is kept from product to product: what is packed overwrites all that is read of it.
+//! memory is kept from product to product, up to a number of bytes: what is packed overwrites all that is read of it.
+//!
+//! Panels belong to the `Arch` that they were packed for. Only this crate makes them.
 
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
@@ -22,10 +24,36 @@ pub(super) const LINE: usize = 16;
 /// Numbers of the depth that are worked on at once: a panel of so many stays in the first-level cache.
 const BLOCK: usize = 256;
 
-/// Memory for panels that nobody uses now. One product at a time needs one.
-static SPARE: Mutex<Vec<Vec<Line>>> = Mutex::new(Vec::new());
-/// More are not kept.
-const MOST_SPARE: usize = 64;
+/// Memory for panels that nobody uses now. One product at a time needs one, each head of attention on each thread up to four, and a
+/// convolution by Winograd one for each of its points.
+static SPARE: Mutex<Spare> = Mutex::new(Spare { buffers: Vec::new(), bytes: 0 });
+/// More bytes are not kept: the memory of large panels goes back when they are done.
+const MOST_SPARE: usize = 64 << 20;
+
+struct Spare {
+    buffers: Vec<Vec<Line>>,
+    bytes: usize,
+}
+
+impl Spare {
+    fn take(&mut self) -> Vec<Line> {
+        let buffer = self.buffers.pop().unwrap_or_default();
+        self.bytes -= bytes_of(&buffer);
+        buffer
+    }
+
+    fn keep(&mut self, buffer: Vec<Line>) {
+        let bytes = bytes_of(&buffer);
+        if bytes > 0 && self.bytes + bytes <= MOST_SPARE {
+            self.bytes += bytes;
+            self.buffers.push(buffer);
+        }
+    }
+}
+
+fn bytes_of(buffer: &Vec<Line>) -> usize {
+    buffer.capacity() * size_of::<Line>()
+}
 
 /// Columns of the right side, packed.
 pub(crate) struct Panels {
@@ -41,16 +69,13 @@ pub(crate) struct Panels {
 impl Panels {
     /// Memory for panels, which holds nothing yet.
     pub(crate) fn take() -> Self {
-        let lines = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default();
+        let lines = SPARE.lock().unwrap_or_else(PoisonError::into_inner).take();
         Self { lines, depth: 0, columns: 0, block: 1, each: 1 }
     }
 
     /// Keeps the memory for others.
     pub(crate) fn give_back(self) {
-        let mut spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner);
-        if spare.len() < MOST_SPARE {
-            spare.push(self.lines);
-        }
+        SPARE.lock().unwrap_or_else(PoisonError::into_inner).keep(self.lines);
     }
 
     /// Packs some columns of `b`, which has `depth` rows; with all threads if it `splits`.
@@ -128,7 +153,7 @@ impl WithSimd for Pack<'_> {
             if have < LINE {
                 out.iter_mut().skip(nth).step_by(each).for_each(|line| line.0 = [0.0; LINE]);
             }
-            match b.turned {
+            match b.transposed {
                 _ if have == 0 => {}
                 false => {
                     for (at, line) in out.iter_mut().skip(nth).step_by(each).enumerate() {
@@ -139,7 +164,7 @@ impl WithSimd for Pack<'_> {
                         }
                     }
                 }
-                true => turn(b, from, column, have, each, &mut out[nth..]),
+                true => pack_transposed(b, from, column, have, each, &mut out[nth..]),
             }
         }
     }
@@ -147,7 +172,14 @@ impl WithSimd for Pack<'_> {
 
 /// Packs a line of a matrix whose columns lie side by side, a square of it at a time.
 #[inline(always)]
-fn turn(b: View<'_>, from: usize, column: usize, have: usize, each: usize, out: &mut [Line]) {
+fn pack_transposed(
+    b: View<'_>,
+    from: usize,
+    column: usize,
+    have: usize,
+    each: usize,
+    out: &mut [Line],
+) {
     let depth = out.len().div_ceil(each);
     let whole = if have == LINE { depth / LINE * LINE } else { 0 };
     for at in (0..whole).step_by(LINE) {
@@ -167,5 +199,28 @@ fn turn(b: View<'_>, from: usize, column: usize, have: usize, each: usize, out: 
         for (at, number) in numbers.iter().enumerate().skip(whole) {
             out[at * each].0[nth] = *number;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_memory_is_kept_than_the_bound_says() {
+        let mut spare = Spare { buffers: Vec::new(), bytes: 0 };
+        let lines = |bytes: usize| Vec::with_capacity(bytes / size_of::<Line>());
+        for _ in 0..5 {
+            spare.keep(lines(MOST_SPARE / 4));
+        }
+        spare.keep(lines(MOST_SPARE + 64));
+        assert_eq!((spare.buffers.len(), spare.bytes), (4, MOST_SPARE));
+        assert_eq!(spare.take().capacity() * size_of::<Line>(), MOST_SPARE / 4);
+        spare.keep(lines(64));
+        assert_eq!((spare.buffers.len(), spare.bytes), (4, MOST_SPARE / 4 * 3 + 64));
+        for _ in 0..6 {
+            spare.take();
+        }
+        assert_eq!(spare.bytes, 0);
     }
 }

@@ -1,4 +1,6 @@
 //! Convolutions as direct sums: a few samples at a time are laid out as `layout` has it, and `kernel` does the sums.
+//!
+//! Called by [`super`](crate::conv) for what `winograd` does not take. How many samples a task has depends on the sizes alone.
 
 use rayon::prelude::*;
 
@@ -66,10 +68,12 @@ pub(super) fn weight_gradient(sizes: &Sizes, x: &[f32], gradient: &[f32]) -> Vec
     let (terms, positions) = (sizes.terms(), grid.positions());
     let channels = layout::padded_channels(sizes.outputs);
     let scratch = || (vec![0.0; grid.length(sizes.inputs)], vec![0.0; channels * positions]);
-    let parts: Vec<Vec<f32>> = x
-        .par_chunks(of_input)
-        .zip(gradient.par_chunks(of_output))
-        .map_init(scratch, |(source, rows), (x, gradient)| {
+    let tasks = sizes.samples.div_ceil(chunk);
+    super::sum_in_groups(tasks, sizes.outputs * terms, scratch, |(source, rows), group| {
+        let mut sum = Vec::new();
+        let x = x[group.start * of_input..].chunks(of_input);
+        let gradient = gradient[group.start * of_output..].chunks(of_output);
+        for (x, gradient) in x.zip(gradient).take(group.len()) {
             layout::place_input(sizes, &grid, x, source);
             let samples = gradient.len() / (sizes.outputs * sizes.out_plane());
             if samples < chunk {
@@ -83,8 +87,11 @@ pub(super) fn weight_gradient(sizes: &Sizes, x: &[f32], gradient: &[f32]) -> Vec
             let offsets = &offsets;
             Products { source, offsets, grads: rows, positions, out: &mut out }.run();
             out.truncate(sizes.outputs * terms);
-            out
-        })
-        .collect();
-    super::sum_of(parts)
+            match sum.is_empty() {
+                true => sum = out,
+                false => super::add(&mut sum, &out),
+            }
+        }
+        sum
+    })
 }

@@ -1,7 +1,8 @@
 //! Loops over numbers that the compiler turns into vector instructions.
 //!
 //! Everything here is inlined into a closure given to [`fast`], which is compiled once for each
-//! sort of processor. Sums run over [`LANES`] separate numbers, so their order is fixed.
+//! sort of processor. Sums run over [`LANES`] separate numbers, so their order is fixed. Anyone may call these functions: they are right
+//! without vector instructions too.
 
 use pulp::WithSimd;
 use rayon::prelude::*;
@@ -10,7 +11,7 @@ use crate::processor::arch;
 
 /// Runs a loop with the best instructions that this processor has.
 #[inline(always)]
-pub(crate) fn fast<R>(work: impl FnOnce() -> R) -> R {
+pub fn fast<R>(work: impl FnOnce() -> R) -> R {
     struct Work<F>(F);
     impl<R, F: FnOnce() -> R> WithSimd for Work<F> {
         type Output = R;
@@ -22,6 +23,28 @@ pub(crate) fn fast<R>(work: impl FnOnce() -> R) -> R {
     }
     arch().dispatch(Work(work))
 }
+
+/// A kernel's call with what it needs for vectors of 16, 8 and 4 numbers: all that kernels are written for. The last form names a
+/// constant that is the number of lanes.
+macro_rules! by_lanes {
+    ($simd:ty, 16 => $widest:expr, 8 => $middle:expr, 4 => $least:expr $(,)?) => {
+        match <$simd as ::pulp::Simd>::F32_LANES {
+            16 => $widest,
+            8 => $middle,
+            4 => $least,
+            lanes => $crate::processor::no_kernel_for(lanes),
+        }
+    };
+    ($simd:ty, $lanes:ident => $call:expr) => {
+        $crate::math::by_lanes!(
+            $simd,
+            16 => { const $lanes: usize = 16; $call },
+            8 => { const $lanes: usize = 8; $call },
+            4 => { const $lanes: usize = 4; $call },
+        )
+    };
+}
+pub(crate) use by_lanes;
 
 /// A copy of sums, to be taken when they are complete. Sums that are later read by a loop's counter would be kept in memory, not in
 /// registers, and be written there in each turn of the loop that makes them: a third of the speed.
@@ -39,11 +62,11 @@ pub(crate) fn copied<V: Copy, const WIDE: usize, const ROWS: usize>(
 }
 
 /// Numbers that are summed side by side: a vector of the widest sort.
-pub(crate) const LANES: usize = 16;
+pub const LANES: usize = 16;
 
 /// Several sums over the numbers at each place of some slices of the same length.
 #[inline(always)]
-pub(crate) fn sums<const K: usize, const N: usize>(
+pub fn sums<const K: usize, const N: usize>(
     inputs: [&[f32]; K],
     of: impl Fn([f32; K]) -> [f32; N],
 ) -> [f32; N] {
@@ -75,11 +98,7 @@ pub(crate) fn sums<const K: usize, const N: usize>(
 
 /// Fills a slice from the numbers at each place of others of the same length.
 #[inline(always)]
-pub(crate) fn each<const K: usize>(
-    out: &mut [f32],
-    inputs: [&[f32]; K],
-    of: impl Fn([f32; K]) -> f32,
-) {
+pub fn each<const K: usize>(out: &mut [f32], inputs: [&[f32]; K], of: impl Fn([f32; K]) -> f32) {
     let whole = out.len() / LANES * LANES;
     for start in (0..whole).step_by(LANES) {
         let out = &mut out[start..start + LANES];
@@ -94,7 +113,7 @@ pub(crate) fn each<const K: usize>(
 }
 
 /// New numbers, each from the one at its place, made by all threads and written once: nothing is zeroed before.
-pub(crate) fn map(numbers: &[f32], of: impl Fn(f32) -> f32 + Sync) -> Vec<f32> {
+pub fn map(numbers: &[f32], of: impl Fn(f32) -> f32 + Sync) -> Vec<f32> {
     const PIECE: usize = 512;
     let work = |numbers: &[f32]| {
         let mut out = [0.0; PIECE];
@@ -115,7 +134,7 @@ pub(crate) fn map(numbers: &[f32], of: impl Fn(f32) -> f32 + Sync) -> Vec<f32> {
 
 /// Changes a slice by its own numbers and those at each place of others of the same length.
 #[inline(always)]
-pub(crate) fn change<const K: usize>(
+pub fn change<const K: usize>(
     values: &mut [f32],
     inputs: [&[f32]; K],
     of: impl Fn(f32, [f32; K]) -> f32,
@@ -135,7 +154,7 @@ pub(crate) fn change<const K: usize>(
 
 /// Adds up rows of `width` numbers, in blocks whose size depends on `width` alone, so that the
 /// sum is the same with any number of threads. `term` makes a block's rows.
-pub(crate) fn column_sums<const N: usize>(
+pub fn column_sums<const N: usize>(
     rows: usize,
     width: usize,
     add: impl Fn(std::ops::Range<usize>, &mut [Vec<f32>; N]) + Sync,
@@ -159,17 +178,17 @@ pub(crate) fn column_sums<const N: usize>(
 }
 
 /// Rows that a thread takes at once: enough to be worth its while.
-pub(crate) fn rows_at_once(width: usize) -> usize {
+pub fn rows_at_once(width: usize) -> usize {
     (TASK / width.max(1)).max(1)
 }
 
 /// Numbers that a thread takes at once.
-pub(crate) const TASK: usize = 16 << 10;
+pub const TASK: usize = 16 << 10;
 
 /// `e^x` without branches: 2^n · e^r with |r| ≤ ln 2 / 2, where the series of e^r is cut after
 /// its eighth term. Below -87 it is 0, since a smaller power has no normal number.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
+pub fn exp(x: f32) -> f32 {
     // Adding 1.5 · 2²³ leaves no room for a fraction: the sum is rounded to a whole number, which
     // then stands in its lowest bits.
     const ROUND: f32 = 12_582_912.0;
@@ -190,10 +209,10 @@ pub(crate) fn exp(x: f32) -> f32 {
     if x > 88.0 { f32::INFINITY } else { value }
 }
 
-/// The normal distribution's share below x, Φ(x), and its density φ(x), from one power of e
+/// The normal distribution Φ(x), and its density φ(x), from one power of e
 /// (Abramowitz and Stegun, 7.1.26, which is right to 1.5e-7).
 #[inline(always)]
-pub(crate) fn normal(x: f32) -> (f32, f32) {
+pub fn normal(x: f32) -> (f32, f32) {
     let z = x.abs() * std::f32::consts::FRAC_1_SQRT_2;
     let power = exp(-z * z);
     let t = 1.0 / (1.0 + 0.327_591_1 * z);
@@ -202,9 +221,9 @@ pub(crate) fn normal(x: f32) -> (f32, f32) {
         series = series * t + factor;
     }
     let tail = 0.5 * series * t * power;
-    let share = if x > 0.0 { 1.0 - tail } else { tail };
+    let cdf = if x > 0.0 { 1.0 - tail } else { tail };
     const DENSITY_AT_0: f32 = 0.398_942_3;
-    (share, DENSITY_AT_0 * power)
+    (cdf, DENSITY_AT_0 * power)
 }
 
 #[cfg(test)]
@@ -221,7 +240,7 @@ mod tests {
 
         #[test]
         fn the_normal_distribution_is_right(x in -6f64..6.0) {
-            let (share, density) = normal(x as f32);
+            let (cdf, density) = normal(x as f32);
             // Simpson's rule from far below.
             let steps = 4000;
             let phi = |x: f64| (-0.5 * x * x).exp() / (2.0 * std::f64::consts::PI).sqrt();
@@ -231,7 +250,7 @@ mod tests {
                 (1..steps).map(|step| if step % 2 == 1 { 4.0 } else { 2.0 } * at(step)).sum();
             let right = width / 3.0 * (at(0) + inner + at(steps));
             // The approximation is seen to be off by 3.2e-7; its largest error was not searched for.
-            prop_assert!((f64::from(share) - right).abs() < 6e-7, "{share} {right}");
+            prop_assert!((f64::from(cdf) - right).abs() < 6e-7, "{cdf} {right}");
             prop_assert!((f64::from(density) - phi(x)).abs() < 6e-7);
         }
 

@@ -5,6 +5,8 @@
 //! What a query gets depends on itself, its position and its own pages alone, to the bit: not on the
 //! queries that are computed with it, nor on the number of threads.
 //!
+//! Anyone may call it: without vector instructions it multiplies and adds in two steps.
+//!
 //! For each layer and head a page has the keys dimension by dimension (a vector of all its tokens for each)
 //! and the values token by token, as the two products read them.
 
@@ -12,7 +14,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use crate::attention::soften;
+use crate::attention::softmax_scaled;
 use crate::math::{LANES, fast};
 use crate::processor::has_vectors;
 
@@ -284,7 +286,7 @@ impl PagedAttention {
             let hidden = seen_from(at).saturating_sub(first);
             scores[..hidden].fill(f32::NEG_INFINITY);
             scores[at + 1 - first..].fill(f32::NEG_INFINITY);
-            soften(scores, 1.0);
+            softmax_scaled(scores, 1.0);
         }
         let mut out = vec![0.0; count * width];
         for page in pages.clone() {
@@ -292,13 +294,13 @@ impl PagedAttention {
             let column = (page - pages.start) * PAGE_TOKENS;
             let mut query = first_query(page);
             while query < count {
-                let shares = &scores[query * keys_of + column..];
+                let weights = &scores[query * keys_of + column..];
                 let out = &mut out[query * width..];
                 query += if query + 4 <= count {
-                    sum_up::<4, FMA>(shares, keys_of, values, width, out);
+                    sum_up::<4, FMA>(weights, keys_of, values, width, out);
                     4
                 } else {
-                    sum_up::<1, FMA>(shares, keys_of, values, width, out);
+                    sum_up::<1, FMA>(weights, keys_of, values, width, out);
                     1
                 };
             }
@@ -360,21 +362,21 @@ fn products_of_two<const N: usize, const FMA: bool>(
     (sums, others)
 }
 
-/// Adds the values of a page to what `N` queries get, by their shares, which lie `apart`: two vectors of each token at once, as
+/// Adds the values of a page to what `N` queries get, by their attention weights, which lie `apart`: two vectors of each token at once, as
 /// far as there are two.
 #[inline(always)]
 fn sum_up<const N: usize, const FMA: bool>(
-    shares: &[f32],
+    weights: &[f32],
     apart: usize,
     values: &[f32],
     width: usize,
     out: &mut [f32],
 ) {
-    let shares: [&[f32]; N] =
-        std::array::from_fn(|at| &shares[at * apart..at * apart + PAGE_TOKENS]);
+    let weights: [&[f32]; N] =
+        std::array::from_fn(|at| &weights[at * apart..at * apart + PAGE_TOKENS]);
     let mut from = 0;
     while from + 2 * LANES <= width {
-        sum_up_two::<N, FMA>(shares, values, (from, width), out);
+        sum_up_two::<N, FMA>(weights, values, (from, width), out);
         from += 2 * LANES;
     }
     while from < width {
@@ -384,10 +386,10 @@ fn sum_up<const N: usize, const FMA: bool>(
         }
         for token in 0..PAGE_TOKENS {
             let values = &values[token * width + from..token * width + from + LANES];
-            for (shares, sums) in shares.iter().zip(&mut sums) {
-                let share = shares[token];
+            for (weights, sums) in weights.iter().zip(&mut sums) {
+                let weight = weights[token];
                 for (sum, value) in sums.iter_mut().zip(values) {
-                    *sum = added::<FMA>(share, *value, *sum);
+                    *sum = added::<FMA>(weight, *value, *sum);
                 }
             }
         }
@@ -405,7 +407,7 @@ fn sum_up<const N: usize, const FMA: bool>(
     reason = "the compiler keeps sums of loops that count in registers"
 )]
 fn sum_up_two<const N: usize, const FMA: bool>(
-    shares: [&[f32]; N],
+    weights: [&[f32]; N],
     values: &[f32],
     (from, width): (usize, usize),
     out: &mut [f32],
@@ -420,12 +422,12 @@ fn sum_up_two<const N: usize, const FMA: bool>(
     for token in 0..PAGE_TOKENS {
         let (one, other) = values[token * width + from..][..2 * LANES].split_at(LANES);
         for query in 0..N {
-            let share = shares[query][token];
+            let weight = weights[query][token];
             for lane in 0..LANES {
-                sums[query][lane] = added::<FMA>(share, one[lane], sums[query][lane]);
+                sums[query][lane] = added::<FMA>(weight, one[lane], sums[query][lane]);
             }
             for lane in 0..LANES {
-                others[query][lane] = added::<FMA>(share, other[lane], others[query][lane]);
+                others[query][lane] = added::<FMA>(weight, other[lane], others[query][lane]);
             }
         }
     }

@@ -6,26 +6,34 @@
 //! would wait for itself, and a number's terms are added in an order that does not depend on how the rows are
 //! shared out. With up to [`FEW`] columns it does not depend on the number of columns either: a column gives
 //! the same bits alone and beside others, which speculative decoding relies on.
+//!
+//! Written for vectors of 4, 8 or 16 numbers. `out` must be zeros, since a single column is added to it. [`super::multiply`] alone calls it.
 
 use std::borrow::Cow;
 
 use pulp::{Simd, WithSimd};
 
-use crate::math::copied;
+use crate::math::{by_lanes, copied};
 use crate::processor::arch;
 
+use super::ALIKE_COLUMNS;
+
 /// As many columns are few.
-const FEW: usize = crate::ALIKE_COLUMNS;
-/// Vectors of a row, or rows of a turned weight, that are taken at once.
+const FEW: usize = ALIKE_COLUMNS;
+/// Vectors of a row, or rows of a transposed weight, that are taken at once.
 const RUN: usize = 4;
 /// More columns than these are not taken: a vector of the widest sort.
-pub(super) const MOST: usize = 16;
+pub const MOST: usize = 16;
 
-/// The weights. Turned, a row of the product comes from a column of theirs.
-pub(super) struct Matrix<'a> {
-    pub(super) numbers: &'a [f32],
-    pub(super) width: usize,
-    pub(super) turned: bool,
+/// The weights, row after row. Transposed, a row of the product comes from a column of theirs.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// All of their numbers.
+    pub numbers: &'a [f32],
+    /// Numbers of a stored row.
+    pub width: usize,
+    /// Whether a row of the product comes from a column of theirs.
+    pub transposed: bool,
 }
 
 /// The columns, laid out for the kernel that they go to.
@@ -42,13 +50,13 @@ impl<'a> Columns<'a> {
     pub(super) fn new(numbers: &'a [f32], inputs: usize, count: usize) -> Self {
         let few = count <= FEW;
         let numbers = if few {
-            let mut turned = vec![0.0; inputs * count];
+            let mut transposed = vec![0.0; inputs * count];
             for (row, numbers) in numbers.chunks_exact(count).enumerate() {
                 for (column, number) in numbers.iter().enumerate() {
-                    turned[column * inputs + row] = *number;
+                    transposed[column * inputs + row] = *number;
                 }
             }
-            Cow::Owned(turned)
+            Cow::Owned(transposed)
         } else if count == MOST {
             Cow::Borrowed(numbers)
         } else {
@@ -79,17 +87,25 @@ impl WithSimd for Work<'_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // There are 32 registers of the widest sort and 16 of the others.
-        let wide = S::F32_LANES >= 16;
-        match (self.x.few, self.weights.turned) {
-            (true, false) if wide => dots::<S, 2, 3>(simd, self),
-            (true, false) => dots::<S, 1, 2>(simd, self),
-            (true, true) if wide => stripes_by_count::<S, 6, 4, 3>(simd, self),
-            (true, true) => stripes_by_count::<S, 2, 1, 1>(simd, self),
-            (false, _) if wide => tiles::<S, 12, 1>(simd, self),
-            (false, _) if S::F32_LANES == 8 => tiles::<S, 6, 2>(simd, self),
-            (false, _) => tiles::<S, 3, 4>(simd, self),
-        }
+        // There are 32 registers of the widest sort and 16 of AVX2's.
+        by_lanes!(
+            S,
+            16 => match (self.x.few, self.weights.transposed) {
+                (true, false) => dots::<S, 2, 3>(simd, self),
+                (true, true) => stripes_by_count::<S, 6, 4, 3>(simd, self),
+                (false, _) => tiles::<S, 12, 1>(simd, self),
+            },
+            8 => match (self.x.few, self.weights.transposed) {
+                (true, false) => dots::<S, 1, 2>(simd, self),
+                (true, true) => stripes_by_count::<S, 2, 1, 1>(simd, self),
+                (false, _) => tiles::<S, 6, 2>(simd, self),
+            },
+            4 => match (self.x.few, self.weights.transposed) {
+                (true, false) => dots::<S, 1, 2>(simd, self),
+                (true, true) => stripes_by_count::<S, 2, 1, 1>(simd, self),
+                (false, _) => tiles::<S, 3, 4>(simd, self),
+            },
+        )
     }
 }
 
@@ -184,7 +200,7 @@ fn dot<S: Simd, const ROWS: usize, const COLUMNS: usize>(
     }
 }
 
-/// A weight that is turned has its outputs side by side: `A` vectors of them at once for up to four
+/// A weight that is transposed has its outputs side by side: `A` vectors of them at once for up to four
 /// columns, `B` for five and six, `C` for more.
 #[inline(always)]
 fn stripes_by_count<S: Simd, const A: usize, const B: usize, const C: usize>(
@@ -311,7 +327,7 @@ fn tile<S: Simd, const ROWS: usize, const WIDE: usize>(
     x: &Columns<'_>,
     out: &mut [f32],
 ) {
-    let (row_step, input_step) = match weights.turned {
+    let (row_step, input_step) = match weights.transposed {
         true => (1, weights.width),
         false => (weights.width, 1),
     };

@@ -52,8 +52,8 @@ const LONGEST_END: Duration = Duration::from_secs(15);
 Prints the address on stdout once requests are taken. Paths: /v1/embeddings, /v1/completions,
 /v1/chat/completions (with \"stream\": true as server-sent events), /v1/responses, /v1/rerank,
 /v1/models, /tokenize, /detokenize, /health, /live, /ready, /metrics.
-Answers are held to a format by response_format (json_object, json_schema), guided_json,
-guided_regex, guided_choice or guided_grammar (GBNF), and call functions by tools and tool_choice.
+Structured output: response_format (json_object, json_schema), guided_json, guided_regex,
+guided_choice or guided_grammar (GBNF); function calls: tools, tool_choice.
 Requests are run in batches, and new ones join those that run between two tokens. Ctrl-C and SIGTERM
 finish what was accepted; a second Ctrl-C doesn't wait.
 
@@ -129,7 +129,7 @@ pub(crate) struct Serve {
     watch: Option<u16>,
     /// Send traces of requests to this OpenTelemetry collector, with OTLP over HTTP: `http://HOST:4318` or `https://…`
     ///
-    /// Without this option OTEL_EXPORTER_OTLP_ENDPOINT counts, if it is set. OTEL_SERVICE_NAME names the service, and
+    /// Without this option OTEL_EXPORTER_OTLP_ENDPOINT is used, if set. OTEL_SERVICE_NAME names the service, and
     /// OTEL_EXPORTER_OTLP_HEADERS holds headers such as keys. Over https the collector's certificate is checked against Mozilla's
     /// authorities, or those in the PEM file that OTEL_EXPORTER_OTLP_CERTIFICATE names;
     /// OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY name the certificate and the key of this server,
@@ -165,21 +165,24 @@ enum PoolingArg {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
-            EngineError::Model(error) => {
-                let lacks_memory = matches!(*error, ModelError::Memory { .. });
-                let failure: Self = match Arc::try_unwrap(error) {
-                    Ok(error) => error.into(),
-                    Err(error) => Self::usage(error.to_string()),
-                };
-                match lacks_memory {
-                    true => failure.hint("--context N, the most tokens of one sequence"),
-                    false => failure,
-                }
-            }
+            EngineError::Model(error) => match Arc::try_unwrap(error) {
+                Ok(error) => error.into(),
+                Err(error) => Self::usage(error.to_string()),
+            },
             EngineError::Fault(fault) => fault.as_ref().clone().into(),
             other => Self::usage(other.to_string()),
         }
     }
+}
+
+/// Why an engine did not start, with what would make the model fit if it does not.
+fn not_started(error: EngineError, saves_memory: Option<&str>) -> Failure {
+    let lacks_memory = match &error {
+        EngineError::Model(error) => matches!(**error, ModelError::Memory { .. }),
+        _ => false,
+    };
+    let failure = Failure::from(error);
+    saves_memory.filter(|_| lacks_memory).into_iter().fold(failure, Failure::hint)
 }
 
 /// Compiles ahead what requests will need, with a bar if that takes a while.
@@ -250,6 +253,8 @@ impl Serve {
             [expected] => check_digest(&opened, &self.name()?, expected)?,
             _ => return Err(Failure::usage("one model has one --expect-digest")),
         }
+        let recipe = Recipe::read(folder.path())?;
+        let saves_memory = limits::saves_memory(&opened, recipe.max_tokens);
         drop(opened);
         let template = self.template(folder.path())?;
         if let Err(error) = &template {
@@ -257,7 +262,6 @@ impl Serve {
                 "chats are refused: {error}; --chat-template FILE, chatml or plain allows them"
             ));
         }
-        let recipe = Recipe::read(folder.path())?;
         let in_flight = if footing.device()?.is_asynchronous() { 2 } else { 1 };
         if speculation != SpeculationMode::Off && footing.device()?.is_asynchronous() {
             let device = footing.device()?.name();
@@ -279,7 +283,8 @@ impl Serve {
             speculation,
             draft: draft.as_ref().map(|folder| folder.path().to_owned()),
         };
-        let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))?;
+        let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))
+            .map_err(|error| not_started(error, saves_memory))?;
         if let Some(unused) = engine.unused_draft() {
             terminal.note(&unused.to_string());
         }

@@ -53,7 +53,7 @@ pub(crate) struct Generate {
     /// A file with one prompt a line, or - for stdin
     #[arg(long, value_name = "FILE", conflicts_with = "prompt")]
     prompts: Option<PathBuf>,
-    /// Chat: each line of stdin is a message; answers depend on the whole conversation so far. The line /reset begins anew,
+    /// Chat: each line of stdin is a message; answers depend on the whole conversation so far. The line /reset starts a new chat,
     /// /exit ends the chat, and /help says so
     #[arg(long, conflicts_with_all = ["prompt", "prompts", "json", "stream", "isolate"])]
     chat: bool,

@@ -26,7 +26,7 @@ pub(super) struct Chat<'a> {
 }
 
 /// What can be said that is no message.
-const COMMANDS: &str = "/reset begins anew, /exit or the end of the input ends the chat";
+const COMMANDS: &str = "/reset starts a new chat, /exit or the end of the input ends the chat";
 
 impl Chat<'_> {
     /// Talks until stdin ends or says `/exit`.

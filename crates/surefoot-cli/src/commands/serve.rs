@@ -166,21 +166,24 @@ enum PoolingArg {
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
         match error {
-            EngineError::Model(error) => {
-                let lacks_memory = matches!(*error, ModelError::Memory { .. });
-                let failure: Self = match Arc::try_unwrap(error) {
-                    Ok(error) => error.into(),
-                    Err(error) => Self::usage(error.to_string()),
-                };
-                match lacks_memory {
-                    true => failure.hint("--context N, the most tokens of one sequence"),
-                    false => failure,
-                }
-            }
+            EngineError::Model(error) => match Arc::try_unwrap(error) {
+                Ok(error) => error.into(),
+                Err(error) => Self::usage(error.to_string()),
+            },
             EngineError::Fault(fault) => fault.as_ref().clone().into(),
             other => Self::usage(other.to_string()),
         }
     }
+}
+
+/// Why an engine did not start, with what would make the model fit if it does not.
+fn not_started(error: EngineError, saves_memory: Option<&str>) -> Failure {
+    let lacks_memory = match &error {
+        EngineError::Model(error) => matches!(**error, ModelError::Memory { .. }),
+        _ => false,
+    };
+    let failure = Failure::from(error);
+    saves_memory.filter(|_| lacks_memory).into_iter().fold(failure, Failure::hint)
 }
 
 /// Compiles ahead what requests will need, with a bar if that takes a while.
@@ -251,6 +254,8 @@ impl Serve {
             [expected] => check_digest(&opened, &self.name()?, expected)?,
             _ => return Err(Failure::usage("one model has one --expect-digest")),
         }
+        let recipe = Recipe::read(folder.path())?;
+        let saves_memory = limits::saves_memory(&opened, recipe.max_tokens);
         drop(opened);
         let template = self.template(folder.path())?;
         if let Err(error) = &template {
@@ -258,7 +263,6 @@ impl Serve {
                 "chats are refused: {error}; --chat-template FILE, chatml or plain allows them"
             ));
         }
-        let recipe = Recipe::read(folder.path())?;
         let in_flight = if footing.device()?.is_asynchronous() { 2 } else { 1 };
         if speculation != SpeculationMode::Off && footing.device()?.is_asynchronous() {
             let device = footing.device()?.name();
@@ -280,7 +284,8 @@ impl Serve {
             speculation,
             draft: draft.as_ref().map(|folder| folder.path().to_owned()),
         };
-        let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))?;
+        let engine = Engine::start(folder.path(), footing, settings, Arc::clone(&metrics))
+            .map_err(|error| not_started(error, saves_memory))?;
         if let Some(unused) = engine.unused_draft() {
             terminal.note(&unused.to_string());
         }

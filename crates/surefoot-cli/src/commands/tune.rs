@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use surefoot::device::{LoadedKernels, load_kernels, save_kernels};
+use surefoot::device::{
+    BundleError, LoadedKernels, OpenDevice, keeps_kernels, load_kernels, save_kernels,
+};
 use surefoot::recover::Policy;
 use surefoot_models::tune::{self, Tuned};
 use surefoot_train::config::Config;
@@ -79,6 +81,10 @@ impl Tune {
         if self.footing.isolate {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
+        // Before anything is run, which may take long.
+        if self.save.is_some() && !keeps_kernels() {
+            return Err(bad_bundle(BundleError::NoStore));
+        }
         let mut document = Document::default();
         if let Some(from) = &self.load {
             let LoadedKernels { added, known } = load_kernels(from).map_err(bad_bundle)?;
@@ -124,16 +130,19 @@ impl Tune {
         }
         let run = ModelRun::open(&self.footing, self.weights, global, terminal, path, None)?;
         run.hide_progress();
-        document.device = Some(run.runner.footing().device()?.name().to_string());
+        document.device = Some(named(&*run.runner.footing().device()?, terminal));
         let shapes =
             tune::shapes(&run.runner, self.prompt_tokens as usize, self.sequences as usize);
         let count = shapes.len();
         let mut number = 0;
         document.shapes = tune::tune(&run.runner, &shapes, |tuned| {
             number += 1;
+            let sequences = match tuned.shape.sequences {
+                1 => "1 sequence".to_owned(),
+                several => format!("{several} sequences"),
+            };
             terminal.note(&format!(
-                "{number} of {count}: {} × {} tokens, then {} new ones: {:.2} s the first time, then {:.3} s",
-                tuned.shape.sequences,
+                "{number} of {count}: {sequences} of {} prompt tokens, {} new tokens each: {:.2} s the first time, then {:.3} s",
                 tuned.shape.prompt_tokens,
                 tuned.shape.new_tokens,
                 tuned.first_seconds,
@@ -159,7 +168,7 @@ impl Tune {
             builder = builder.memory(bytes);
         }
         let footing = builder.build()?;
-        document.device = Some(footing.device()?.name().to_string());
+        document.device = Some(named(&*footing.device()?, terminal));
         let most = (config.batch_size * config.accumulate).min(data.train.len().max(1));
         let fit = plan::try_batches(&config, &footing, &data, Some(most), |tried| {
             terminal.note(&format!(
@@ -178,6 +187,15 @@ fn is_configuration(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
 }
 
-fn bad_bundle(error: surefoot::device::BundleError) -> Failure {
+/// The name of the device; says so where nothing is compiled.
+fn named(device: &OpenDevice, terminal: &Terminal) -> String {
+    let name = device.name().to_string();
+    if !device.is_asynchronous() {
+        terminal.note(&format!("{name} has no kernels to compile: what follows is only timed"));
+    }
+    name
+}
+
+fn bad_bundle(error: BundleError) -> Failure {
     Failure::usage("the kernels could not be carried over").caused_by(&error)
 }

@@ -332,8 +332,28 @@ fn texts_become_tokens_and_tokens_texts() {
     assert_eq!(chat["count"], answer["usage"]["prompt_tokens"]);
     let spelt = server.post("/detokenize", json!({"tokens": chat["tokens"]})).good();
     assert_eq!(spelt["prompt"], "user: Hi\nassistant:");
-    let both = json!({"messages": messages, "prompt": "Hi"});
-    server.post("/tokenize", both).is_error(400, Some("unknown_parameter"));
+    let both = server.post("/tokenize", json!({"messages": messages, "prompt": "Hi"}));
+    both.is_error(400, None);
+    let neither = server.post("/tokenize", json!({"add_special_tokens": true}));
+    neither.is_error(422, None);
+    for refused in [both, neither] {
+        let message = refused.json()["error"]["message"].clone();
+        assert_eq!(message, "give either 'prompt' or 'messages'");
+    }
+    // What vLLM's clients send is taken where it asks for what is done.
+    for (key, done) in [
+        ("add_generation_prompt", true),
+        ("continue_final_message", false),
+        ("add_special_tokens", false),
+        ("return_token_strs", false),
+    ] {
+        let same = server.post("/tokenize", json!({"messages": messages, key: done})).good();
+        assert_eq!(same["tokens"], chat["tokens"], "{key}");
+        let other = server.post("/tokenize", json!({"messages": messages, key: !done}));
+        other.is_error(400, Some("unsupported_parameter"));
+    }
+    let template_only = json!({"prompt": "Hi", "add_generation_prompt": true});
+    server.post("/tokenize", template_only).is_error(400, Some("unknown_parameter"));
 }
 
 #[test]

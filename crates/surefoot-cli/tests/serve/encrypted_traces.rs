@@ -75,7 +75,9 @@ fn collectors_that_a_private_authority_vouches_for_get_traces() {
 #[test]
 fn a_collector_that_nobody_vouches_for_gets_nothing_and_the_reason_is_told_once() {
     let said = tempfile::NamedTempFile::new().unwrap();
-    for (asks, files, why) in [(false, vec![], "UnknownIssuer"), (true, vec![TRUSTED], "")] {
+    for (asks, files, why) in
+        [(false, vec![], "UnknownIssuer"), (true, vec![TRUSTED], "CertificateRequired")]
+    {
         let collector = encrypted(asks);
         let mut server = sending_to(&collector, &files, said.path());
         let dropped = "surefoot_trace_spans_total{outcome=\"dropped\"}";
@@ -110,6 +112,9 @@ fn refused(option: bool, variables: &[(&str, PathBuf)]) -> (Option<i32>, String)
 #[test]
 fn files_that_are_no_certificates_are_refused_by_name() {
     let missing = file("missing.pem");
+    let garbage = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&garbage, "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
+        .unwrap();
     for (variables, said) in [
         (
             vec![(TRUSTED.0, missing.clone())],
@@ -119,7 +124,26 @@ fn files_that_are_no_certificates_are_refused_by_name() {
             vec![("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", file("client.key"))],
             "there is no certificate in PEM in it",
         ),
-        (vec![(OWN[0].0, file(OWN[0].1))], "OTEL_EXPORTER_OTLP_CLIENT_KEY are needed together"),
+        (
+            vec![(OWN[0].0, file(OWN[0].1))],
+            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE is set and OTEL_EXPORTER_OTLP_CLIENT_KEY is not",
+        ),
+        (
+            vec![("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", file(OWN[1].1))],
+            "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY is set and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE is not",
+        ),
+        (
+            vec![(OWN[0].0, file(OWN[0].1)), (OWN[1].0, file("collector.key"))],
+            "collector.key, which OTEL_EXPORTER_OTLP_CLIENT_KEY names, can't be used",
+        ),
+        (
+            vec![(OWN[0].0, file(OWN[0].1)), (OWN[1].0, garbage.path().to_owned())],
+            ", which OTEL_EXPORTER_OTLP_CLIENT_KEY names, can't be used",
+        ),
+        (
+            vec![(OWN[0].0, file("client.key")), (OWN[1].0, file(OWN[1].1))],
+            "client.key, which OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE names, can't be used",
+        ),
     ] {
         let (code, told) = refused(true, &variables);
         assert_eq!(code, Some(2), "{told}");

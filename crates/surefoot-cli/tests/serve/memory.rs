@@ -95,3 +95,16 @@ fn issue_17_memory_is_given_to_sequences_as_they_need_it() {
     let peak = peak(&server);
     assert!(peak <= allowed, "{} MiB were used, {} allowed", peak >> 20, allowed >> 20);
 }
+
+#[test]
+fn a_model_that_does_not_fit_is_told_of_shorter_texts_where_that_helps() {
+    for (model, helps) in [("llama-tiny", true), ("bert-tiny", false)] {
+        let mut command = crate::served::program();
+        command.arg("serve").arg(fixture(model)).args(["--port", "0", "--memory", "1MiB"]);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("would be needed"), "{said}");
+        assert_eq!(said.contains("--context N"), helps, "{said}");
+    }
+}

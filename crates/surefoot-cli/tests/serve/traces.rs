@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -125,10 +125,16 @@ impl Collector {
         let (sender, received) = channel();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let Some(body) = read_export(wrapped(stream.unwrap())) else { continue };
-                if sender.send(body).is_err() {
+                let stream = stream.unwrap();
+                let rest = stream.try_clone().unwrap();
+                let body = read_export(wrapped(stream));
+                if body.is_some_and(|body| sender.send(body).is_err()) {
                     return;
                 }
+                // Closing a connection with something unread in it resets it, and takes back what was told last.
+                let _ = rest.shutdown(Shutdown::Write);
+                rest.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+                let _ = std::io::copy(&mut &rest, &mut std::io::sink());
             }
         });
         Self { url, received }

@@ -166,8 +166,7 @@ impl Decoder {
                     if let Err(panic) = decoded {
                         // Guarded passes catch their own panics: this one is a defect of the
                         // program. The sequences answer for themselves when they are dropped.
-                        let speculator = std::mem::take(&mut live.speculator);
-                        live = LiveSequences::speculating(speculator);
+                        live.restart();
                         slot.forget();
                         self.activity.panicked("decode", &panic);
                     }
@@ -391,6 +390,7 @@ impl Decoder {
                 }]),
                 _ => Pass::Join(1),
             };
+            let key = suspect.key;
             alone.sequences.push(suspect);
             let begun = Instant::now();
             match self.guarded(&alone.sequences, 0, &pass, slot) {
@@ -404,6 +404,10 @@ impl Decoder {
                         sequence.fail(error.clone());
                     }
                 }
+            }
+            // What proposes tokens was not with it.
+            if live.sequences.last().is_none_or(|sequence| sequence.key != key) {
+                live.speculator.end(key);
             }
             slot.clear();
         }

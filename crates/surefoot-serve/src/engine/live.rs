@@ -53,6 +53,13 @@ impl LiveSequences {
         Self { speculator, ..Self::default() }
     }
 
+    /// Drops all sequences, and all but what proposes tokens, which forgets them.
+    pub(crate) fn restart(&mut self) {
+        let mut speculator = std::mem::take(&mut self.speculator);
+        speculator.end_all();
+        *self = Self::speculating(speculator);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.sequences.is_empty() && self.parked.is_empty() && self.unrated.is_empty()
     }
@@ -97,6 +104,7 @@ impl LiveSequences {
         let parked = self.sequences.split_off(room.min(self.sequences.len()));
         for sequence in &parked {
             slot.pages.end(sequence.key);
+            self.speculator.end(sequence.key);
         }
         self.joined = self.joined.min(self.sequences.len());
         self.park(parked);
@@ -210,6 +218,7 @@ pub(super) mod tests {
     use crate::engine::logit_rules::LogitRules;
     use surefoot_models::generate::pages::{PageLayout, PageLimits, PagedCache};
     use surefoot_models::generate::sample::Sampling;
+    use surefoot_models::generate::speculate::{Candidate, SpeculationMode};
 
     pub(in crate::engine) fn waiting(lengths: &[usize]) -> (LiveSequences, Vec<GenerationStream>) {
         let mut live = LiveSequences::default();
@@ -297,5 +306,27 @@ pub(super) mod tests {
         live.park_beyond(2, &mut slot());
         assert_eq!((live.joined, lengths(&live.sequences)), (2, vec![1, 2]));
         assert_eq!(lengths(&live.parked), [3, 4]);
+    }
+
+    /// Lets tokens be proposed for each sequence.
+    fn propose(live: &mut LiveSequences) {
+        let candidate = |one: &Sequence| (one.key, one.tokens().to_vec());
+        let known: Vec<(u64, Vec<u32>)> = live.sequences.iter().map(candidate).collect();
+        let candidates: Vec<Candidate<'_>> =
+            known.iter().map(|(key, tokens)| Candidate { key: *key, tokens, most: 4 }).collect();
+        live.speculator.propose(&candidates);
+    }
+
+    #[test]
+    fn what_proposes_tokens_forgets_parked_sequences_and_all_after_a_panic() {
+        let (mut live, _heard) = waiting(&[10, 20, 30]);
+        live.speculator = Speculator::new(SpeculationMode::Auto, None);
+        propose(&mut live);
+        assert_eq!(live.speculator.sequences(), 3);
+        live.park_beyond(2, &mut slot());
+        assert_eq!(live.speculator.sequences(), 2);
+        live.restart();
+        assert!(live.is_empty() && live.speculator.is_on());
+        assert_eq!(live.speculator.sequences(), 0);
     }
 }

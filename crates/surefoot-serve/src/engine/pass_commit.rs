@@ -78,6 +78,7 @@ impl Decoder {
             }
         };
         for sequence in live.sequences.drain(refused) {
+            live.speculator.end(sequence.key);
             sequence.fail(EngineError::Request(error.to_string()));
         }
     }

@@ -1,7 +1,7 @@
 //! A cache that is too small for all who are decoded: sequences give up their pages, are run again later, and get the
 //! tokens that they get alone, also when devices fail meanwhile.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,16 +9,49 @@ use surefoot::Footing;
 use surefoot::device::{DeviceName, Selector};
 use surefoot::recover::Drill;
 use surefoot_models::embed::Pooling;
+use surefoot_models::generate::pages::{self, PagedCache};
 use surefoot_models::generate::sample::Sampling;
-use surefoot_models::generate::speculate::SpeculationMode;
+use surefoot_models::generate::speculate::{self, Candidate, SpeculationMode};
+use surefoot_models::runner::Runner;
 use surefoot_models::weights::choice::WeightChoice;
 
+use super::activity_log::ActivityLog;
+use super::decode_pass::{CacheSlot, Pass};
+use super::live::LiveSequences;
+use super::pass_budget::PassBudget;
+use super::schedule::Share;
+use super::sequence::Sequence;
 use super::{
-    Engine, EngineCapacity, EngineLimits, EngineSettings, Generation, GenerationEvent, LogitRules,
+    Decoder, Engine, EngineCapacity, EngineLimits, EngineSettings, Generation, GenerationEvent,
+    LogitRules,
 };
 use crate::metrics::Metrics;
 
 const TOKENS: usize = 40;
+
+const LIMITS: EngineLimits = EngineLimits {
+    sequences: 8,
+    context: Some(128),
+    texts: 1,
+    text_tokens: None,
+    pass_tokens: 64,
+    queue: 64,
+    patience: Duration::ZERO,
+    batches_in_flight: 1,
+};
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures").join(name)
+}
+
+fn footing(drill: &str) -> Arc<Footing> {
+    let builder = Footing::builder().devices(Selector::only(DeviceName::CPU));
+    let builder = match drill {
+        "" => builder,
+        drill => builder.drill(drill.parse::<Drill>().unwrap()),
+    };
+    Arc::new(builder.build().unwrap())
+}
 
 /// An engine whose cache has the least number of pages: those of one sequence of full length.
 fn engine(drill: &str) -> (Engine, Arc<Metrics>) {
@@ -31,37 +64,22 @@ fn speculating(
     speculation: SpeculationMode,
     draft: Option<&str>,
 ) -> (Engine, Arc<Metrics>) {
-    let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures");
-    let folder = fixtures.join("llama-tiny");
-    let builder = Footing::builder().devices(Selector::only(DeviceName::CPU));
-    let footing = match drill {
-        "" => builder.build().unwrap(),
-        drill => builder.drill(drill.parse::<Drill>().unwrap()).build().unwrap(),
-    };
+    let folder = fixture("llama-tiny");
+    let footing = footing(drill);
     let settings = EngineSettings {
-        limits: EngineLimits {
-            sequences: 8,
-            context: Some(128),
-            texts: 1,
-            text_tokens: None,
-            pass_tokens: 64,
-            queue: 64,
-            patience: Duration::ZERO,
-            batches_in_flight: 1,
-        },
+        limits: LIMITS,
         pooling: Pooling::Mean,
         journal: surefoot::journal::Journal::off(),
         weights: WeightChoice::AsStored,
         adapter: None,
         adapters: Vec::new(),
         speculation,
-        draft: draft.map(|draft| fixtures.join(draft)),
+        draft: draft.map(fixture),
     };
     let metrics: Arc<Metrics> = Arc::default();
     let shrink = |capacity: &mut EngineCapacity| capacity.cache_tokens = 0;
     let engine =
-        Engine::start_with(&folder, Arc::new(footing), settings, Arc::clone(&metrics), shrink)
-            .unwrap();
+        Engine::start_with(&folder, footing, settings, Arc::clone(&metrics), shrink).unwrap();
     (engine, metrics)
 }
 
@@ -74,17 +92,21 @@ fn tokens(engine: &Engine, numbers: &[usize]) -> Vec<Vec<u32>> {
     tokens_behind(engine, numbers.iter().map(|number| prompt(*number)).collect())
 }
 
-fn tokens_behind(engine: &Engine, prompts: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
-    let generations = prompts.into_iter().map(|prompt| Generation {
+fn generation(prompt: Vec<u32>, max_tokens: usize) -> Generation {
+    Generation {
         prompt,
         adapter: None,
-        max_tokens: TOKENS,
+        max_tokens,
         sampling: Sampling::GREEDY,
         rules: LogitRules::default(),
         constraint: None,
         logprobs: None,
         rates_prompt: false,
-    });
+    }
+}
+
+fn tokens_behind(engine: &Engine, prompts: Vec<Vec<u32>>) -> Vec<Vec<u32>> {
+    let generations = prompts.into_iter().map(|prompt| generation(prompt, TOKENS));
     let streams = engine.generate(generations.collect(), None).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let answers = streams.into_iter().map(|mut stream| {
@@ -157,4 +179,59 @@ fn issue_17_where_pages_are_few_a_pass_that_fails_for_good_is_run_by_each_alone_
         }
     }
     assert!(preempted > 0);
+}
+
+/// The draft model has pages for a few sequences only: those that stay known would leave none for later ones.
+#[test]
+fn sequences_that_end_or_fail_alone_are_forgotten_by_what_proposes_tokens() {
+    let folder = fixture("llama-tiny");
+    // The first sequence ends with its token, the second fails, the third goes on.
+    let runner = Runner::open(footing("numeric:op=decode,at=after,step=1,count=1"), &folder);
+    let runner = Arc::new(runner.unwrap());
+    let (draft, _) =
+        speculate::open(&runner, SpeculationMode::Draft, Some(&folder), 8, 128).unwrap();
+    let (capacity, _) = EngineCapacity::fit(&runner, &LIMITS).unwrap();
+    let metrics: Arc<Metrics> = Arc::default();
+    let activity = ActivityLog::new(
+        surefoot::journal::Journal::off(),
+        Arc::clone(&metrics),
+        Arc::clone(&runner),
+    );
+    let decoder = Decoder::new(
+        Arc::clone(&runner),
+        Vec::new(),
+        capacity,
+        Arc::new(PassBudget::new(capacity.activation_tokens)),
+        Arc::clone(&metrics),
+        Arc::new(activity),
+    );
+    let mut live = LiveSequences::speculating(draft);
+    let (sequences, _heard): (Vec<_>, Vec<_>) = [1, 9, 9]
+        .into_iter()
+        .enumerate()
+        .map(|(number, most)| {
+            Sequence::new(generation(prompt(number), most), None, Arc::clone(&metrics))
+        })
+        .unzip();
+    live.admit(sequences);
+    let texts: Vec<(u64, Vec<u32>)> =
+        live.sequences.iter().map(|one| (one.key, one.tokens().to_vec())).collect();
+    let candidates: Vec<Candidate<'_>> =
+        texts.iter().map(|(key, tokens)| Candidate { key: *key, tokens, most: 1 }).collect();
+    assert!(live.speculator.propose(&candidates).iter().all(|tokens| tokens.len() == 1));
+    assert_eq!(live.speculator.sequences(), 3);
+    let blueprint = runner.blueprint();
+    let limits = capacity.page_limits(blueprint);
+    let mut slot = CacheSlot::new(PagedCache::new(pages::layout(blueprint), limits));
+    let share = |at: usize| Share {
+        at,
+        upto: texts[at].1.len(),
+        is_whole: true,
+        is_prompt: true,
+        proposed: Vec::new(),
+    };
+    decoder.try_each_alone(&mut live, &mut slot, &Pass::Tokens((0..3).map(share).collect()));
+    assert_eq!((metrics.counts().finished, metrics.counts().failed), (1, 1));
+    assert_eq!(live.sequences.iter().map(|one| one.key).collect::<Vec<_>>(), [texts[2].0]);
+    assert_eq!(live.speculator.sequences(), 1);
 }

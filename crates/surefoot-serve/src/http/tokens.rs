@@ -28,8 +28,16 @@ pub(super) async fn tokenize(
         app.model(&model)?;
     }
     let limits = app.prompt_limits();
-    let (param, text, special) = match fields.raw("messages") {
-        Some(asked) => {
+    // What vLLM has, as far as it asks for what is done.
+    fields.without("return_token_strs", |asked| *asked == json!(false))?;
+    let either = "give either 'prompt' or 'messages'";
+    let (param, text, special) = match (fields.raw("messages"), fields.raw("prompt")) {
+        (Some(_), Some(_)) => return Err(ApiError::invalid(either).param("prompt")),
+        (None, None) => return Err(ApiError::misshapen(either).param("prompt")),
+        (Some(asked), None) => {
+            fields.without("add_generation_prompt", |asked| *asked == json!(true))?;
+            fields.without("continue_final_message", |asked| *asked == json!(false))?;
+            fields.without("add_special_tokens", |asked| *asked == json!(false))?;
             let messages = messages(asked, limits)?;
             let tools = AskedTools::take(&mut fields, ToolNotation::Chat)?;
             let offered = tools.as_ref().map_or(&[][..], |tools| &tools.tools);
@@ -40,8 +48,8 @@ pub(super) async fn tokenize(
             limits.check_text("messages", text.len())?;
             ("messages", vec![Input::Text(text)], Special::Written)
         }
-        None => {
-            let text = inputs("prompt", fields.needed("prompt")?, limits)?;
+        (None, Some(asked)) => {
+            let text = inputs("prompt", asked, limits)?;
             let special = match fields.raw("add_special_tokens").map(|flag| flag.get()) {
                 None | Some("true") => Special::Added,
                 Some("false") => Special::Written,

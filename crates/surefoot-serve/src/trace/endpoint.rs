@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use ureq::Agent;
-use ureq::tls::{Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig};
+use ureq::tls::{ClientCert, RootCerts, TlsConfig};
+
+use super::certificates::{self, UnusableCertificates};
 
 /// Where traces are sent: `http://HOST:PORT/PATH` or the same with https, and the headers that go with them.
 #[derive(Clone)]
 pub struct TraceEndpoint {
     url: String,
+    /// The address without what may be a key: a name and password before the host, and a query.
+    shown: String,
     headers: Vec<(HeaderName, HeaderValue)>,
     /// Whose certificates are trusted: Mozilla's authorities, unless there are others.
     roots: RootCerts,
@@ -22,7 +26,7 @@ pub struct TraceEndpoint {
 impl std::fmt::Debug for TraceEndpoint {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let names: Vec<_> = self.headers.iter().map(|(name, _)| name.as_str()).collect();
-        write!(f, "{} with {names:?}", self.url)
+        write!(f, "{} with {names:?}", self.shown)
     }
 }
 
@@ -36,27 +40,14 @@ pub struct UnusableHeaders {
     problem: &'static str,
 }
 
-/// Why nothing can be sent to an address.
+/// Why nothing can be sent to an address. What stands before its host is not told: it may be a password.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "'{address}' is not an address of a collector: {problem}; it has the form http://HOST:4318 or https://HOST:4318"
+    "'{address}' is not a collector's address: {problem}; it has the form http://HOST:4318 or https://HOST:4318"
 )]
 pub struct UnusableEndpoint {
     address: String,
     problem: &'static str,
-}
-
-/// Why certificates can't be used.
-#[derive(Debug, thiserror::Error)]
-#[error("{problem}")]
-pub struct UnusableCertificates {
-    problem: String,
-}
-
-impl UnusableCertificates {
-    fn new(problem: impl Into<String>) -> Self {
-        Self { problem: problem.into() }
-    }
 }
 
 impl TraceEndpoint {
@@ -67,16 +58,24 @@ impl TraceEndpoint {
 
     /// The endpoint at an address, as it is.
     pub fn exactly(address: &str) -> Result<Self, UnusableEndpoint> {
-        let unusable = |problem| UnusableEndpoint { address: address.to_owned(), problem };
-        let uri = Uri::from_str(address).map_err(|_| unusable("it is not a URL"))?;
+        let unusable = |problem| UnusableEndpoint { address: without_password(address), problem };
+        let uri = Uri::from_str(address).map_err(|_| unusable("it is not a valid URL"))?;
         if !matches!(uri.scheme_str(), Some("http" | "https")) {
             return Err(unusable("it begins neither with http:// nor with https://"));
         }
-        if uri.host().is_none_or(str::is_empty) {
+        let Some(host) = uri.host().filter(|host| !host.is_empty()) else {
             return Err(unusable("it has no host"));
+        };
+        // A port that is none is not refused by the parser.
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let place = authority.rsplit_once('@').map_or(authority, |(_, place)| place);
+        if place != host && uri.port_u16().is_none() {
+            return Err(unusable("its port is not a number up to 65535"));
         }
+        let scheme = uri.scheme_str().unwrap_or_default();
         Ok(Self {
             url: uri.to_string(),
+            shown: format!("{scheme}://{place}{}", uri.path()),
             headers: Vec::new(),
             roots: RootCerts::WebPki,
             identity: None,
@@ -93,10 +92,10 @@ impl TraceEndpoint {
             let unusable = |problem| UnusableHeaders { number: at + 1, problem };
             let (name, value) = header.split_once('=').ok_or_else(|| unusable("it has no '='"))?;
             let name = HeaderName::from_str(name.trim())
-                .map_err(|_| unusable("its name is none of a header"))?;
+                .map_err(|_| unusable("its name is not valid in a header"))?;
             let value: Vec<u8> = percent_encoding::percent_decode_str(value.trim()).collect();
             let mut value = HeaderValue::from_bytes(&value)
-                .map_err(|_| unusable("its value is none of a header"))?;
+                .map_err(|_| unusable("its value is not valid in a header"))?;
             value.set_sensitive(true);
             self.headers.push((name, value));
         }
@@ -105,27 +104,30 @@ impl TraceEndpoint {
 
     /// Trusts, over https, collectors whose certificates these authorities have signed, and no others. They are written in PEM.
     pub fn trusting(mut self, pem: &[u8]) -> Result<Self, UnusableCertificates> {
-        self.roots = RootCerts::new_with_certs(&certificates(pem)?);
+        self.roots = certificates::authorities(pem)?;
         Ok(self)
     }
 
     /// Shows this certificate, with those of the authorities between it and the one that collectors trust, to those that ask for
     /// one. Both are written in PEM.
-    pub fn identified(mut self, pem: &[u8], key: &[u8]) -> Result<Self, UnusableCertificates> {
-        let key = PrivateKey::from_pem(key)
-            .map_err(|_| UnusableCertificates::new("there is no private key in PEM in it"))?;
-        self.identity = Some(ClientCert::new_with_certs(&certificates(pem)?, key));
-        Ok(self)
+    pub fn identified(self, pem: &[u8], key: &[u8]) -> Result<Self, UnusableCertificates> {
+        Ok(self.showing(certificates::identity(pem, key)?))
     }
 
-    /// Whether certificates count.
+    /// Shows a certificate to collectors that ask for one. Where it is not valid, what sends traces panics.
+    pub(super) fn showing(mut self, identity: ClientCert) -> Self {
+        self.identity = Some(identity);
+        self
+    }
+
+    /// Whether it uses TLS.
     pub fn is_encrypted(&self) -> bool {
         self.url.starts_with("https:")
     }
 
-    /// The whole address.
-    pub(super) fn url(&self) -> &str {
-        &self.url
+    /// The address, without passwords and keys in it.
+    pub(super) fn shown(&self) -> &str {
+        &self.shown
     }
 
     /// What sends to it; each request may take so long.
@@ -155,19 +157,14 @@ impl TraceEndpoint {
     }
 }
 
-/// The certificates of a file in PEM; at least one.
-fn certificates(pem: &[u8]) -> Result<Vec<Certificate<'static>>, UnusableCertificates> {
-    let mut certificates = Vec::new();
-    for item in ureq::tls::parse_pem(pem) {
-        match item {
-            Ok(PemItem::Certificate(certificate)) => certificates.push(certificate),
-            Ok(_) => {}
-            Err(error) => return Err(UnusableCertificates::new(format!("it is not PEM: {error}"))),
-        }
-    }
-    match certificates.is_empty() {
-        true => Err(UnusableCertificates::new("there is no certificate in PEM in it")),
-        false => Ok(certificates),
+/// An address that is not valid, as far as it may be shown: what stands before its host may be a password.
+fn without_password(address: &str) -> String {
+    match address.rsplit_once('@') {
+        Some((before, host)) => match before.split_once("://") {
+            Some((scheme, _)) => format!("{scheme}://***@{host}"),
+            None => format!("***@{host}"),
+        },
+        None => address.to_owned(),
     }
 }
 
@@ -183,7 +180,8 @@ mod tests {
         assert_eq!(below("http://[::1]:4318"), "http://[::1]:4318/v1/traces");
         let exactly = TraceEndpoint::exactly("http://collector:1/x").unwrap();
         assert_eq!(exactly.url, "http://collector:1/x");
-        for wrong in ["collector:4318", "ftp://collector", "http://", ""] {
+        let wrong = ["collector:4318", "ftp://collector", "http://", "", "http://collector:port"];
+        for wrong in wrong {
             assert!(TraceEndpoint::below(wrong).is_err(), "{wrong}");
         }
     }
@@ -204,16 +202,25 @@ mod tests {
     }
 
     #[test]
-    fn files_without_certificates_or_keys_are_refused() {
-        let endpoint = || TraceEndpoint::below("https://collector").unwrap();
-        let certificate = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let key = b"-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
-        assert!(endpoint().trusting(certificate).is_ok());
-        assert!(endpoint().identified(certificate, key).is_ok());
-        for wrong in [&b""[..], b"nothing", key, b"-----BEGIN CERTIFICATE-----\nAAAA\n"] {
-            assert!(endpoint().trusting(wrong).is_err(), "{wrong:?}");
-            assert!(endpoint().identified(wrong, key).is_err(), "{wrong:?}");
+    fn passwords_in_an_address_are_sent_and_not_shown() {
+        let endpoint = TraceEndpoint::below("https://user:secret@collector:1/x").unwrap();
+        assert_eq!(endpoint.url, "https://user:secret@collector:1/x/v1/traces");
+        assert_eq!(endpoint.shown(), "https://collector:1/x/v1/traces");
+        assert_eq!(format!("{endpoint:?}"), "https://collector:1/x/v1/traces with []");
+        let keyed = TraceEndpoint::exactly("http://[::1]:4318/a@b?key=secret").unwrap();
+        assert_eq!(keyed.shown(), "http://[::1]:4318/a@b");
+        for wrong in [
+            "https://user:secret@collector:port",
+            "https://user:sec/secret@collector x",
+            "ftp://user:secret@collector",
+            "http://user:secret@",
+            "user:secret@collector:4318",
+        ] {
+            let told = TraceEndpoint::below(wrong).unwrap_err();
+            for shown in [told.to_string(), format!("{told:?}")] {
+                assert!(!shown.contains("secret"), "{shown}");
+                assert!(wrong.ends_with('@') || shown.contains("***@collector"), "{shown}");
+            }
         }
-        assert!(endpoint().identified(certificate, certificate).is_err());
     }
 }

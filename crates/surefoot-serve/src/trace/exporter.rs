@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::http::StatusCode;
+use surefoot::fault::catch;
 use ureq::Agent;
 
 use super::endpoint::TraceEndpoint;
@@ -51,14 +52,16 @@ impl Exporter {
             let agent = endpoint.agent(SENDING);
             let mut is_taken = true;
             while let Some(spans) = own.next_batch() {
-                let body = otlp::request(&service, &spans).to_string();
-                let sent = own.send(&agent, &endpoint, body.as_bytes());
+                let sent = caught(|| {
+                    let body = otlp::request(&service, &spans).to_string();
+                    own.send(&agent, &endpoint, body.as_bytes())
+                });
                 let outcome = if sent.is_ok() { "exported" } else { "dropped" };
                 metrics.trace_spans(outcome, spans.len());
                 if let Err(problem) = &sent
                     && is_taken
                 {
-                    tell(&format!("{} does not take traces: {problem}", endpoint.url()));
+                    tell(&format!("{} does not take traces: {problem}", endpoint.shown()));
                 }
                 is_taken = sent.is_ok();
             }
@@ -142,6 +145,15 @@ enum NotSent {
     Refused(StatusCode),
     #[error("{0}")]
     Unreachable(ureq::Error),
+    #[error("sending them failed by a defect of this program: {0}")]
+    Panicked(String),
+}
+
+/// Sends a batch. A panic loses it, but none that come later.
+fn caught(send: impl FnOnce() -> Result<(), NotSent>) -> Result<(), NotSent> {
+    catch(send).unwrap_or_else(|panic| {
+        Err(NotSent::Panicked(format!("{} ({})", panic.message, panic.place)))
+    })
 }
 
 impl NotSent {
@@ -154,6 +166,7 @@ impl NotSent {
             Self::Unreachable(ureq::Error::Rustls(_)) => false,
             Self::Unreachable(ureq::Error::Io(error)) => error.kind() != ErrorKind::InvalidData,
             Self::Unreachable(_) => true,
+            Self::Panicked(_) => false,
         }
     }
 }
@@ -207,5 +220,38 @@ mod tests {
         let endpoint = TraceEndpoint::below(&address).unwrap();
         assert!(tracer.send(&endpoint.agent(SENDING), &endpoint, b"{}").is_err());
         assert_eq!(heads.join().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_panic_while_sending_loses_its_batch_alone_and_is_told_once() {
+        use ureq::tls::{Certificate, ClientCert, PrivateKey};
+        // Connections are accepted, and the certificate panics before anything is sent.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = format!("https://{}", listener.local_addr().unwrap());
+        let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+        let key = PrivateKey::from_pem(key.as_bytes()).unwrap();
+        let identity = ClientCert::new_with_certs(&[Certificate::from_der(b"none")], key);
+        let endpoint = TraceEndpoint::below(&address).unwrap().showing(identity);
+        let metrics = Arc::new(Metrics::default());
+        let (sender, told) = std::sync::mpsc::channel();
+        let tell = move |text: &str| sender.send(text.to_owned()).unwrap();
+        let exporter =
+            Exporter::start(endpoint, "tested".to_owned(), Arc::clone(&metrics), tell).unwrap();
+        for lost in 1..=2 {
+            let now = std::time::SystemTime::now();
+            let context = super::super::SpanContext::root();
+            let kind = super::super::SpanKind::Server;
+            exporter.tracer().record(Span::new(context, None, "one", kind, (now, now)));
+            let dropped = format!("surefoot_trace_spans_total{{outcome=\"dropped\"}} {lost}\n");
+            let begun = std::time::Instant::now();
+            while !metrics.text().unwrap().contains(&dropped) {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{}", metrics.text().unwrap());
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        drop(exporter);
+        let told: Vec<String> = told.iter().collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("defect") && told[0].contains("certificate"), "{told:?}");
     }
 }

@@ -9,6 +9,7 @@
 //! collector does not take, is dropped and counted (`surefoot_trace_spans_total{outcome="dropped"}`). The thread of
 //! the [`Exporter`] sends them, in OTLP's JSON over HTTP or HTTPS (`otlp.rs`, `endpoint.rs`).
 
+mod certificates;
 mod context;
 mod endpoint;
 mod exporter;
@@ -21,8 +22,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use surefoot::journal::{Event, EventKind, Journal};
 
+pub use certificates::{PemFile, UnusableCertificates};
 pub use context::SpanContext;
-pub use endpoint::{TraceEndpoint, UnusableCertificates, UnusableEndpoint, UnusableHeaders};
+pub use endpoint::{TraceEndpoint, UnusableEndpoint, UnusableHeaders};
 pub use exporter::Exporter;
 
 use crate::metrics::Metrics;

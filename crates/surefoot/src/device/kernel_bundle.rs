@@ -41,52 +41,69 @@ pub enum BundleError {
     },
 }
 
+/// Whether this build keeps compiled kernels, so that there are some to save and to load.
+pub fn keeps_kernels() -> bool {
+    store::IS_KEPT
+}
+
 /// Writes all that was compiled and tuned so far, on this machine by this user, to a file that is replaced at once.
 pub fn save_kernels(to: &Path) -> Result<(), BundleError> {
-    #[cfg(any(feature = "vulkan", feature = "cuda", all(feature = "autotune", feature = "gpu")))]
-    {
-        use burn::cubecl::bundle::BundleFormat;
-
-        super::kernel_cache::keep_compiled();
-        let saved = burn::cubecl::environment::bundle().save(to, BundleFormat::Sqlite);
-        saved.map(drop).map_err(|error| file(to, &error))
-    }
-    #[cfg(not(any(
-        feature = "vulkan",
-        feature = "cuda",
-        all(feature = "autotune", feature = "gpu")
-    )))]
-    {
-        let _ = to;
-        Err(BundleError::NoStore)
-    }
+    store::save(to)
 }
 
 /// Adds what a bundle has to what this machine knows. Must come before a device is opened.
 pub fn load_kernels(from: &Path) -> Result<LoadedKernels, BundleError> {
-    #[cfg(any(feature = "vulkan", feature = "cuda", all(feature = "autotune", feature = "gpu")))]
-    {
-        super::kernel_cache::keep_compiled();
-        let bundle = burn::cubecl::bundle::open(from).map_err(|error| file(from, &error))?;
-        let report = burn::cubecl::bundle::import(bundle.as_ref());
+    store::load(from)
+}
+
+#[cfg(any(feature = "vulkan", feature = "cuda", all(feature = "autotune", feature = "gpu")))]
+mod store {
+    use std::path::Path;
+
+    use burn::cubecl::bundle::{self, BundleFormat};
+    use burn::cubecl::environment;
+
+    use super::{BundleError, LoadedKernels};
+    use crate::device::kernel_cache::keep_compiled;
+
+    pub(super) const IS_KEPT: bool = true;
+
+    pub(super) fn save(to: &Path) -> Result<(), BundleError> {
+        keep_compiled();
+        let saved = environment::bundle().save(to, BundleFormat::Sqlite);
+        saved.map(drop).map_err(|error| file(to, &error))
+    }
+
+    pub(super) fn load(from: &Path) -> Result<LoadedKernels, BundleError> {
+        keep_compiled();
+        let bundle = bundle::open(from).map_err(|error| file(from, &error))?;
+        let report = bundle::import(bundle.as_ref());
         if report.failed > 0 {
             let all = report.failed + report.imported + report.skipped;
             return Err(BundleError::Incomplete { failed: report.failed, all });
         }
         Ok(LoadedKernels { added: report.imported, known: report.skipped })
     }
-    #[cfg(not(any(
-        feature = "vulkan",
-        feature = "cuda",
-        all(feature = "autotune", feature = "gpu")
-    )))]
-    {
-        let _ = from;
-        Err(BundleError::NoStore)
+
+    fn file(path: &Path, error: &dyn std::error::Error) -> BundleError {
+        BundleError::File { path: path.display().to_string(), why: error.to_string() }
     }
 }
 
-#[cfg(any(feature = "vulkan", feature = "cuda", all(feature = "autotune", feature = "gpu")))]
-fn file(path: &Path, error: &dyn std::error::Error) -> BundleError {
-    BundleError::File { path: path.display().to_string(), why: error.to_string() }
+/// What a build without a store has in its place.
+#[cfg(not(any(feature = "vulkan", feature = "cuda", all(feature = "autotune", feature = "gpu"))))]
+mod store {
+    use std::path::Path;
+
+    use super::{BundleError, LoadedKernels};
+
+    pub(super) const IS_KEPT: bool = false;
+
+    pub(super) fn save(_: &Path) -> Result<(), BundleError> {
+        Err(BundleError::NoStore)
+    }
+
+    pub(super) fn load(_: &Path) -> Result<LoadedKernels, BundleError> {
+        Err(BundleError::NoStore)
+    }
 }

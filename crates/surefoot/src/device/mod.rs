@@ -19,7 +19,7 @@ mod stream;
 mod wgpu;
 
 pub use build::{is_in_build, named, resolve, select};
-pub use kernel_bundle::{BundleError, LoadedKernels, load_kernels, save_kernels};
+pub use kernel_bundle::{BundleError, LoadedKernels, keeps_kernels, load_kernels, save_kernels};
 pub use open::{DeviceInfo, DeviceKind, OpenDevice, open};
 pub use stream::Stream;
 pub use surefoot_core::device::{Backend, DeviceName, NameError, Selector, health, memory};

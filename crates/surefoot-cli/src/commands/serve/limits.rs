@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use surefoot::device::memory::Bytes;
+use surefoot_models::Opened;
 use surefoot_serve::engine::EngineLimits;
 
 /// How much is taken on.
@@ -39,6 +40,22 @@ pub(super) struct Limits {
     /// The largest body of a request
     #[arg(long, value_name = "BYTES", default_value = "8MiB")]
     pub(super) max_body: Bytes,
+}
+
+/// A text of so many tokens takes little beside the model.
+const SHORT_TEXT: usize = 512;
+
+/// The option by which a model may fit that does not. An encoder keeps nothing of a text, and takes more memory only for a pass
+/// over a long one.
+pub(super) fn saves_memory(opened: &Opened, text_tokens: Option<usize>) -> Option<&'static str> {
+    let positions = opened.blueprint.max_positions;
+    if opened.has_head() && opened.blueprint.causal {
+        Some("--context N, the most tokens of one sequence")
+    } else if text_tokens.unwrap_or(positions).min(positions) > SHORT_TEXT {
+        Some("--context N, the most tokens of one text")
+    } else {
+        None
+    }
 }
 
 impl Limits {

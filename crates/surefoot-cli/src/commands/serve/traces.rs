@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use surefoot_serve::metrics::Metrics;
-use surefoot_serve::trace::{Exporter, TraceEndpoint, UnusableCertificates};
+use surefoot_serve::trace::{Exporter, PemFile, TraceEndpoint, UnusableCertificates};
 
 use crate::exit::Failure;
 use crate::terminal::{self, Terminal};
@@ -11,7 +11,7 @@ use crate::terminal::{self, Terminal};
 /// The name of the service in traces, unless `OTEL_SERVICE_NAME` has another.
 const SERVICE: &str = "surefoot";
 
-/// Where traces are sent; none if nobody asked for them. The option counts before the variables.
+/// Where traces are sent; none if nobody asked for them. The option is used before the variables.
 pub(super) fn endpoint(
     option: Option<&str>,
     terminal: &Terminal,
@@ -59,13 +59,29 @@ fn of_traces(name: &str) -> Option<(String, String)> {
     names.into_iter().find_map(|name| set(&name).map(|value| (name, value)))
 }
 
-/// The file that a variable names.
-fn file_of(name: &str) -> Result<Option<(String, Vec<u8>)>, Failure> {
-    let Some((variable, path)) = of_traces(name) else { return Ok(None) };
-    match std::fs::read(&path) {
-        Ok(bytes) => Ok(Some((format!("{path}, which {variable} names,"), bytes))),
-        Err(error) => Err(Failure::usage(format!("{path}, which {variable} names, can't be read"))
-            .caused_by(&error)),
+/// A file that a variable names.
+struct NamedFile {
+    path: String,
+    variable: String,
+    bytes: Vec<u8>,
+}
+
+impl NamedFile {
+    /// The file that the variable names, if it is set.
+    fn read(name: &str) -> Result<Option<Self>, Failure> {
+        let Some((variable, path)) = of_traces(name) else { return Ok(None) };
+        match std::fs::read(&path) {
+            Ok(bytes) => Ok(Some(Self { path, variable, bytes })),
+            Err(error) => {
+                let what = format!("{path}, which {variable} names, can't be read");
+                Err(Failure::usage(what).caused_by(&error))
+            }
+        }
+    }
+
+    fn unusable(&self, error: &UnusableCertificates) -> Failure {
+        let what = format!("{}, which {} names, can't be used", self.path, self.variable);
+        Failure::usage(what).caused_by(error)
     }
 }
 
@@ -80,20 +96,25 @@ fn completed(endpoint: TraceEndpoint) -> Result<TraceEndpoint, Failure> {
     if !endpoint.is_encrypted() {
         return Ok(endpoint);
     }
-    let unusable = |what: &str, error: &UnusableCertificates| {
-        Failure::usage(format!("{what} can't be used")).caused_by(error)
-    };
-    if let Some((file, pem)) = file_of("CERTIFICATE")? {
-        endpoint = endpoint.trusting(&pem).map_err(|error| unusable(&file, &error))?;
+    if let Some(file) = NamedFile::read("CERTIFICATE")? {
+        endpoint = endpoint.trusting(&file.bytes).map_err(|error| file.unusable(&error))?;
     }
-    match (file_of("CLIENT_CERTIFICATE")?, file_of("CLIENT_KEY")?) {
+    let alone = |set: &NamedFile, missing: &str| {
+        Failure::usage(format!(
+            "{} is set and OTEL_EXPORTER_OTLP_{missing} is not, but a certificate is of use only with its key",
+            set.variable
+        ))
+    };
+    match (NamedFile::read("CLIENT_CERTIFICATE")?, NamedFile::read("CLIENT_KEY")?) {
         (None, None) => Ok(endpoint),
-        (Some((file, pem)), Some((_, key))) => {
-            endpoint.identified(&pem, &key).map_err(|error| unusable(&file, &error))
+        (Some(certificate), Some(key)) => {
+            endpoint.identified(&certificate.bytes, &key.bytes).map_err(|error| {
+                let file = if error.file() == PemFile::Key { &key } else { &certificate };
+                file.unusable(&error)
+            })
         }
-        _ => Err(Failure::usage(
-            "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY are needed together",
-        )),
+        (Some(certificate), None) => Err(alone(&certificate, "CLIENT_KEY")),
+        (None, Some(key)) => Err(alone(&key, "CLIENT_CERTIFICATE")),
     }
 }
 

@@ -120,6 +120,11 @@ impl PagedCache {
         PageCounts { live: self.pool.in_use() - idle, idle, most: self.pool.most() }
     }
 
+    /// How many sequences were begun and not ended.
+    pub fn sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
     /// How many tokens of a sequence were run or are shared; none if it was not begun.
     pub fn filled(&self, key: u64) -> Option<usize> {
         self.sequences.get(&key).map(|sequence| sequence.tokens.len())

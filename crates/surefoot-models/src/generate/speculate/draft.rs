@@ -113,7 +113,7 @@ impl DraftModel {
         Ok(plan.peak_bytes.saturating_sub(plan.needs.baseline_bytes))
     }
 
-    /// Proposes so many tokens behind each of the sequences, none where it can't, and tells how long its passes took.
+    /// Proposes so many tokens behind each of the sequences, none where it can't, and tells how long that took.
     pub(crate) fn propose(
         &mut self,
         candidates: &[Candidate<'_>],
@@ -138,6 +138,7 @@ impl DraftModel {
         let emptied = self.cache.emptied();
         let cache = std::cell::RefCell::new(std::mem::replace(&mut self.cache, emptied));
         let location = std::cell::Cell::new(self.location);
+        let begun = Instant::now();
         let outcome = self.runner.run(&self.request, |attempt| {
             let cache = &mut *cache.borrow_mut();
             // Its weights may just have been loaded: the first pass then reads files.
@@ -163,12 +164,23 @@ impl DraftModel {
             // What failed is in the journal; decoding goes on without proposals.
             Err(_) => self.failures += 1,
         }
+        times.rest_of(begun.elapsed());
         (proposals, times)
     }
 
     /// A sequence came to its end.
     pub fn end(&mut self, key: u64) {
         self.cache.end(key);
+    }
+
+    /// All sequences came to their end.
+    pub(super) fn end_all(&mut self) {
+        self.cache = self.cache.emptied();
+    }
+
+    /// How many sequences it has pages of.
+    pub(super) fn sequences(&self) -> usize {
+        self.cache.sequences()
     }
 }
 
@@ -180,7 +192,7 @@ struct Drafting<'a> {
 }
 
 /// The greedy continuation of each sequence, by passes over all of them, and how long they took; of those
-/// of a model that is new here the first one is not counted.
+/// of a model that is new here the first one is left out.
 fn drafted(
     attempt: &Attempt<'_>,
     cache: &mut PagedCache,
@@ -240,4 +252,29 @@ fn drafted(
     let drafts =
         own.map(|(mut tokens, drafting)| tokens.split_off(drafting.candidate.tokens.len()));
     Ok((drafts.collect(), times))
+}
+
+#[cfg(test)]
+mod tests {
+    use surefoot::Footing;
+    use surefoot::device::{DeviceName, Selector};
+
+    use super::*;
+
+    #[test]
+    fn loading_and_the_first_pass_are_told_and_are_no_measure_of_later_passes() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama-tiny");
+        let footing = Footing::builder().devices(Selector::only(DeviceName::CPU)).build().unwrap();
+        let runner = Runner::open(Arc::new(footing), &folder).unwrap();
+        let mut draft = DraftModel::open(&runner, &folder, 1, 128).unwrap();
+        let tokens: Vec<u32> = (0..60).collect();
+        let candidate = Candidate { key: 1, tokens: &tokens, most: 2 };
+        let (proposals, times) = draft.propose(&[candidate], &[2]);
+        assert_eq!(proposals[0].len(), 2);
+        assert_eq!((times.caught_up, times.tokens), (0, 1), "the pass over 60 tokens is left out");
+        assert!(times.other > times.drafting, "{times:?}");
+        draft.end_all();
+        let (_, times) = draft.propose(&[candidate], &[2]);
+        assert_eq!((times.caught_up, times.tokens), (60, 1), "the weights are loaded");
+    }
 }

@@ -112,8 +112,8 @@ impl fmt::Display for UnusedDraft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} proposes no tokens: a pass of it reads {}, and one of the model {}, so it can make nothing faster. What came before in \
-             the text is proposed instead; --speculate draft uses the draft model all the same",
+            "{} proposes no tokens: a pass of it reads {}, and one of the model {}, so it cannot speed anything up. Tokens \
+             are looked up in the text instead; --speculate draft uses the draft model all the same",
             self.draft.display(),
             Bytes(self.draft_bytes),
             Bytes(self.model_bytes)
@@ -232,12 +232,25 @@ impl Speculator {
         }
     }
 
-    /// A sequence came to its end.
+    /// A sequence came to its end. Without that, what is known of it stays, and the draft model has pages for a few sequences only.
     pub fn end(&mut self, key: u64) {
         self.shares.remove(&key);
         if let Some(draft) = &mut self.draft {
             draft.end(key);
         }
+    }
+
+    /// All sequences came to their end. What was measured stays.
+    pub fn end_all(&mut self) {
+        self.shares.clear();
+        if let Some(draft) = &mut self.draft {
+            draft.end_all();
+        }
+    }
+
+    /// How many sequences something is known of.
+    pub fn sequences(&self) -> usize {
+        self.shares.len().max(self.draft.as_ref().map_or(0, DraftModel::sequences))
     }
 }
 

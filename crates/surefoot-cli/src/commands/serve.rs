@@ -349,8 +349,10 @@ impl Serve {
     ) -> Result<Exit, Failure> {
         let socket = listener::bind(address)?;
         let grace = Duration::from_secs(u64::from(self.limits.timeout)) + LONGEST_END;
+        let page = watch::free_port(self.watch)?;
         supervise_by(supervisor(grace), terminal, global.open_journal()?, |command, _| {
             listener::pass_on(&socket, command);
+            watch::pass_on(page, command);
         })
     }
 

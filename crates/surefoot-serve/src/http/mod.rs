@@ -178,6 +178,11 @@ impl App {
     }
 
     fn deadline(&self) -> Option<Instant> {
+    /// Whether a sequence or text was answered.
+    pub fn has_answered(&self) -> bool {
+        self.metrics.counts().finished > 0
+    }
+
         Instant::now().checked_add(self.settings.timeout)
     }
 

@@ -49,6 +49,7 @@ pub struct ModelFront {
     settings: ServerSettings,
     bodies: Bodies,
     draining: AtomicBool,
+    has_answered: AtomicBool,
     created: u64,
 }
 
@@ -56,12 +57,24 @@ impl ModelFront {
     /// A server of the models of a pool. The name in the settings is not used.
     pub fn new(pool: Arc<ModelPool>, settings: ServerSettings) -> Self {
         let bodies = Bodies::new(settings.max_body);
-        Self { pool, settings, bodies, draining: AtomicBool::new(false), created: now() }
+        Self {
+            pool,
+            settings,
+            bodies,
+            draining: AtomicBool::new(false),
+            has_answered: AtomicBool::new(false),
+            created: now(),
+        }
     }
 
     /// The models.
     pub fn pool(&self) -> &Arc<ModelPool> {
         &self.pool
+    }
+
+    /// Whether a model has answered a request.
+    pub fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
     }
 
     /// The model whose process answers for a name: that of a model, or of one of its adapters (`MODEL:NAME`).
@@ -213,7 +226,12 @@ async fn pass_on(
             .map_err(|_| ApiError::expired(front.settings.timeout))?
             .map_err(|error| refused(&front, error))?;
         match send(lease, &parts, body.clone()).await {
-            Ok(response) => return Ok(response),
+            Ok(response) => {
+                if response.status().is_success() {
+                    front.has_answered.store(true, Ordering::Relaxed);
+                }
+                return Ok(response);
+            }
             // Its process has died; nothing was answered yet, so the next one can be asked.
             Err(error) => problem = error.to_string(),
         }

@@ -8,6 +8,7 @@
 mod access;
 mod answer;
 mod answer_end;
+mod body_room;
 mod call_reader;
 mod chat;
 mod completions;
@@ -158,7 +159,7 @@ impl App {
         Self {
             engine,
             requests,
-            bodies: Bodies::new(settings.max_body),
+            bodies: Bodies::new(settings.max_body, LONGEST_WAIT_FOR_ROOM.min(settings.timeout)),
             tokenizing: TokenizerPool::new(),
             constraints: Constraints::default(),
             working: Arc::default(),
@@ -309,6 +310,8 @@ pub async fn serve(
 /// How long an answer may take to arrive once it was given.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
+/// How long the body of a request may wait for room.
+const LONGEST_WAIT_FOR_ROOM: Duration = Duration::from_secs(30);
 /// The routes.
 pub fn router(app: Arc<App>) -> Router {
     let max_body = app.settings.max_body;

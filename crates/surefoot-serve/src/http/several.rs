@@ -56,7 +56,8 @@ pub struct ModelFront {
 impl ModelFront {
     /// A server of the models of a pool. The name in the settings is not used.
     pub fn new(pool: Arc<ModelPool>, settings: ServerSettings) -> Self {
-        let bodies = Bodies::new(settings.max_body);
+        // A body is kept until a model begins its answer.
+        let bodies = Bodies::new(settings.max_body, settings.timeout);
         Self {
             pool,
             settings,
@@ -204,8 +205,7 @@ async fn pass_on(
 ) -> Result<Response, ApiError> {
     let until = Instant::now() + front.settings.timeout;
     let (parts, body) = request.into_parts();
-    let (body, _room) =
-        read_json(&front.bodies, &parts.headers, body, front.settings.max_body).await?;
+    let (body, _room) = read_json(&front.bodies, &parts.headers, body).await?;
     let asked: Asked<'_> = serde_json::from_slice(&body).map_err(|error| {
         ApiError::misshapen("the request is not a JSON object").because(&error.to_string())
     })?;

@@ -24,7 +24,7 @@ use super::inputs::Input;
 use super::request_body::RequestBody;
 use super::sampling::GenerationParameters;
 use super::stream::{self, Ask, Events, Gone};
-use super::text_stream::{Piece, TextStream};
+use super::text_stream::{Piece, SpentTokens, TextStream};
 use super::tokenize::Special;
 use super::tools::{AskedTools, ToolNotation};
 use super::{App, now};
@@ -134,7 +134,7 @@ pub(super) async fn responses(
         }
         if let Some(status) = end {
             output.end(status);
-            let usage = Some(answer.text.count());
+            let usage = Some(answer.text.spent());
             return Ok(Json(written.response(status, output.items(), usage)).into_response());
         }
     }
@@ -207,7 +207,7 @@ struct Written {
 
 impl Written {
     /// The response with its items; `tokens` are known at its end.
-    fn response(&self, status: Status, output: &[Value], tokens: Option<usize>) -> Value {
+    fn response(&self, status: Status, output: &[Value], tokens: Option<SpentTokens>) -> Value {
         json!({
             "id": self.id,
             "object": "response",
@@ -229,10 +229,10 @@ impl Written {
             "top_p": null,
             "usage": tokens.map(|tokens| json!({
                 "input_tokens": self.input_tokens,
-                "input_tokens_details": {"cached_tokens": 0},
-                "output_tokens": tokens,
+                "input_tokens_details": {"cached_tokens": tokens.cached},
+                "output_tokens": tokens.count,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": self.input_tokens + tokens,
+                "total_tokens": self.input_tokens + tokens.count,
             })),
         })
     }
@@ -265,7 +265,7 @@ impl Written {
                 Status::Incomplete => "response.incomplete",
                 Status::Completed | Status::InProgress => "response.completed",
             };
-            let response = self.response(status, output.items(), Some(answer.text.count()));
+            let response = self.response(status, output.items(), Some(answer.text.spent()));
             return sending.send((last, json!({"response": response}))).await;
         }
     }

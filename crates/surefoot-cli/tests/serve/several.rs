@@ -288,3 +288,31 @@ fn an_isolated_server_of_several_models_survives_its_process() {
     server.signal("TERM");
     assert!(server.wait().success());
 }
+
+#[test]
+fn a_request_has_a_name_whoever_answers_it() {
+    let llama = fixture("llama-tiny");
+    let server = serve(&[("a", &llama), ("b", &llama)], &["--memory", "4GiB"]);
+    let body =
+        |model: &str| format!("{{\"model\": \"{model}\", \"prompt\": \"x\", \"max_tokens\": 1}}");
+    // The front itself answers the second and the third.
+    for (model, id) in [("a", "mine"), ("c", "mine"), ("c", "")] {
+        let body = body(model);
+        let given = if id.is_empty() { String::new() } else { format!("X-Request-Id: {id}\r\n") };
+        let mut stream = server.send(&format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n{given}\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        ));
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let head = answer.split("\r\n\r\n").next().unwrap().to_ascii_lowercase();
+        let names: Vec<&str> =
+            head.lines().filter_map(|line| line.strip_prefix("x-request-id: ")).collect();
+        assert_eq!(names.len(), 1, "{head}");
+        assert!(
+            if id.is_empty() { names[0].starts_with("req-") } else { names[0] == id },
+            "{head}"
+        );
+    }
+}

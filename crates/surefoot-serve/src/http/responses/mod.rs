@@ -17,6 +17,7 @@ use surefoot_models::generate::text::Texts;
 use super::answer::Form;
 use super::answer_end::AnswerEnd;
 use super::call_reader::{AnswerPart, CallReader};
+use super::chat::template_variables;
 use super::error::ApiError;
 use super::fields::{Fields, mistyped};
 use super::format::{self, AskedFormat};
@@ -46,7 +47,7 @@ pub(super) async fn responses(
     app.check_generates()?;
     let limits = app.prompt_limits();
     let mut messages = input_items::messages(fields.needed("input")?, limits)?;
-    let instructions = fields.text("instructions")?;
+    let instructions = fields.long_text("instructions", limits)?;
     if let Some(instructions) = &instructions {
         messages.insert(0, json!({"role": "system", "content": instructions}));
     }
@@ -60,6 +61,7 @@ pub(super) async fn responses(
         Some(raw) => text_format(raw)?,
     };
     let tools = AskedTools::take(&mut fields, ToolNotation::Responses)?;
+    let variables = template_variables(&mut fields)?;
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     fields.without("include", is_empty)?;
     fields.without("truncation", |value| value == "disabled")?;
@@ -78,7 +80,7 @@ pub(super) async fn responses(
     let template = app.template()?;
     let offered = tools.as_ref().map_or(&[][..], |tools| &tools.tools);
     let prompt = template
-        .prompt_with_tools(&messages, offered)
+        .prompt_with_variables(&messages, offered, &variables)
         .map_err(|error| ApiError::invalid(error.to_string()).param("input"))?;
     drop(messages);
     let call_style = tools.as_ref().map(|_| template.call_style());

@@ -34,7 +34,12 @@ pub(crate) fn own_command(
 /// Runs this command line without `--isolate` in a child process, and restarts it if the child dies.
 /// When this process is asked to stop, the child is stopped at once.
 pub(crate) fn supervise(terminal: &Terminal, journal: Journal) -> Result<Exit, Failure> {
-    supervise_with(terminal, journal, &|_| Vec::new(), Duration::ZERO)
+    supervise_by(supervisor(Duration::ZERO), terminal, journal, |_, _| {})
+}
+
+/// A supervisor that starts a child again that has lost its device, and lets one end by itself within `grace`.
+pub(crate) fn supervisor<'a>(grace: Duration) -> Supervisor<'a> {
+    supervisor::supervisor().grace(grace).restart_on_exit(Exit::DeviceLost as i32)
 }
 
 /// [`supervise`], with more arguments for the child, made from the faults that ended earlier ones, and

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use surefoot::Fault;
+use surefoot::{Fault, FaultKind};
 
 use crate::child::is_isolated;
 
@@ -20,6 +20,8 @@ pub(crate) enum Exit {
     Fault = 3,
     /// The evidence is not enough for a decision.
     Undecided = 4,
+    /// The device is lost: what a child of `--isolate` says to the process that can start another one.
+    DeviceLost = 5,
     /// Ctrl-C or SIGTERM.
     Interrupted = 130,
 }
@@ -30,7 +32,7 @@ impl Exit {
         match code {
             0 => Self::Done,
             1 => Self::No,
-            3 => Self::Fault,
+            3 | 5 => Self::Fault,
             4 => Self::Undecided,
             130 => Self::Interrupted,
             _ => Self::Usage,
@@ -96,7 +98,11 @@ impl Failure {
 impl From<Fault> for Failure {
     /// A fault ends the program with 3, unless the caller's own mistake is behind it.
     fn from(fault: Fault) -> Self {
-        let exit = if fault.kind.is_callers() { Exit::Usage } else { Exit::Fault };
+        let exit = match fault.kind {
+            kind if kind.is_callers() => Exit::Usage,
+            FaultKind::DeviceLost if is_isolated() => Exit::DeviceLost,
+            _ => Exit::Fault,
+        };
         let place =
             fault.device.as_ref().map_or_else(String::new, |device| format!(" on {device}"));
         let mut failure = Self::new(exit, format!("{} in {}{place}", fault.kind, fault.operation));

@@ -282,6 +282,26 @@ fn a_streamed_text_goes_on_after_its_process_died() {
     assert_eq!(shown, whole);
 }
 
+#[test]
+fn a_lost_device_costs_a_restart_and_no_text() {
+    let model = fixture("llama-tiny");
+    let arguments = ["The tensor", "--max-tokens", "30"];
+    let whole = stdout(generate(&model).args(arguments));
+    // Each child loses its device after some of the text, and the third or fourth one ends it.
+    let drill = ["--drill", "device_lost:op=generate,at=during,nth=600,count=1"];
+    let alone = generate(&model).args(arguments).args(drill).output().unwrap();
+    assert_eq!(alone.status.code(), Some(3));
+    let told = String::from_utf8_lossy(&alone.stderr).into_owned();
+    assert!(told.contains("--isolate"), "{told}");
+    let output =
+        generate(&model).args(arguments).args(drill).args(["--stream", "--isolate"]).output();
+    let output = output.unwrap();
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{told}");
+    assert!((1..=3).contains(&told.matches("is restarted").count()), "{told}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), whole);
+}
+
 /// The promise: whatever the budget, the process stays within it and the tokens are the same,
 /// also where the system allows no more address space than a part of the model.
 #[cfg(target_os = "linux")]

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde::Serialize;
 use surefoot::device::memory::Bytes;
-use surefoot::device::supervisor;
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::{FinishReason, Request};
@@ -252,9 +251,8 @@ impl Generate {
             return crate::child::supervise(terminal, global.open_journal()?);
         }
         let relay = Relay::new()?;
-        let supervisor = supervisor::supervisor().grace(Duration::ZERO);
         let ended = crate::child::supervise_by(
-            supervisor,
+            crate::child::supervisor(Duration::ZERO),
             terminal,
             global.open_journal()?,
             |command, _| {

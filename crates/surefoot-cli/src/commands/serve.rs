@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use surefoot::device::supervisor;
 use surefoot_models::ModelError;
 use surefoot_models::Opened;
 use surefoot_models::embed::{Pooling, Recipe};
@@ -32,7 +31,7 @@ use adapters::NamedAdapter;
 use limits::Limits;
 
 use crate::args::Global;
-use crate::child::supervise_by;
+use crate::child::{is_isolated, supervise_by, supervisor};
 use crate::exit::{Exit, Failure};
 use crate::footing_args::FootingArgs;
 use crate::model_folder::{self, ModelFolder};
@@ -333,7 +332,14 @@ impl Serve {
         }
         served?;
         match lost {
-            Some(fault) => Err(fault.into()),
+            Some(fault) => {
+                let mut failure = Failure::from(fault);
+                if is_isolated() {
+                    // Also if a thread has ended: another process has all of them.
+                    failure.exit = Exit::DeviceLost;
+                }
+                Err(failure)
+            }
             None => Ok(Exit::Done),
         }
     }
@@ -348,9 +354,10 @@ impl Serve {
     ) -> Result<Exit, Failure> {
         let socket = listener::bind(address)?;
         let grace = Duration::from_secs(u64::from(self.limits.timeout)) + LONGEST_END;
-        let supervisor = supervisor::supervisor().grace(grace).restart_on_exit(Exit::Fault as i32);
-        supervise_by(supervisor, terminal, global.open_journal()?, |command, _| {
+        let page = watch::free_port(self.watch)?;
+        supervise_by(supervisor(grace), terminal, global.open_journal()?, |command, _| {
             listener::pass_on(&socket, command);
+            watch::pass_on(page, command);
         })
     }
 

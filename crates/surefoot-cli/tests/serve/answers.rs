@@ -357,6 +357,38 @@ fn texts_become_tokens_and_tokens_texts() {
 }
 
 #[test]
+fn variables_of_the_template_and_long_instructions_are_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("chat.jinja");
+    let template = "{{ messages[0].content[:8] }}{{ 'yes' if enable_thinking else 'no' }}";
+    std::fs::write(&file, template).unwrap();
+    let options = ["--chat-template", file.to_str().unwrap()];
+    let server = Server::start(&fixture("gpt2-tiny"), &options);
+    let count =
+        |text: &str| server.post("/tokenize", json!({"prompt": text})).good()["count"].clone();
+    let used = |path: &str, mut body: Value, thinks: Value| {
+        body["chat_template_kwargs"] = json!({"enable_thinking": thinks});
+        let usage = server.post(path, body).good()["usage"].clone();
+        usage.get("prompt_tokens").unwrap_or(&usage["input_tokens"]).clone()
+    };
+    assert_ne!(count("Hiyes"), count("Hino"), "else this test shows nothing");
+    let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1});
+    let response = json!({"input": "Hi", "max_output_tokens": 1});
+    for (path, body) in [("/v1/chat/completions", chat.clone()), ("/v1/responses", response)] {
+        assert_eq!(used(path, body.clone(), json!(true)), count("Hiyes"), "{path}");
+        assert_eq!(used(path, body, json!(false)), count("Hino"), "{path}");
+    }
+    let mut wrong = chat;
+    wrong["chat_template_kwargs"] = json!({"messages": []});
+    server.post("/v1/chat/completions", wrong.clone()).is_error(400, None);
+    wrong["chat_template_kwargs"] = json!(7);
+    server.post("/v1/chat/completions", wrong).is_error(422, None);
+    // Instructions have the limit of messages, which is that of the model and no other.
+    let long = json!({"input": "Hi", "instructions": "x".repeat(100_000)});
+    server.post("/v1/responses", long).is_error(400, Some("context_length_exceeded"));
+}
+
+#[test]
 fn parameters_that_openai_has_and_this_server_has_not_are_not_called_unknown() {
     let server = Server::start(&fixture("gpt2-tiny"), &["--chat-template", "plain"]);
     for (key, value) in [

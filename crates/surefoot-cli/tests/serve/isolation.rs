@@ -56,6 +56,34 @@ fn after_its_child_dies_the_address_is_the_same_and_clients_wait() {
 }
 
 #[test]
+fn a_server_that_answers_in_between_is_restarted_as_often_as_it_dies() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let options = ["--isolate", "--watch"];
+    let mut server = Server::start_with(&fixture("gpt2-tiny"), &options, |command| {
+        command.stderr(log.reopen().unwrap());
+    });
+    for _ in 0..5 {
+        assert_eq!(completed(&server).0, 200);
+        // What it tells its supervisor has arrived then.
+        std::thread::sleep(Duration::from_secs(1));
+        let pid = child_of(server.pid()).to_string();
+        let killed = std::process::Command::new("kill").args(["-KILL", &pid]).status();
+        assert!(killed.unwrap().success());
+        while std::path::Path::new(&format!("/proc/{pid}/root")).exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(completed(&server).0, 200);
+    // The page stayed where it was.
+    let said = std::fs::read_to_string(log.path()).unwrap();
+    let pages: Vec<&str> = said.lines().filter(|line| line.contains("watch it at")).collect();
+    assert_eq!(pages.len(), 6, "{said}");
+    assert!(pages.iter().all(|page| page == &pages[0]), "{pages:?}");
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
 fn a_child_without_a_device_is_started_again() {
     let log = tempfile::NamedTempFile::new().unwrap();
     // The first answer has five passes: the prompt and four tokens more.

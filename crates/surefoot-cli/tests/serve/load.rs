@@ -1,6 +1,6 @@
 //! Many clients, clients that go away, and a server that is told to stop.
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -126,6 +126,45 @@ fn large_bodies_that_never_come_keep_no_small_one_waiting() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
+const JSON_HEAD: &str =
+    "POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n";
+
+#[test]
+fn bodies_that_come_to_a_halt_keep_no_others_waiting() {
+    let server = Server::start(&fixture("gpt2-tiny"), &["--max-body", "8MiB"]);
+    let begun_large = format!("{JSON_HEAD}Content-Length: 8388608\r\n\r\n{{");
+    let _begun: Vec<_> = (0..3).map(|_| server.send(&begun_large)).collect();
+    std::thread::sleep(Duration::from_millis(200));
+    let begun = Instant::now();
+    let body = format!("{{\"model\": \"{}\", \"prompt\": \"x\"}}", server.model);
+    let padded_by = |bytes: usize| {
+        let padded = format!("{body}{}", " ".repeat(bytes));
+        let answer = server.post_text("/v1/completions", "application/json", &padded);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    };
+    // More than a small one.
+    padded_by(80_000);
+    // One that doesn't say how large it is.
+    let chunked = format!(
+        "{JSON_HEAD}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n{:x}\r\n{body}\r\n0\r\n\r\n",
+        body.len()
+    );
+    let mut answer = String::new();
+    server.send(&chunked).read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    // Almost all of a large one: nobody waits for the rest of it while others need its room.
+    let mut halted = server.send(&begun_large);
+    halted.write_all(&[b' '; 8_000_000]).unwrap();
+    std::thread::sleep(Duration::from_millis(500));
+    let begun = Instant::now();
+    padded_by(8_000_000);
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    let mut told = String::new();
+    let _ = halted.read_to_string(&mut told);
+    assert!(told.starts_with("HTTP/1.1 408"), "{told}");
+}
+
 #[test]
 fn a_short_request_joins_a_long_one_that_runs_and_is_done_first() {
     let model = slow_model();
@@ -248,4 +287,12 @@ fn issue_17_silent_connections_do_not_lock_others_out() {
     server.complete(json!({"prompt": "x", "max_tokens": 2}));
     assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     drop(silent);
+    // Neither do those that send the beginning of a body.
+    let head = format!("{JSON_HEAD}Content-Length: 8000000\r\n\r\n{{");
+    let halves: Vec<_> = (0..100).map(|_| server.send(&head)).collect();
+    let begun = Instant::now();
+    server.get("/health").good();
+    server.complete(json!({"prompt": "x", "max_tokens": 2}));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    drop(halves);
 }

@@ -38,6 +38,10 @@ fn issue_17_a_prompt_that_is_refused_takes_no_memory() {
     let long = "tensor ".repeat(7_500_000 / 7);
     let ids = vec![1; 4_000_000];
     let parts: Vec<Value> = vec![json!({"role": "user", "content": ""}); 200_000];
+    let objects = vec!["{}"; 2_600_000].join(",");
+    let no_items = format!(r#"{{"model":"gpt2-tiny","input":[{objects}]}}"#);
+    let no_texts =
+        format!(r#"{{"model":"gpt2-tiny","input":[{{"role":"user","content":[{objects}]}}]}}"#);
     std::thread::scope(|scope| {
         for _ in 0..6 {
             scope.spawn(|| {
@@ -50,6 +54,14 @@ fn issue_17_a_prompt_that_is_refused_takes_no_memory() {
                 server.post("/v1/chat/completions", chat).is_error(400, refused);
                 let chat = json!({"messages": parts});
                 server.post("/v1/chat/completions", chat).is_error(400, refused);
+                let many = json!({"input": parts});
+                server.post("/v1/responses", many).is_error(400, refused);
+                let text = json!({"input": [{"role": "user", "content": long}]});
+                server.post("/v1/responses", text).is_error(400, refused);
+                let answer = server.post_text("/v1/responses", "application/json", &no_items);
+                answer.is_error(400, Some("unsupported_content"));
+                let answer = server.post_text("/v1/responses", "application/json", &no_texts);
+                answer.is_error(422, None);
             });
         }
     });

@@ -31,6 +31,17 @@ fn a_beginning_is_run_once_and_changes_no_answer() {
             let body = json!({"prompt": prompt, "max_tokens": 30, "temperature": 0});
             assert_eq!(&server.complete(body)[0], expected, "{name}");
         }
+        // The usage of an answer says it too: of a prompt that is new, and of one that was there.
+        for (prompt, expected) in [
+            ("Something else, and long enough for pages. ".repeat(3), 0..1),
+            (prompts[0].0.clone(), 100..200),
+        ] {
+            let body = json!({"prompt": prompt, "max_tokens": 2, "n": 2});
+            let usage = server.post("/v1/completions", body.clone()).good()["usage"].clone();
+            let cached = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+            assert!(expected.contains(&cached), "{name}: {usage}");
+            assert!(cached < usage["prompt_tokens"].as_u64().unwrap(), "{name}: {usage}");
+        }
         let reused = server.metric("surefoot_tokens_total{kind=\"reused\"}");
         assert!(reused >= 5.0 * 100.0, "{name}: {reused} tokens were not run again");
     }

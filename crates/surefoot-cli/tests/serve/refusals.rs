@@ -5,6 +5,20 @@ use serde_json::json;
 use crate::served::{Server, fixture, program};
 
 #[test]
+fn a_model_that_only_scores_is_pointed_to_where_it_does() {
+    let models = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests");
+    for (folder, path) in [
+        (models.join("cross_encoders/bert-cross"), "/v1/rerank"),
+        (fixture("bert-tiny"), "/v1/embeddings"),
+    ] {
+        let server = Server::start(&folder, &[]);
+        let refused = server.post("/v1/completions", json!({"prompt": "x"}));
+        refused.is_error(400, Some("unsupported_model"));
+        assert!(refused.body.contains(&format!("use {path}\"")), "{}", refused.body);
+    }
+}
+
+#[test]
 fn each_mistake_has_its_status_and_names_what_is_wrong() {
     let server =
         Server::start(&fixture("gpt2-tiny"), &["--max-body", "4KiB", "--max-tokens", "100"]);

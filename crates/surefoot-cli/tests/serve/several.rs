@@ -253,3 +253,66 @@ fn a_model_that_does_not_fit_alone_is_refused_by_its_name() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--memory"));
 }
+
+#[test]
+fn an_isolated_server_of_several_models_survives_its_process() {
+    let (llama, bert) = (fixture("llama-tiny"), fixture("bert-tiny"));
+    let options = ["--memory", "4GiB", "--isolate"];
+    let mut server = serve(&[("a", &llama), ("b", &bert)], &options);
+    let complete = |server: &Server| {
+        let body = json!({"model": "a", "prompt": "ab", "max_tokens": 6, "temperature": 0});
+        let text = server.post("/v1/completions", body).good()["choices"][0]["text"].clone();
+        server.post("/v1/embeddings", json!({"model": "b", "input": [[5, 6, 7]]})).good();
+        text
+    };
+    let text = complete(&server);
+    let front = children(server.pid());
+    assert_eq!(front.len(), 1, "the supervisor has one child");
+    // The front shows its supervisor that it lives, although it works on nothing itself.
+    let environment = std::fs::read(format!("/proc/{}/environ", front[0])).unwrap();
+    let environment = String::from_utf8_lossy(&environment).into_owned();
+    let inherited =
+        environment.split('\0').find_map(|line| line.strip_prefix("SUREFOOT_SUPERVISED="));
+    let inherited: Value = serde_json::from_str(inherited.unwrap()).unwrap();
+    let heartbeat = Path::new(inherited["heartbeat"].as_str().unwrap()).to_owned();
+    let beat = || std::fs::read_to_string(&heartbeat).unwrap();
+    let (first, begun) = (beat(), Instant::now());
+    while beat() == first || beat().is_empty() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "it shows no life: {first:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let models = children(front[0]);
+    assert_eq!(models.len(), 2);
+    assert!(Command::new("kill").args(["-9", &front[0].to_string()]).status().unwrap().success());
+    assert_eq!(complete(&server), text);
+    server.signal("TERM");
+    assert!(server.wait().success());
+}
+
+#[test]
+fn a_request_has_a_name_whoever_answers_it() {
+    let llama = fixture("llama-tiny");
+    let server = serve(&[("a", &llama), ("b", &llama)], &["--memory", "4GiB"]);
+    let body =
+        |model: &str| format!("{{\"model\": \"{model}\", \"prompt\": \"x\", \"max_tokens\": 1}}");
+    // The front itself answers the second and the third.
+    for (model, id) in [("a", "mine"), ("c", "mine"), ("c", "")] {
+        let body = body(model);
+        let given = if id.is_empty() { String::new() } else { format!("X-Request-Id: {id}\r\n") };
+        let mut stream = server.send(&format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n{given}\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        ));
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let head = answer.split("\r\n\r\n").next().unwrap().to_ascii_lowercase();
+        let names: Vec<&str> =
+            head.lines().filter_map(|line| line.strip_prefix("x-request-id: ")).collect();
+        assert_eq!(names.len(), 1, "{head}");
+        assert!(
+            if id.is_empty() { names[0].starts_with("req-") } else { names[0] == id },
+            "{head}"
+        );
+    }
+}

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -80,6 +80,22 @@ pub fn still_alive() {
     leave_sign(None);
 }
 
+/// Leaves a heartbeat that says that this process has done some of what it is there for, such as answering a request.
+/// When it dies later, that begins a new row of restarts. Only the first call does anything.
+pub fn worked() {
+    if !HAS_WORKED.swap(true, Ordering::Relaxed) {
+        LAST.store(0, Ordering::Relaxed);
+        leave_sign(None);
+    }
+}
+
+/// Whether [`worked`] was called.
+static HAS_WORKED: AtomicBool = AtomicBool::new(false);
+/// When the last heartbeat was left, in milliseconds; 0 if the next one must not be left out.
+static LAST: AtomicU64 = AtomicU64::new(0);
+/// The second line of a heartbeat of a process that has worked.
+const WORKED: &str = "worked";
+
 /// Where heartbeats go, and the device that was reported with the last one.
 struct Pulse {
     file: File,
@@ -89,7 +105,6 @@ struct Pulse {
 fn leave_sign(device: Option<&str>) {
     static PULSE: OnceLock<Option<Mutex<Pulse>>> = OnceLock::new();
     static START: OnceLock<Instant> = OnceLock::new();
-    static LAST: AtomicU64 = AtomicU64::new(0);
     let Some(pulse) = PULSE.get_or_init(|| {
         let path = inherited().heartbeat.as_ref()?;
         let file = File::options().write(true).open(path).ok()?;
@@ -107,7 +122,8 @@ fn leave_sign(device: Option<&str>) {
     if let Some(device) = device {
         device.clone_into(&mut pulse.device);
     }
-    let sign = format!("{now:020} {:<40}\n", pulse.device);
+    let worked = if HAS_WORKED.load(Ordering::Relaxed) { WORKED } else { "" };
+    let sign = format!("{now:020} {:<40}\n{worked}", pulse.device);
     // A heartbeat that can't be left is missed by the parent, which then takes the child for hung.
     let _ = pulse.file.seek(SeekFrom::Start(0)).and_then(|_| pulse.file.write_all(sign.as_bytes()));
 }
@@ -166,10 +182,16 @@ impl Heartbeat {
     pub(super) fn listen(&self) -> (String, Option<String>) {
         let mut text = String::new();
         let read = File::open(&self.path).and_then(|mut file| file.read_to_string(&mut text));
-        match (read, text.trim().split_once(' ')) {
+        match (read, text.lines().next().unwrap_or_default().split_once(' ')) {
             (Ok(_), Some((beat, device))) => (beat.to_owned(), Some(device.trim().to_owned())),
             _ => (String::new(), None),
         }
+    }
+
+    /// Whether the child said that it [`worked`].
+    pub(super) fn has_worked(&self) -> bool {
+        let text = fs::read_to_string(&self.path).unwrap_or_default();
+        text.lines().nth(1) == Some(WORKED)
     }
 }
 

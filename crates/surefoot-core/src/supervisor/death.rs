@@ -385,6 +385,25 @@ mod tests {
     }
 
     #[test]
+    fn a_child_that_worked_begins_a_new_row_of_restarts() {
+        let dir = tempfile::tempdir().unwrap();
+        let tally = dir.path().join("tally");
+        // Dies three times, then ends by itself.
+        let run = |second_line: &str| {
+            let script = format!(
+                "heartbeat=$(echo \"$SUREFOOT_SUPERVISED\" | sed 's/.*\"heartbeat\":\"\\([^\"]*\\)\".*/\\1/'); \
+                 printf '1 gpu\\n{second_line}' > \"$heartbeat\"; echo x >> {0}; \
+                 [ $(wc -l < {0}) -lt 4 ] && kill -SEGV $$; exit 7",
+                tally.display()
+            );
+            std::fs::remove_file(&tally).unwrap_or_default();
+            Supervisor::default().restarts(1).run(|| shell(&script), |_| ()).unwrap()
+        };
+        assert_eq!(run("worked"), Ended::Exit(7));
+        assert!(matches!(run(""), Ended::GaveUp(_)));
+    }
+
+    #[test]
     fn who_is_killed_from_outside_blames_no_device() {
         let blamed = |signal: &str| {
             let script = format!(

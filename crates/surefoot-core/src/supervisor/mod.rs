@@ -16,7 +16,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-pub use child::{Inherited, asked_to_stop, beat, end_with_this_process, inherited, still_alive};
+pub use child::{
+    Inherited, asked_to_stop, beat, end_with_this_process, inherited, still_alive, worked,
+};
 pub use death::run_probe;
 
 use crate::device::DeviceName;
@@ -105,7 +107,8 @@ impl<'a> Supervisor<'a> {
         self
     }
 
-    /// A child that lived for this long before it died begins a new row of restarts.
+    /// A child that lived for this long before it died begins a new row of restarts, as does one that said that it
+    /// [`worked`].
     #[must_use]
     pub fn healthy_after(mut self, time: Duration) -> Self {
         self.healthy_after = time;
@@ -206,8 +209,8 @@ impl<'a> Supervisor<'a> {
             if self.interrupted.is_some_and(|flag| flag.load(Ordering::Relaxed)) {
                 return Ok(Ended::Interrupted);
             }
-            if begun.elapsed() >= self.healthy_after {
-                // It worked for long: this is a new story, not the next try of the same.
+            if begun.elapsed() >= self.healthy_after || heartbeat.has_worked() {
+                // It did its work: this is a new story, not the next try of the same.
                 restarts = 0;
                 earlier.clear();
             }

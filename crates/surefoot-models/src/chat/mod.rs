@@ -135,7 +135,7 @@ impl Template {
 
     /// The text of `messages` that are all there, as a model is trained on it.
     pub fn text(&self, messages: &[Value]) -> Result<String, ChatError> {
-        self.render(messages, minijinja::Value::from(()), false)
+        self.render(messages, minijinja::Value::from(()), false, &Map::new())
     }
 
     /// The prompt for `messages` of an assistant that may call tools. A template that knows no tools
@@ -145,19 +145,30 @@ impl Template {
         messages: &[Value],
         tools: &[OfferedTool],
     ) -> Result<String, ChatError> {
+        self.prompt_with_variables(messages, tools, &Map::new())
+    }
+
+    /// The same, with variables of the template, such as `enable_thinking`, which many models know. `messages` and
+    /// `tools` can't be replaced by them.
+    pub fn prompt_with_variables(
+        &self,
+        messages: &[Value],
+        tools: &[OfferedTool],
+        variables: &Map<String, Value>,
+    ) -> Result<String, ChatError> {
         let messages = tools::with_arguments_as_objects(messages);
         if tools.is_empty() {
-            return self.render(&messages, minijinja::Value::from(()), true);
+            return self.render(&messages, minijinja::Value::from(()), true, variables);
         }
         if !self.takes_tools {
             let messages = tools::spelled_out(&messages, tools);
-            return self.render(&messages, minijinja::Value::from(()), true);
+            return self.render(&messages, minijinja::Value::from(()), true, variables);
         }
         // As they came: a model was trained on keys in their usual order.
         let definitions: Result<Vec<minijinja::Value>, _> =
             tools.iter().map(|tool| serde_json::from_str(&tool.definition)).collect();
         let definitions = definitions.map_err(|error| ChatError::Messages(error.to_string()))?;
-        self.render(&messages, definitions.into(), true)
+        self.render(&messages, definitions.into(), true, variables)
     }
 
     fn render(
@@ -165,16 +176,16 @@ impl Template {
         messages: &[Value],
         tools: minijinja::Value,
         add_prompt: bool,
+        variables: &Map<String, Value>,
     ) -> Result<String, ChatError> {
         let refused = |error: Error| ChatError::Messages(told(&error));
         let template = self.environment.get_template(NAME).map_err(refused)?;
-        let specials = minijinja::Value::from(Serde(&self.specials));
+        // What comes first counts.
         let rendered = template.render(context! {
-            messages => Serde(messages),
-            add_generation_prompt => add_prompt,
-            tools => tools,
-            documents => (),
-            ..specials
+            ..context! { messages => Serde(messages), tools => tools },
+            ..minijinja::Value::from(Serde(variables)),
+            ..context! { add_generation_prompt => add_prompt, documents => () },
+            ..minijinja::Value::from(Serde(&self.specials))
         });
         rendered.map_err(refused)
     }
@@ -282,6 +293,23 @@ mod tests {
         let wrong = json!([{"role": "assistant", "content": "x"}]);
         let refusal = rendered(source, wrong).unwrap_err().to_string();
         assert!(refusal.contains("roles must alternate"), "{refusal}");
+    }
+
+    #[test]
+    fn variables_of_a_request_reach_the_template_and_replace_no_messages() {
+        let source = "{{ bos_token }}{{ messages|length }}{{ tools is none }}{{ add_generation_prompt }}\
+                      {{ enable_thinking is defined and enable_thinking }}{{ budget.tokens }}";
+        let template = Template::new(source, Map::new()).unwrap();
+        let with = |variables: Value| {
+            let messages = [json!({"role": "user", "content": "x"})];
+            template.prompt_with_variables(&messages, &[], variables.as_object().unwrap()).unwrap()
+        };
+        assert_eq!(with(json!({})), "1TrueTrueFalse");
+        let all = json!({
+            "enable_thinking": true, "budget": {"tokens": 7}, "add_generation_prompt": false, "bos_token": "<b>",
+            "messages": [], "tools": [],
+        });
+        assert_eq!(with(all), "<b>1TrueFalseTrue7");
     }
 
     #[test]

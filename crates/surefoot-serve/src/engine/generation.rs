@@ -1,7 +1,7 @@
 //! What an engine is asked to generate, and what whoever asked hears of it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use surefoot_models::generate::sample::Sampling;
@@ -62,14 +62,15 @@ pub struct GenerationStream {
     pub(super) events: UnboundedReceiver<GenerationEvent>,
     pub(super) enough: Arc<AtomicBool>,
     pub(super) proposals: Arc<Proposals>,
+    pub(super) cached: Arc<OnceLock<usize>>,
     pub(super) times: SequenceTimes,
     observer: Option<Arc<dyn SequenceObserver>>,
 }
 
 impl GenerationStream {
     pub(super) fn new(events: UnboundedReceiver<GenerationEvent>, times: SequenceTimes) -> Self {
-        let (enough, proposals) = Default::default();
-        Self { events, enough, proposals, times, observer: None }
+        let (enough, proposals, cached) = Default::default();
+        Self { events, enough, proposals, cached, times, observer: None }
     }
 
     /// The next event; none if the engine has ended.
@@ -92,6 +93,11 @@ impl GenerationStream {
             accepted: self.proposals.accepted.load(Ordering::Relaxed),
             rejected: self.proposals.rejected.load(Ordering::Relaxed),
         }
+    }
+
+    /// How many tokens of the prompt were known from earlier prompts and not run again.
+    pub fn cached_tokens(&self) -> usize {
+        self.cached.get().copied().unwrap_or(0)
     }
 
     /// Ends the sequence because what came is all that was wanted.

@@ -123,6 +123,7 @@ impl LiveSequences {
             let filled = cache.filled(key).unwrap_or_else(|| {
                 let namespace = self.sequences[at].namespace();
                 let known = cache.begin(key, namespace, tokens);
+                self.sequences[at].begins_with(known);
                 scheduled.started.push(known);
                 known
             });

@@ -42,6 +42,8 @@ pub(crate) struct Sequence {
     answered: bool,
     /// What became of tokens that were proposed, as who listens sees it.
     proposals: Arc<Proposals>,
+    /// How many tokens were known when it was first run.
+    cached: Arc<OnceLock<usize>>,
 }
 
 /// Whether a sequence goes on.
@@ -86,6 +88,7 @@ impl Sequence {
             metrics,
             answered: false,
             proposals: Arc::clone(&stream.proposals),
+            cached: Arc::clone(&stream.cached),
         };
         (sequence, stream)
     }
@@ -93,6 +96,11 @@ impl Sequence {
     /// Says that it has left the queue; only the first time counts.
     pub(crate) fn start(&self) {
         let _ = self.started.set(Instant::now());
+    }
+
+    /// Says that so many of its tokens are known and need not be run; only the first time counts.
+    pub(crate) fn begins_with(&self, known: usize) {
+        let _ = self.cached.set(known);
     }
 
     /// Whether nobody listens any more.
@@ -157,6 +165,8 @@ impl Sequence {
     /// Sends how likely the tokens of the prompt were, from the second on.
     pub(crate) fn rate_prompt(&mut self, ratings: Vec<Logprobs>) {
         self.rates_prompt = false;
+        // All of it was run.
+        self.begins_with(0);
         let all = std::iter::once(None).chain(ratings.into_iter().map(Some));
         let prompt = self.tokens[..self.prompt].iter().copied().zip(all).collect();
         self.send_event(GenerationEvent::Prompt(prompt));

@@ -33,9 +33,16 @@ pub(super) struct Usage {
     prompt_tokens: usize,
     completion_tokens: usize,
     total_tokens: usize,
+    prompt_tokens_details: PromptTokensDetails,
     /// Only where tokens were proposed.
     #[serde(skip_serializing_if = "Option::is_none")]
     completion_tokens_details: Option<CompletionTokensDetails>,
+}
+
+/// How many tokens of a prompt were known from earlier ones.
+#[derive(Clone, Copy, Debug, Serialize)]
+struct PromptTokensDetails {
+    cached_tokens: usize,
 }
 
 /// What became of tokens that speculative decoding proposed.
@@ -46,11 +53,13 @@ struct CompletionTokensDetails {
 }
 
 impl Usage {
-    pub(super) fn new(prompt: usize, completion: usize) -> Self {
+    /// Of the tokens of prompts, `cached` were known and not run again.
+    pub(super) fn new(prompt: usize, cached: usize, completion: usize) -> Self {
         Self {
             prompt_tokens: prompt,
             completion_tokens: completion,
             total_tokens: prompt + completion,
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: cached },
             completion_tokens_details: None,
         }
     }
@@ -387,7 +396,7 @@ mod tests {
     #[test]
     fn a_whole_completion_is_as_openai_writes_it() {
         let (answer, piece) = (answer(Form::Text), piece());
-        let whole = answer.whole(vec![answer.choice(0, &piece, 3)], Usage::new(2, 1));
+        let whole = answer.whole(vec![answer.choice(0, &piece, 3)], Usage::new(2, 1, 1));
         let expected = json!({
             "id": "id", "object": "text_completion", "created": 7, "model": "m",
             "choices": [{
@@ -399,7 +408,7 @@ mod tests {
                     "text_offset": [3, 4],
                 },
             }],
-            "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3},
+            "usage": {"prompt_tokens": 2, "completion_tokens": 1, "total_tokens": 3, "prompt_tokens_details": {"cached_tokens": 1}},
         });
         assert_eq!(written(&whole), expected);
     }
@@ -407,7 +416,7 @@ mod tests {
     #[test]
     fn a_chat_and_its_chunks_are_as_openai_writes_them() {
         let (answer, piece) = (answer(Form::Chat), piece());
-        let whole = written(&answer.whole(vec![answer.choice(0, &piece, 0)], Usage::new(2, 1)));
+        let whole = written(&answer.whole(vec![answer.choice(0, &piece, 0)], Usage::new(2, 0, 1)));
         assert_eq!(whole["object"], "chat.completion");
         let message = json!({"role": "assistant", "content": "é", "refusal": null});
         assert_eq!(whole["choices"][0]["message"], message);
@@ -430,7 +439,7 @@ mod tests {
         let closing = written(&answer.closing(0, AnswerEnd::Length, false).unwrap());
         assert_eq!(closing["choices"][0]["delta"], json!({}));
         assert_eq!(closing["choices"][0]["finish_reason"], "length");
-        let figures = written(&answer.figures(Usage::new(1, 1)));
+        let figures = written(&answer.figures(Usage::new(1, 0, 1)));
         assert_eq!(figures["choices"], json!([]));
         assert_eq!(figures["usage"]["total_tokens"], 2);
     }

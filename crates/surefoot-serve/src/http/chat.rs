@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::App;
 use super::answer::Form;
 use super::error::ApiError;
-use super::fields::Fields;
+use super::fields::{Fields, mistyped};
 use super::format;
 use super::inputs::Input;
 use super::messages::messages;
@@ -21,6 +21,23 @@ use super::tools::{AskedTools, ToolNotation};
 
 /// The most alternatives to a token.
 const MAX_LOGPROBS: usize = 20;
+
+/// `chat_template_kwargs`, as vLLM has it: variables of the template.
+pub(super) fn template_variables(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    const NAME: &str = "chat_template_kwargs";
+    let variables = match fields.take(NAME)? {
+        None => return Ok(Map::new()),
+        Some(Value::Object(variables)) => variables,
+        Some(_) => return Err(mistyped(NAME, "an object")),
+    };
+    for key in ["messages", "tools"] {
+        if variables.contains_key(key) {
+            let message = format!("'{NAME}' can't hold '{key}', which is given beside it");
+            return Err(ApiError::invalid(message).param(NAME));
+        }
+    }
+    Ok(variables)
+}
 
 pub(super) async fn chat(
     State(app): State<Arc<App>>,
@@ -35,6 +52,7 @@ pub(super) async fn chat(
     let answering = GenerationParameters::take(&mut fields, &names, 1..=app.settings.max_tokens)?;
     let format = format::asked(&mut fields)?;
     let tools = AskedTools::take(&mut fields, ToolNotation::Chat)?;
+    let variables = template_variables(&mut fields)?;
     let rated = fields.flag("logprobs")?;
     let top = fields.count("top_logprobs", 0..=MAX_LOGPROBS)?;
     if top.is_some() && !rated {
@@ -56,7 +74,7 @@ pub(super) async fn chat(
     let template = app.template()?;
     let offered = tools.as_ref().map_or(&[][..], |tools| &tools.tools);
     let prompt = template
-        .prompt_with_tools(&messages, offered)
+        .prompt_with_variables(&messages, offered, &variables)
         .map_err(|error| ApiError::invalid(error.to_string()).param("messages"))?;
     drop(messages);
     let call_style = tools.as_ref().map(|_| template.call_style());

@@ -1,24 +1,26 @@
 //! Accepts connections, limits how many are open, and closes those that send nothing.
 //!
-//! A connection is *waiting* until the head of a request has arrived, *working* until the whole
-//! answer has been sent, and then waiting again. A connection that waits for longer than
-//! [`ConnectionLimits::header_timeout`] is closed. When as many are open as allowed and another one
-//! arrives, the connection that has waited longest is closed to make room, so clients that connect
-//! and say nothing can't lock others out. Working connections are never closed here; while all of
-//! them work, new ones stay in the operating system's queue.
+//! A connection is *waiting* until a whole request has arrived, *working* until the whole answer has
+//! been sent, and then waiting again. One that waits for the head of a request for longer than
+//! [`ConnectionLimits::header_timeout`] is closed; a body has a limit of its own. When as many are open
+//! as allowed and another one arrives, the connection that has waited longest is closed to make room,
+//! so clients that connect and send no whole request can't lock others out. Working connections are
+//! never closed here; while all of them work, new ones stay in the operating system's queue.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::Future;
 use std::io;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Request;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -96,19 +98,71 @@ impl Connection {
     }
 }
 
-/// The connection works for as long as this lives.
-struct WorkingConnection(Arc<Connection>);
+/// A request and its answer. When this is dropped the connection waits for the next one.
+struct Exchange(Arc<Connection>);
 
-impl WorkingConnection {
+impl Exchange {
+    /// The head of a request has arrived.
     fn new(connection: &Arc<Connection>) -> Self {
-        connection.set_waiting_since(None);
+        connection.set_waiting_since(Some(Instant::now()));
         Self(Arc::clone(connection))
+    }
+
+    /// There is something to do, or an answer to send.
+    fn works(&self) {
+        self.0.set_waiting_since(None);
     }
 }
 
-impl Drop for WorkingConnection {
+impl Drop for Exchange {
     fn drop(&mut self) {
         self.0.set_waiting_since(Some(Instant::now()));
+    }
+}
+
+/// The body of a request. Its connection works once all of it has arrived.
+struct ArrivingBody {
+    body: Incoming,
+    exchange: Arc<Exchange>,
+}
+
+impl ArrivingBody {
+    fn new(body: Incoming, exchange: &Arc<Exchange>) -> Self {
+        let arriving = Self { body, exchange: Arc::clone(exchange) };
+        arriving.look();
+        arriving
+    }
+
+    fn look(&self) {
+        if self.body.is_end_stream() {
+            self.exchange.works();
+        }
+    }
+}
+
+impl HttpBody for ArrivingBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        match &polled {
+            // The end of a body whose length was not told.
+            Poll::Ready(None) => self.exchange.works(),
+            _ => self.look(),
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -200,14 +254,15 @@ async fn talk(
     let _ = stream.set_nodelay(true);
     let router = TowerToHyperService::new(router);
     let service = service_fn(|request: Request<Incoming>| {
-        let working = WorkingConnection::new(connection);
-        let answer = router.call(request);
+        let exchange = Arc::new(Exchange::new(connection));
+        let answer = router.call(request.map(|body| ArrivingBody::new(body, &exchange)));
         async move {
             let answer = answer.await?;
-            // The frames of the body keep `working` alive until the last one was sent.
+            exchange.works();
+            // The frames of the body keep `exchange` alive until the last one was sent.
             Ok::<_, Infallible>(answer.map(|body| {
                 Body::new(body.map_frame(move |frame| {
-                    let _working = &working;
+                    let _exchange = &exchange;
                     frame
                 }))
             }))
@@ -234,7 +289,7 @@ mod tests {
     use std::net::{SocketAddr, TcpStream};
 
     use super::*;
-    use axum::routing::get;
+    use axum::routing::{get, post};
     use tokio::sync::oneshot;
 
     const ASK: &[u8] = b"GET /slow HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n";
@@ -256,7 +311,12 @@ mod tests {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = oneshot::channel::<()>();
-        let router = Router::new().route("/slow", get(slow));
+        let read = async |body: Bytes| {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            assert_eq!(body.as_ref(), b"{}");
+            "read"
+        };
+        let router = Router::new().route("/slow", get(slow)).route("/read", post(read));
         let stopped = async move { drop(stopped.await) };
         let limits = ConnectionLimits { connections, header_timeout };
         let serving = runtime.spawn(serve(listener, router, limits, stopped));
@@ -303,6 +363,23 @@ mod tests {
         assert!(rest_of(&mut late).ends_with("answered"));
         assert!(rest_of(&mut working).ends_with("answered"), "it worked, so it stays");
         assert_eq!(rest_of(&mut silent[0]), "");
+    }
+
+    #[test]
+    fn a_body_that_never_comes_is_no_work() {
+        let server = started(3, Duration::from_secs(600));
+        let head = b"POST /read HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{";
+        let mut halves: Vec<_> = (0..20).map(|_| server.connect(head)).collect();
+        let whole = b"POST /read HTTP/1.1\r\nHost: here\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}";
+        let mut late = server.connect(whole);
+        assert!(rest_of(&mut late).ends_with("read"));
+        assert_eq!(rest_of(&mut halves[0]), "");
+        // Who has sent all is working, also where the length was not told.
+        let chunked = b"POST /read HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+        let mut working = server.connect(chunked);
+        std::thread::sleep(Duration::from_millis(100));
+        let _others: Vec<_> = (0..20).map(|_| server.connect(head)).collect();
+        assert!(rest_of(&mut working).ends_with("read"));
     }
 
     #[test]

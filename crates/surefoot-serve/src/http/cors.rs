@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::{HeaderName, HeaderValue, Method, header};
-use tower_http::cors::{AllowOrigin, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 /// How long a browser may remember what it was told.
 const REMEMBERED: Duration = Duration::from_secs(600);
@@ -49,11 +49,8 @@ impl Origins {
         CorsLayer::new()
             .allow_origin(allowed)
             .allow_methods([Method::GET, Method::POST])
-            .allow_headers([
-                header::AUTHORIZATION,
-                header::CONTENT_TYPE,
-                HeaderName::from_static("x-request-id"),
-            ])
+            // Clients send headers of their own (OpenAI's for JavaScript a dozen); who may ask is said by the origin.
+            .allow_headers(AllowHeaders::mirror_request())
             .expose_headers([HeaderName::from_static("x-request-id"), header::RETRY_AFTER])
             .max_age(REMEMBERED)
     }

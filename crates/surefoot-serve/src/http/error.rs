@@ -81,6 +81,11 @@ impl ApiError {
         Self::new(StatusCode::REQUEST_TIMEOUT, INVALID, message).code("slow_request")
     }
 
+    pub(super) fn gave_way() -> Self {
+        let message = "the body came slowly while other requests waited for its memory";
+        Self::new(StatusCode::REQUEST_TIMEOUT, INVALID, message).code("slow_request")
+    }
+
     pub(super) fn unavailable(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "server_error", message)
     }

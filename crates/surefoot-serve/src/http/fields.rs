@@ -17,6 +17,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::error::ApiError;
+use super::inputs::InputLimits;
 
 /// More fields than any endpoint has.
 const MAX_FIELDS: usize = 100;
@@ -122,6 +123,32 @@ impl<'b> Fields<'b> {
             Some(Value::String(text)) => Ok(Some(text)),
             Some(_) => Err(mistyped(key, "a text")),
         }
+    }
+
+    /// A text that may be as long as a prompt.
+    pub(super) fn long_text(
+        &mut self,
+        key: &str,
+        limits: InputLimits,
+    ) -> Result<Option<String>, ApiError> {
+        let Some(raw) = self.raw(key) else { return Ok(None) };
+        let text: String = serde_json::from_str(raw.get()).map_err(|_| mistyped(key, "a text"))?;
+        limits.check_text(key, text.len())?;
+        Ok(Some(text))
+    }
+
+    /// A whole number, of which some mean the same as none.
+    pub(super) fn count_unless(
+        &mut self,
+        key: &str,
+        none: &[i64],
+        range: RangeInclusive<usize>,
+    ) -> Result<Option<usize>, ApiError> {
+        let is_none = |raw: &&RawValue| raw.get().parse().is_ok_and(|n: i64| none.contains(&n));
+        if self.0.get(key).is_some_and(is_none) {
+            self.0.remove(key);
+        }
+        self.count(key, range)
     }
 
     pub(super) fn count(

@@ -8,6 +8,7 @@
 mod access;
 mod answer;
 mod answer_end;
+mod body_room;
 mod call_reader;
 mod chat;
 mod completions;
@@ -158,7 +159,7 @@ impl App {
         Self {
             engine,
             requests,
-            bodies: Bodies::new(settings.max_body),
+            bodies: Bodies::new(settings.max_body, LONGEST_WAIT_FOR_ROOM.min(settings.timeout)),
             tokenizing: TokenizerPool::new(),
             constraints: Constraints::default(),
             working: Arc::default(),
@@ -175,6 +176,11 @@ impl App {
     /// The engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+
+    /// Whether a sequence or text was answered.
+    pub fn has_answered(&self) -> bool {
+        self.metrics.counts().finished > 0
     }
 
     fn deadline(&self) -> Option<Instant> {
@@ -245,10 +251,13 @@ impl App {
         if self.engine.decodes() {
             return Ok(());
         }
-        let message = format!(
-            "'{}' is an encoder, which can't generate text: use /v1/embeddings",
-            self.settings.name
-        );
+        let is_cross_encoder = self.engine.classification_head().is_some_and(|h| h.labels() == 1);
+        let (what, path) = match is_cross_encoder {
+            true => ("a cross-encoder", "/v1/rerank"),
+            false => ("an encoder", "/v1/embeddings"),
+        };
+        let name = &self.settings.name;
+        let message = format!("'{name}' is {what}, which can't generate text: use {path}");
         Err(ApiError::invalid(message).code("unsupported_model").param("model"))
     }
 
@@ -301,6 +310,8 @@ pub async fn serve(
     }
 }
 
+/// How long the body of a request may wait for room.
+const LONGEST_WAIT_FOR_ROOM: Duration = Duration::from_secs(30);
 /// How long an answer may take to arrive once it was given.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -337,7 +348,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const LONGEST_ID: usize = 128;
 
 /// The name of a request: its own, if it has one that can be written to a log, or a new one.
-fn request_id(app: &App, request: &Request) -> HeaderValue {
+fn request_id(request: &Request, new: impl FnOnce() -> String) -> HeaderValue {
     let given = request.headers().get(REQUEST_ID).filter(|id| {
         let id = id.as_bytes();
         !id.is_empty() && id.len() <= LONGEST_ID && id.iter().all(u8::is_ascii_graphic)
@@ -345,15 +356,14 @@ fn request_id(app: &App, request: &Request) -> HeaderValue {
     match given {
         Some(id) => id.clone(),
         // Hexadecimal digits are a header's value.
-        None => HeaderValue::from_str(&app.id("req"))
-            .unwrap_or_else(|_| HeaderValue::from_static("req")),
+        None => HeaderValue::from_str(&new()).unwrap_or_else(|_| HeaderValue::from_static("req")),
     }
 }
 
 /// What happens to every request: its name, keys, draining, the limit of time, and counting.
 async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
-    let id = request_id(&app, &request);
+    let id = request_id(&request, || app.id("req"));
     let path = known(request.uri().path());
     let record = app.requests.begin(path, id.to_str().unwrap_or_default(), request.headers());
     if let Some(record) = &record {

@@ -2,7 +2,8 @@
 //!
 //! All bodies that are in memory at the same time share a limit of bytes, so that many of them
 //! can't take the memory that the model needs. Small bodies have a limit of their own: a few
-//! clients that send large bodies slowly keep only each other waiting.
+//! clients that send large bodies slowly keep only each other waiting. A body takes its part of the
+//! limit as it arrives ([`body_room`](super::body_room)).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use axum::body::Body;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::body_room::{BodyRoom, HeldRoom, NoRoom};
 use super::error::ApiError;
 use super::request_log::RequestRecord;
 use super::{App, Working};
@@ -23,28 +24,40 @@ const LARGE_TOGETHER: usize = 8 << 20;
 const SMALL_TOGETHER: usize = 4 << 20;
 /// A body up to this size is small.
 const SMALL: usize = 64 << 10;
+/// What has to come of a large one before it takes the room of one.
+const BEGINNING: usize = 8 << 10;
 /// How long a client may take to send one.
 const READING: Duration = Duration::from_secs(30);
 
-/// Room for the bodies that are read, in KiB.
+/// Room for the bodies that are read.
 #[derive(Debug)]
 pub(super) struct Bodies {
-    small: Arc<Semaphore>,
-    large: Arc<Semaphore>,
+    small: Arc<BodyRoom>,
+    large: Arc<BodyRoom>,
+    /// The largest body.
+    most: usize,
+    /// How long a body may wait for room.
+    wait: Duration,
 }
 
 impl Bodies {
-    /// Room for bodies of at most `most` bytes.
-    pub(super) fn new(most: usize) -> Self {
-        let semaphore = |bytes| Arc::new(Semaphore::new(kib(bytes) as usize));
-        Self { small: semaphore(SMALL_TOGETHER), large: semaphore(LARGE_TOGETHER.max(most)) }
+    /// Room for bodies of at most `most` bytes, for which they wait at most for `wait`.
+    pub(super) fn new(most: usize, wait: Duration) -> Self {
+        Self {
+            small: BodyRoom::new(SMALL_TOGETHER, READING),
+            large: BodyRoom::new(LARGE_TOGETHER.max(most), READING),
+            most,
+            wait,
+        }
     }
 
-    /// Waits for room for a body of so many bytes.
-    async fn room(&self, size: usize) -> Option<OwnedSemaphorePermit> {
-        let semaphore = if size <= SMALL { &self.small } else { &self.large };
-        // Neither is ever closed.
-        Arc::clone(semaphore).acquire_many_owned(kib(size)).await.ok()
+    /// The room in which a body begins: among the small ones, until more than the beginning of a large one has come.
+    fn begin(&self, told: Option<usize>) -> HeldRoom {
+        self.small.begin(match told {
+            Some(size) if size > SMALL => BEGINNING,
+            Some(size) => size,
+            None => SMALL.min(self.most),
+        })
     }
 }
 
@@ -52,7 +65,7 @@ impl Bodies {
 pub(super) struct RequestBody {
     pub(super) body: Vec<u8>,
     /// Held for as long as the body or what was read from it is in memory.
-    pub(super) room: Option<OwnedSemaphorePermit>,
+    pub(super) room: HeldRoom,
     /// From now on it has to be answered.
     pub(super) working: Working,
 }
@@ -62,47 +75,83 @@ impl FromRequest<Arc<App>> for RequestBody {
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
         let (parts, body) = request.into_parts();
-        let (body, room) =
-            read_json(&app.bodies, &parts.headers, body, app.settings.max_body).await?;
+        let (body, room) = read_json(&app.bodies, &parts.headers, body).await?;
         let record = parts.extensions.get::<Arc<RequestRecord>>().cloned();
         Ok(Self { body, room, working: app.working(record) })
     }
 }
 
-/// Reads a body of JSON within `most` bytes, once there is room for it.
+/// Reads a body of JSON into the room that it has.
 pub(super) async fn read_json(
     bodies: &Bodies,
     headers: &HeaderMap,
     body: Body,
-    most: usize,
-) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
+) -> Result<(Vec<u8>, HeldRoom), ApiError> {
     if !is_json(headers) {
         return Err(ApiError::not_json());
     }
-    let size = told_size(headers).unwrap_or(most);
-    if size > most {
-        return Err(ApiError::too_large(most));
+    let told = told_size(headers);
+    if told.is_some_and(|size| size > bodies.most) {
+        return Err(ApiError::too_large(bodies.most));
     }
-    let room = bodies.room(size).await;
-    let reading = read_to_end(body, size, most);
-    let body =
-        tokio::time::timeout(READING, reading).await.map_err(|_| ApiError::slow(READING))??;
-    Ok((body, room))
+    read_to_end(bodies, body, told).await.map_err(|refusal| match refusal {
+        Refusal::NoRoom(NoRoom::GaveWay) => ApiError::gave_way(),
+        Refusal::NoRoom(NoRoom::Full) => {
+            ApiError::unavailable("other requests take the memory for large ones").code("busy")
+        }
+        Refusal::Late => ApiError::slow(READING),
+        Refusal::Broken => ApiError::invalid("the request could not be read to its end"),
+        Refusal::TooLarge => ApiError::too_large(bodies.most),
+    })
+}
+
+/// Why a body was not read.
+enum Refusal {
+    NoRoom(NoRoom),
+    Late,
+    Broken,
+    TooLarge,
+}
+
+impl From<NoRoom> for Refusal {
+    fn from(problem: NoRoom) -> Self {
+        Self::NoRoom(problem)
+    }
 }
 
 /// Reads a body into one buffer; collecting its frames first would hold it twice.
-async fn read_to_end(mut body: Body, size: usize, most: usize) -> Result<Vec<u8>, ApiError> {
-    let mut bytes = Vec::with_capacity(size);
-    while let Some(frame) = body.frame().await {
-        let frame =
-            frame.map_err(|_| ApiError::invalid("the request could not be read to its end"))?;
+async fn read_to_end(
+    bodies: &Bodies,
+    mut body: Body,
+    told: Option<usize>,
+) -> Result<(Vec<u8>, HeldRoom), Refusal> {
+    let mut room = bodies.begin(told);
+    let mut bytes = Vec::new();
+    loop {
+        let frame = match room.read(body.frame()).await?.map_err(|_| Refusal::Late)? {
+            Some(frame) => frame.map_err(|_| Refusal::Broken)?,
+            None => break,
+        };
         let Ok(data) = frame.into_data() else { continue };
-        if bytes.len() + data.len() > most {
-            return Err(ApiError::too_large(most));
+        let size = bytes.len() + data.len();
+        if size > bodies.most {
+            return Err(Refusal::TooLarge);
+        }
+        if size > room.most() {
+            let larger = bodies.large.begin(told.unwrap_or(bodies.most)).after(&room);
+            larger.hold(size, bodies.wait).await?;
+            room = larger;
+        } else {
+            room.hold(size, bodies.wait).await?;
+        }
+        if size > bytes.capacity() && size > SMALL {
+            // A body that comes this far comes to its end as a rule.
+            bytes.reserve_exact(told.unwrap_or(2 * size).min(bodies.most) - bytes.len());
         }
         bytes.extend_from_slice(&data);
     }
-    Ok(bytes)
+    room.is_whole();
+    Ok((bytes, room))
 }
 
 /// Pages of other sites can make a browser post anything but JSON.
@@ -114,8 +163,4 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 fn told_size(headers: &HeaderMap) -> Option<usize> {
     headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
-}
-
-fn kib(bytes: usize) -> u32 {
-    u32::try_from(bytes.div_ceil(1024)).unwrap_or(u32::MAX >> 3)
 }

@@ -85,7 +85,8 @@ pub(super) async fn rerank(
     let mut fields = Fields::read(&body)?;
     let model = app.model(&fields.needed_text("model")?)?;
     let limits = app.text_limits();
-    let query = fields.needed_text("query")?;
+    let query = fields.long_text("query", limits)?;
+    let query = query.ok_or_else(|| ApiError::misshapen("'query' is missing").param("query"))?;
     let documents = documents(fields.needed("documents")?, limits.inputs)?;
     let top = fields.count("top_n", 1..=1 << 20)?.unwrap_or(usize::MAX);
     let returns_documents = fields.flag("return_documents")?;
@@ -93,7 +94,6 @@ pub(super) async fn rerank(
     let cut_to = cut_to(&mut fields, limits.tokens)?;
     fields.finish()?;
     drop(body);
-    limits.check_text("query", query.len())?;
     for document in &documents {
         limits.check_text("documents", document.len())?;
     }

@@ -61,7 +61,8 @@ impl GenerationParameters {
 fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
     let temperature = fields.number("temperature", 0.0..=2.0)?.unwrap_or(1.0) as f32;
     let top_p = fields.number("top_p", 0.0..=1.0)?.filter(|p| *p < 1.0).map(|p| p as f32);
-    let top_k = fields.count("top_k", 1..=1 << 24)?;
+    // As in vLLM: 0 and -1 take all tokens.
+    let top_k = fields.count_unless("top_k", &[0, -1], 1..=1 << 24)?;
     let seed = match fields.take("seed")? {
         None => RandomState::new().hash_one(0_u8),
         Some(seed) => match (seed.as_u64(), seed.as_i64()) {
@@ -193,8 +194,17 @@ mod tests {
     }
 
     #[test]
+    fn all_tokens_can_be_asked_for() {
+        for off in [0, -1] {
+            assert_eq!(taken(json!({ "top_k": off })).unwrap().sampling.top_k, None);
+        }
+    }
+
+    #[test]
     fn what_can_not_be_is_refused_with_the_name_of_the_field() {
         for (value, param) in [
+            (json!({"top_k": -2}), "top_k"),
+            (json!({"top_k": 0.5}), "top_k"),
             (json!({"temperature": 3}), "temperature"),
             (json!({"temperature": "hot"}), "temperature"),
             (json!({"top_p": -0.1}), "top_p"),

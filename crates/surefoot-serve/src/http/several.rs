@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
@@ -31,7 +31,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use super::error::ApiError;
 use super::request_body::{Bodies, read_json};
-use super::{ServerSettings, connections, now};
+use super::{REQUEST_ID, ServerSettings, connections, now, request_id};
 use crate::model_pool::{Lease, ModelPool, ModelState, ModelStatus, PoolError};
 
 /// How often a request is sent to a model whose process dies before it answers.
@@ -49,19 +49,41 @@ pub struct ModelFront {
     settings: ServerSettings,
     bodies: Bodies,
     draining: AtomicBool,
+    has_answered: AtomicBool,
     created: u64,
+    requests: AtomicU64,
 }
 
 impl ModelFront {
     /// A server of the models of a pool. The name in the settings is not used.
     pub fn new(pool: Arc<ModelPool>, settings: ServerSettings) -> Self {
-        let bodies = Bodies::new(settings.max_body);
-        Self { pool, settings, bodies, draining: AtomicBool::new(false), created: now() }
+        // A body is kept until a model begins its answer.
+        let bodies = Bodies::new(settings.max_body, settings.timeout);
+        Self {
+            pool,
+            settings,
+            bodies,
+            draining: AtomicBool::new(false),
+            has_answered: AtomicBool::new(false),
+            created: now(),
+            requests: AtomicU64::new(0),
+        }
     }
 
     /// The models.
     pub fn pool(&self) -> &Arc<ModelPool> {
         &self.pool
+    }
+
+    /// Whether a model has answered a request.
+    pub fn has_answered(&self) -> bool {
+        self.has_answered.load(Ordering::Relaxed)
+    }
+
+    /// A name for a request that has none.
+    fn new_id(&self) -> String {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        format!("req-{:x}{number:06x}", self.created)
     }
 
     /// The model whose process answers for a name: that of a model, or of one of its adapters (`MODEL:NAME`).
@@ -165,17 +187,21 @@ fn router(front: &Arc<ModelFront>) -> Router {
         .with_state(Arc::clone(front))
 }
 
-/// What happens to every request.
-async fn admit(State(front): State<Arc<ModelFront>>, request: Request, next: Next) -> Response {
+/// What happens to every request: its name, which its model uses too, keys and draining.
+async fn admit(State(front): State<Arc<ModelFront>>, mut request: Request, next: Next) -> Response {
+    let id = request_id(&request, || front.new_id());
+    request.headers_mut().insert(REQUEST_ID, id.clone());
     let path = request.uri().path();
     let is_probe = matches!(path, "/health" | "/live" | "/ready");
-    if !is_probe && !front.settings.keys.allow(request.headers()) {
-        return ApiError::unauthorized().into_response();
-    }
-    if front.draining.load(Ordering::Acquire) && !matches!(path, "/metrics" | "/live") {
-        return ApiError::draining().into_response();
-    }
-    next.run(request).await
+    let mut response = if !is_probe && !front.settings.keys.allow(request.headers()) {
+        ApiError::unauthorized().into_response()
+    } else if front.draining.load(Ordering::Acquire) && !matches!(path, "/metrics" | "/live") {
+        ApiError::draining().into_response()
+    } else {
+        next.run(request).await
+    };
+    response.headers_mut().insert(REQUEST_ID, id);
+    response
 }
 
 #[derive(Deserialize)]
@@ -191,8 +217,7 @@ async fn pass_on(
 ) -> Result<Response, ApiError> {
     let until = Instant::now() + front.settings.timeout;
     let (parts, body) = request.into_parts();
-    let (body, _room) =
-        read_json(&front.bodies, &parts.headers, body, front.settings.max_body).await?;
+    let (body, _room) = read_json(&front.bodies, &parts.headers, body).await?;
     let asked: Asked<'_> = serde_json::from_slice(&body).map_err(|error| {
         ApiError::misshapen("the request is not a JSON object").because(&error.to_string())
     })?;
@@ -213,7 +238,12 @@ async fn pass_on(
             .map_err(|_| ApiError::expired(front.settings.timeout))?
             .map_err(|error| refused(&front, error))?;
         match send(lease, &parts, body.clone()).await {
-            Ok(response) => return Ok(response),
+            Ok(response) => {
+                if response.status().is_success() {
+                    front.has_answered.store(true, Ordering::Relaxed);
+                }
+                return Ok(response);
+            }
             // Its process has died; nothing was answered yet, so the next one can be asked.
             Err(error) => problem = error.to_string(),
         }

@@ -194,7 +194,8 @@ pub(super) async fn answer(
         pieces.push(joined.map_err(|_| not_put_together())??);
     }
     pieces.sort_by_key(|(index, ..)| *index);
-    let usage = asked.usage(pieces.iter().map(|(.., spent)| *spent).sum());
+    let spent: Vec<_> = pieces.iter().map(|(index, _, spent)| (*index, *spent)).collect();
+    let usage = asked.usage(&spent);
     let choices = pieces.iter().map(|(index, piece, _)| {
         let before = match asked.ask.rates_prompt {
             true => 0,
@@ -222,8 +223,9 @@ impl Asked {
         self.ask.prompts.iter().map(Vec::len).sum()
     }
 
-    fn usage(&self, spent: SpentTokens) -> Usage {
-        Usage::new(self.prompt_tokens(), spent.count).speculated(spent.proposals)
+    fn usage(&self, spent: &[(usize, SpentTokens)]) -> Usage {
+        let spent = SpentTokens::of_all(spent, self.ask.answering.choices);
+        Usage::new(self.prompt_tokens(), spent.cached, spent.count).speculated(spent.proposals)
     }
 }
 
@@ -320,8 +322,8 @@ async fn stream_all(
         let (asked, events) = (asked.clone(), events.clone());
         choices.spawn(async move {
             tokio::select! {
-                told = stream_one(&asked, heard, index, &events) => told,
-                () = events.sender.closed() => Ok(SpentTokens::default()),
+                told = stream_one(&asked, heard, index, &events) => told.map(|spent| (index, spent)),
+                () = events.sender.closed() => Ok((index, SpentTokens::default())),
             }
         });
     }
@@ -334,7 +336,7 @@ async fn stream_all(
         }
     }
     if asked.ask.answering.usage_in_stream {
-        let usage = asked.usage(spent.into_iter().sum());
+        let usage = asked.usage(&spent);
         events.send(&asked.answer.figures(usage)).await?;
     }
     events.send_text("[DONE]").await

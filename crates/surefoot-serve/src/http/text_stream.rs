@@ -1,5 +1,7 @@
 //! Turns the engine's token events of a sequence into pieces of text.
 
+use std::collections::BTreeMap;
+
 use surefoot_models::generate::speculate::SpeculationCounts;
 use surefoot_models::generate::text::Texts;
 use surefoot_models::generate::tokens::FinishReason;
@@ -34,17 +36,24 @@ pub(super) struct Piece {
 pub(super) struct SpentTokens {
     pub(super) count: usize,
     pub(super) proposals: SpeculationCounts,
+    /// Tokens of the prompt that were not run again.
+    pub(super) cached: usize,
 }
 
-impl std::iter::Sum for SpentTokens {
-    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
-        all.fold(Self::default(), |sum, one| Self {
-            count: sum.count + one.count,
-            proposals: SpeculationCounts {
-                accepted: sum.proposals.accepted + one.proposals.accepted,
-                rejected: sum.proposals.rejected + one.proposals.rejected,
-            },
-        })
+impl SpentTokens {
+    /// What the choices of a request took, each with its index. Those of one prompt follow each other, and of the
+    /// prompt's tokens are cached those that none of them ran.
+    pub(super) fn of_all(all: &[(usize, Self)], choices_of_a_prompt: usize) -> Self {
+        let mut sum = Self::default();
+        let mut cached: BTreeMap<usize, usize> = BTreeMap::new();
+        for (index, one) in all {
+            sum.count += one.count;
+            sum.proposals.accepted += one.proposals.accepted;
+            sum.proposals.rejected += one.proposals.rejected;
+            let least = cached.entry(index / choices_of_a_prompt.max(1)).or_insert(one.cached);
+            *least = one.cached.min(*least);
+        }
+        Self { cached: cached.values().sum(), ..sum }
     }
 }
 
@@ -62,14 +71,13 @@ impl<'a> TextStream<'a> {
         Self { texts, writer: Writer::new(texts, stops), heard, pending: Vec::new(), count: 0 }
     }
 
-    /// How many tokens came so far.
-    pub(super) fn count(&self) -> usize {
-        self.count
-    }
-
-    /// How many tokens came so far, and what became of those that were proposed.
+    /// How many tokens came so far, what became of those that were proposed, and how many of the prompt were known.
     pub(super) fn spent(&self) -> SpentTokens {
-        SpentTokens { count: self.count, proposals: self.heard.speculation() }
+        SpentTokens {
+            count: self.count,
+            proposals: self.heard.speculation(),
+            cached: self.heard.cached_tokens(),
+        }
     }
 
     /// The next piece that is sure to stay.
@@ -142,5 +150,18 @@ impl<'a> TextStream<'a> {
         }
         let logprob = logprobs.map(|logprobs| logprobs.chosen);
         Ok(TokenText { token: self.texts.spell(id)?, logprob, top })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_choices_took_is_added_up_and_a_prompt_counts_once() {
+        let spent = |cached| SpentTokens { count: 2, cached, ..SpentTokens::default() };
+        let all = [(3, spent(5)), (0, spent(0)), (2, spent(4)), (1, spent(9))];
+        let sum = SpentTokens::of_all(&all, 2);
+        assert_eq!((sum.count, sum.cached), (8, 4));
     }
 }

@@ -11,6 +11,9 @@ use surefoot_serve::http::{self, App, ModelFront};
 use crate::exit::{Exit, Failure};
 use crate::terminal::say;
 
+/// How often a server shows that it does not hang.
+const SHOW_EVERY: Duration = Duration::from_secs(5);
+
 /// Serves until a signal comes, then drains. `announce` says so once both can happen.
 pub(super) fn serve(
     listener: TcpListener,
@@ -19,6 +22,8 @@ pub(super) fn serve(
 ) -> Result<(), Failure> {
     run(listener, async |listener| {
         tokio::spawn(show_life(Arc::clone(&app)));
+        let served = Arc::clone(&app);
+        tokio::spawn(tell_that_it_works(move || served.has_answered()));
         let stop = tokio::spawn(asked_to_stop(Signals::new().map_err(failed)?, Arc::clone(&app)));
         announce()?;
         // The task of `stop` only ends when a signal has come.
@@ -33,6 +38,9 @@ pub(super) fn serve_models(
     announce: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     run(listener, async |listener| {
+        tokio::spawn(show_life_of_front());
+        let served = Arc::clone(&front);
+        tokio::spawn(tell_that_it_works(move || served.has_answered()));
         let mut signals = Signals::new().map_err(failed)?;
         let stop = tokio::spawn(async move {
             tokio::select! {
@@ -162,6 +170,23 @@ async fn show_life(app: Arc<App>) {
         if app.engine().is_idle() {
             supervisor::beat(app.engine().device().as_deref().unwrap_or("cpu"));
         }
-        tokio::time::sleep(Duration::from_secs(5)).await;
+        tokio::time::sleep(SHOW_EVERY).await;
     }
+}
+
+/// The same for a server of several models, whose processes work for it.
+async fn show_life_of_front() {
+    loop {
+        supervisor::still_alive();
+        tokio::time::sleep(SHOW_EVERY).await;
+    }
+}
+
+/// Tells a supervisor that this server is of use once it has answered a request: it may be started again as often as
+/// it dies, if it answers some in between.
+async fn tell_that_it_works(has_answered: impl Fn() -> bool) {
+    while !has_answered() {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    supervisor::worked();
 }

@@ -43,6 +43,11 @@ pub(super) fn pass_on(listener: &TcpListener, command: &mut Command) {
     }
 }
 
+/// Keeps the socket from a child that listens on one of its own.
+pub(super) fn keep_from(command: &mut Command) {
+    command.env_remove(VARIABLE);
+}
+
 #[cfg(unix)]
 fn inherited() -> Result<Option<TcpListener>, Failure> {
     use std::os::fd::AsFd;

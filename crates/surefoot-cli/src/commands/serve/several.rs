@@ -312,6 +312,7 @@ fn child(
     }
     command.args(passed_on(std::env::args_os().skip(1), all));
     supervisor::end_with_this_process(&mut command);
+    listener::keep_from(&mut command);
     Ok(command)
 }
 

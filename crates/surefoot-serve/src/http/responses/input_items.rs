@@ -1,7 +1,13 @@
 //! `input` of a response: a text, or items, which are messages, calls that the model made earlier and what came
 //! of them. They become the messages of a chat, which is what templates know.
+//!
+//! Items are read one by one and within limits, as [`messages`](crate::http::messages) are.
+
+use std::collections::HashMap;
+use std::fmt;
 
 use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
@@ -9,23 +15,23 @@ use crate::http::error::ApiError;
 use crate::http::fields::mistyped;
 use crate::http::inputs::InputLimits;
 
+/// What is read of an item. The rest, such as its `status`, changes nothing.
 #[derive(Deserialize)]
-struct Item {
-    #[serde(rename = "type")]
-    kind: Option<String>,
-    role: Option<String>,
-    content: Option<Content>,
-    call_id: Option<String>,
-    name: Option<String>,
-    arguments: Option<String>,
-    output: Option<Content>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Content {
-    Text(String),
-    Parts(Vec<Part>),
+struct Item<'b> {
+    #[serde(rename = "type", borrow)]
+    kind: Option<&'b RawValue>,
+    #[serde(borrow)]
+    role: Option<&'b RawValue>,
+    #[serde(borrow)]
+    content: Option<&'b RawValue>,
+    #[serde(borrow)]
+    call_id: Option<&'b RawValue>,
+    #[serde(borrow)]
+    name: Option<&'b RawValue>,
+    #[serde(borrow)]
+    arguments: Option<&'b RawValue>,
+    #[serde(borrow)]
+    output: Option<&'b RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -36,6 +42,8 @@ struct Part {
 }
 
 const EXPECTED: &str = "a text or a list of messages, calls and results of calls";
+/// The longest kind, role, name of a function or id of a call, as JSON.
+const LONGEST_NAME: usize = 4 << 10;
 
 /// The messages of `input`.
 pub(super) fn messages(raw: &RawValue, limits: InputLimits) -> Result<Vec<Value>, ApiError> {
@@ -45,43 +53,83 @@ pub(super) fn messages(raw: &RawValue, limits: InputLimits) -> Result<Vec<Value>
         limits.check_text("input", text.len())?;
         return Ok(vec![json!({"role": "user", "content": text})]);
     }
-    let items: Vec<Item> =
-        serde_json::from_str(raw.get()).map_err(|_| mistyped("input", EXPECTED))?;
-    if items.is_empty() {
-        return Err(ApiError::invalid("'input' is empty").param("input"));
+    let mut reading = Reading {
+        messages: Vec::new(),
+        names: HashMap::new(),
+        items: 0,
+        bytes: 0,
+        limits,
+        problem: None,
+    };
+    let mut json = serde_json::Deserializer::from_str(raw.get());
+    let read = json.deserialize_seq(&mut reading);
+    match (reading.problem, read) {
+        (Some(problem), _) => Err(problem),
+        (None, Err(_)) => Err(mistyped("input", EXPECTED)),
+        (None, Ok(())) if reading.items == 0 => {
+            Err(ApiError::invalid("'input' is empty").param("input"))
+        }
+        (None, Ok(())) => Ok(reading.messages),
     }
-    let mut reading = Reading { messages: Vec::with_capacity(items.len()), bytes: 0, limits };
-    for (number, item) in items.into_iter().enumerate() {
-        reading.item(item, &format!("input[{number}]"))?;
-    }
-    Ok(reading.messages)
 }
 
 /// What was read so far.
 struct Reading {
     messages: Vec<Value>,
+    /// The functions that calls are of, by the ids of the calls.
+    names: HashMap<String, String>,
+    items: usize,
     bytes: usize,
     limits: InputLimits,
+    /// A refusal that ended the reading.
+    problem: Option<ApiError>,
+}
+
+impl<'de> Visitor<'de> for &mut Reading {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(EXPECTED)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(raw) = list.next_element::<&RawValue>()? {
+            if let Err(problem) = self.item(raw) {
+                self.problem = Some(problem);
+                return Err(A::Error::custom("refused"));
+            }
+            self.items += 1;
+        }
+        Ok(())
+    }
 }
 
 impl Reading {
-    fn item(&mut self, item: Item, param: &str) -> Result<(), ApiError> {
-        match item.kind.as_deref() {
-            None | Some("message") => self.message(item, param),
-            Some("function_call") => self.call(item, param),
-            Some("function_call_output") => self.result(item, param),
+    fn item(&mut self, raw: &RawValue) -> Result<(), ApiError> {
+        let most = self.limits.tokens;
+        if self.items >= most {
+            let message = format!("more items than the {most} tokens that this server takes");
+            return Err(ApiError::invalid(message).code("context_length_exceeded").param("input"));
+        }
+        let param = format!("input[{}]", self.items);
+        let item: Item<'_> =
+            serde_json::from_str(raw.get()).map_err(|_| mistyped(&param, "an object"))?;
+        match short_text(item.kind, &param, "type")?.as_deref() {
+            None | Some("message") => self.message(&item, &param),
+            Some("function_call") => self.call(&item, &param),
+            Some("function_call_output") => self.result(&item, &param),
             Some(kind) => Err(refused(
                 format!(
                     "items of type '{kind}' are not supported; message, function_call and \
                      function_call_output are"
                 ),
-                param,
+                &param,
             )),
         }
     }
 
-    fn message(&mut self, item: Item, param: &str) -> Result<(), ApiError> {
-        let role = item.role.unwrap_or_default();
+    fn message(&mut self, item: &Item<'_>, param: &str) -> Result<(), ApiError> {
+        let role = short_text(item.role, param, "role")?.unwrap_or_default();
         if !["system", "developer", "user", "assistant"].contains(&role.as_str()) {
             return Err(refused(format!("the role '{role}' is unknown"), param));
         }
@@ -95,12 +143,16 @@ impl Reading {
 
     /// A call belongs to the answer that it was part of: to a message of the assistant that stands directly
     /// before it, with the calls before this one.
-    fn call(&mut self, item: Item, param: &str) -> Result<(), ApiError> {
-        let (Some(id), Some(name), Some(arguments)) = (item.call_id, item.name, item.arguments)
-        else {
+    fn call(&mut self, item: &Item<'_>, param: &str) -> Result<(), ApiError> {
+        let id = short_text(item.call_id, param, "call_id")?;
+        let name = short_text(item.name, param, "name")?;
+        let (Some(id), Some(name), Some(arguments)) = (id, name, item.arguments) else {
             return Err(mistyped(param, "a call with 'call_id', 'name' and 'arguments'"));
         };
+        let arguments: String = serde_json::from_str(arguments.get())
+            .map_err(|_| mistyped(&format!("{param}.arguments"), "a text"))?;
         self.count(id.len() + name.len() + arguments.len())?;
+        self.names.entry(id.clone()).or_insert_with(|| name.clone());
         let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         if let Some(last) = self.messages.last_mut().filter(|last| last["role"] == "assistant") {
             match last.get_mut("tool_calls").and_then(Value::as_array_mut) {
@@ -113,14 +165,12 @@ impl Reading {
         Ok(())
     }
 
-    fn result(&mut self, item: Item, param: &str) -> Result<(), ApiError> {
-        let (Some(id), Some(output)) = (item.call_id, item.output) else {
+    fn result(&mut self, item: &Item<'_>, param: &str) -> Result<(), ApiError> {
+        let id = short_text(item.call_id, param, "call_id")?;
+        let (Some(id), Some(output)) = (id, item.output) else {
             return Err(mistyped(param, "a result with 'call_id' and 'output'"));
         };
-        let calls =
-            self.messages.iter().filter_map(|message| message.get("tool_calls")?.as_array());
-        let call = calls.flatten().find(|call| call["id"] == id.as_str());
-        let Some(name) = call.map(|call| call["function"]["name"].clone()) else {
+        let Some(name) = self.names.get(&id).cloned() else {
             let message = format!(
                 "there is no call '{id}' before this result: send the function_call item of the \
                  answer too, since nothing is stored here"
@@ -133,31 +183,79 @@ impl Reading {
         Ok(())
     }
 
-    fn text(&mut self, content: Content, param: &str) -> Result<String, ApiError> {
-        let text = match content {
-            Content::Text(text) => text,
-            Content::Parts(parts) => {
-                let mut text = String::new();
-                for part in parts {
-                    match (part.kind.as_str(), part.text) {
-                        ("input_text" | "output_text" | "text", Some(more)) => text.push_str(&more),
-                        (kind, _) => {
-                            let message = format!("content of type '{kind}' is not supported");
-                            return Err(refused(message, param));
-                        }
-                    }
-                }
-                text
-            }
-        };
-        self.count(text.len())?;
-        Ok(text)
+    /// A text: a string, or the texts of a list of parts.
+    fn text(&mut self, raw: &RawValue, param: &str) -> Result<String, ApiError> {
+        const EXPECTED: &str = "a text or a list of parts";
+        if raw.get().starts_with('"') {
+            let text: String =
+                serde_json::from_str(raw.get()).map_err(|_| mistyped(param, EXPECTED))?;
+            self.count(text.len())?;
+            return Ok(text);
+        }
+        let mut parts = Parts { text: String::new(), problem: None, reading: self, param };
+        let mut json = serde_json::Deserializer::from_str(raw.get());
+        let read = json.deserialize_seq(&mut parts);
+        match (parts.problem, read) {
+            (Some(problem), _) => Err(problem),
+            (None, Err(_)) => Err(mistyped(param, EXPECTED)),
+            (None, Ok(())) => Ok(parts.text),
+        }
     }
 
     fn count(&mut self, bytes: usize) -> Result<(), ApiError> {
         self.bytes += bytes;
         self.limits.check_text("input", self.bytes)
     }
+}
+
+/// Joins the texts of parts.
+struct Parts<'a> {
+    text: String,
+    problem: Option<ApiError>,
+    reading: &'a mut Reading,
+    param: &'a str,
+}
+
+impl Parts<'_> {
+    fn push(&mut self, part: &Part) -> Result<(), ApiError> {
+        match (part.kind.as_str(), &part.text) {
+            ("input_text" | "output_text" | "text", Some(more)) => {
+                self.reading.count(more.len())?;
+                self.text.push_str(more);
+                Ok(())
+            }
+            (kind, _) => {
+                Err(refused(format!("content of type '{kind}' is not supported"), self.param))
+            }
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for &mut Parts<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of parts")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(part) = list.next_element::<Part>()? {
+            if let Err(problem) = self.push(&part) {
+                self.problem = Some(problem);
+                return Err(A::Error::custom("refused"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A text that is one of a few, or a name.
+fn short_text(raw: Option<&RawValue>, param: &str, key: &str) -> Result<Option<String>, ApiError> {
+    let Some(raw) = raw else { return Ok(None) };
+    let text =
+        if raw.get().len() > LONGEST_NAME { None } else { serde_json::from_str(raw.get()).ok() };
+    let expected = format!("a text of at most {LONGEST_NAME} bytes");
+    text.map(Some).ok_or_else(|| mistyped(&format!("{param}.{key}"), &expected))
 }
 
 fn refused(message: String, param: &str) -> ApiError {
@@ -213,6 +311,10 @@ mod tests {
             ),
             (json!([{"role": "user", "content": [{"type": "input_image"}]}]), "input[0]"),
             (json!([{"role": "user", "content": "x".repeat(401)}]), "input"),
+            (json!([{"role": "x".repeat(5000), "content": "x"}]), "input[0].role"),
+            (json!([{"type": 7}]), "input[0].type"),
+            (json!([7]), "input[0]"),
+            (json!(vec![json!({"role": "user", "content": ""}); 101]), "input"),
             (json!([]), "input"),
             (json!(7), "input"),
         ] {

@@ -17,6 +17,7 @@ use surefoot_models::generate::text::Texts;
 use super::answer::Form;
 use super::answer_end::AnswerEnd;
 use super::call_reader::{AnswerPart, CallReader};
+use super::chat::template_variables;
 use super::error::ApiError;
 use super::fields::{Fields, mistyped};
 use super::format::{self, AskedFormat};
@@ -24,7 +25,7 @@ use super::inputs::Input;
 use super::request_body::RequestBody;
 use super::sampling::GenerationParameters;
 use super::stream::{self, Ask, Events, Gone};
-use super::text_stream::{Piece, TextStream};
+use super::text_stream::{Piece, SpentTokens, TextStream};
 use super::tokenize::Special;
 use super::tools::{AskedTools, ToolNotation};
 use super::{App, now};
@@ -46,7 +47,7 @@ pub(super) async fn responses(
     app.check_generates()?;
     let limits = app.prompt_limits();
     let mut messages = input_items::messages(fields.needed("input")?, limits)?;
-    let instructions = fields.text("instructions")?;
+    let instructions = fields.long_text("instructions", limits)?;
     if let Some(instructions) = &instructions {
         messages.insert(0, json!({"role": "system", "content": instructions}));
     }
@@ -60,6 +61,7 @@ pub(super) async fn responses(
         Some(raw) => text_format(raw)?,
     };
     let tools = AskedTools::take(&mut fields, ToolNotation::Responses)?;
+    let variables = template_variables(&mut fields)?;
     let is_empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
     fields.without("include", is_empty)?;
     fields.without("truncation", |value| value == "disabled")?;
@@ -78,7 +80,7 @@ pub(super) async fn responses(
     let template = app.template()?;
     let offered = tools.as_ref().map_or(&[][..], |tools| &tools.tools);
     let prompt = template
-        .prompt_with_tools(&messages, offered)
+        .prompt_with_variables(&messages, offered, &variables)
         .map_err(|error| ApiError::invalid(error.to_string()).param("input"))?;
     drop(messages);
     let call_style = tools.as_ref().map(|_| template.call_style());
@@ -134,7 +136,7 @@ pub(super) async fn responses(
         }
         if let Some(status) = end {
             output.end(status);
-            let usage = Some(answer.text.count());
+            let usage = Some(answer.text.spent());
             return Ok(Json(written.response(status, output.items(), usage)).into_response());
         }
     }
@@ -207,7 +209,7 @@ struct Written {
 
 impl Written {
     /// The response with its items; `tokens` are known at its end.
-    fn response(&self, status: Status, output: &[Value], tokens: Option<usize>) -> Value {
+    fn response(&self, status: Status, output: &[Value], tokens: Option<SpentTokens>) -> Value {
         json!({
             "id": self.id,
             "object": "response",
@@ -229,10 +231,10 @@ impl Written {
             "top_p": null,
             "usage": tokens.map(|tokens| json!({
                 "input_tokens": self.input_tokens,
-                "input_tokens_details": {"cached_tokens": 0},
-                "output_tokens": tokens,
+                "input_tokens_details": {"cached_tokens": tokens.cached},
+                "output_tokens": tokens.count,
                 "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": self.input_tokens + tokens,
+                "total_tokens": self.input_tokens + tokens.count,
             })),
         })
     }
@@ -265,7 +267,7 @@ impl Written {
                 Status::Incomplete => "response.incomplete",
                 Status::Completed | Status::InProgress => "response.completed",
             };
-            let response = self.response(status, output.items(), Some(answer.text.count()));
+            let response = self.response(status, output.items(), Some(answer.text.spent()));
             return sending.send((last, json!({"response": response}))).await;
         }
     }

@@ -12,9 +12,7 @@ mod many;
 
 pub(super) use many::{in_parts, then_norm};
 
-use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
-use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -22,13 +20,13 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
-use super::launch::empty;
+use super::launch::{empty, turned};
 use super::planes::{LANES, has_planes, sum_of_cube};
 use super::product::Four;
 use crate::inference::MOST_TOKENS;
 
 /// How often their number can be halved.
-const HALVINGS: usize = 5;
+const HALVINGS: usize = LANES.ilog2() as usize;
 /// Units of a cube.
 const UNITS: usize = 256;
 /// Rows of a weight that a cube takes.
@@ -466,8 +464,6 @@ pub(super) fn product(matrix: &CubeTensor, x: &CubeTensor) -> Option<CubeTensor>
     if !fits {
         return None;
     }
-    let turned =
-        |tensor| <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(tensor, 0, 1);
     let weights = vec![matrix.clone()];
     let given = Given { norm: None, weights, gated: false, bias: None, residual: None };
     Some(turned(forward(turned(x.clone()), given)))

@@ -15,9 +15,7 @@ mod tile;
 mod units;
 
 use burn::backend::TensorMetadata;
-use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
-use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -25,7 +23,7 @@ use cubecl::client::Client;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
-use super::launch::empty;
+use super::launch::{self, empty};
 pub(super) use kernel::{Causal, Four};
 use kernel::{DEPTH, NARROW, PlaceLaunch, ROWS, SizesLaunch, Tile, WIDE};
 use units::{MatrixUnits, More};
@@ -303,9 +301,7 @@ pub(super) fn tokens_into(x: &CubeTensor, weights: &[CubeTensor], out: &CubeTens
     let (parts, line) = (out.meta.shape()[0], out.meta.shape()[2]);
     let depth = x.meta.shape()[1] / parts;
     let turned = |weight: &CubeTensor| {
-        let turned =
-            <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(weight.clone(), 0, 1);
-        let side = Operand::of(turned, false)?;
+        let side = Operand::of(launch::turned(weight.clone()), false)?;
         let fits = side.along && side.is_in_fours() && weight.meta.shape()[0].is_multiple_of(4);
         fits.then(|| Operand { outer: depth, ..side })
     };

@@ -12,9 +12,9 @@ use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
 use super::Given;
-use crate::cube::launch::{elements, empty, empty_in, row_cubes};
+use crate::cube::launch::{elements, empty, empty_in, row_cubes, turned};
 use crate::cube::product::{
-    Four, dtype_of, kind_of_tokens, parts_of_depth, product_in, tokens_into,
+    Four, dtype_of, kind_of_tokens, parts_of_depth, product, product_in, tokens_into,
 };
 use crate::cube::reduce::sum_of_units;
 use crate::cube::rms_norm;
@@ -130,12 +130,15 @@ fn residual_and_norm<O: Float>(
     }
 }
 
-/// `x · weightᵀ`, by Burn.
-fn by_burn(x: CubeTensor, weight: &CubeTensor) -> CubeTensor {
+/// `x · weightᵀ` for sizes that [`tokens_into`] does not take. In f32 no factor is rounded to TF32 unless that is allowed; Burn's own product
+/// would round it.
+fn of_any_size(x: CubeTensor, weight: &CubeTensor) -> CubeTensor {
     type Ops = CubeBackend;
-    let dtype = weight.dtype;
-    let turned = <Ops as FloatTensorOps<Ops>>::float_swap_dims(weight.clone(), 0, 1);
+    let (dtype, turned) = (weight.dtype, turned(weight.clone()));
     let x = if x.dtype == dtype { x } else { cast(x, dtype) };
+    if dtype == DType::F32 {
+        return product(x, turned);
+    }
     let made = <Ops as FloatTensorOps<Ops>>::float_matmul(x, turned);
     if made.dtype == DType::F32 { made } else { cast(made, DType::F32) }
 }
@@ -149,7 +152,7 @@ fn side_by_side(x: &CubeTensor, weights: &[CubeTensor]) -> CubeTensor {
     if tokens_into(x, weights, &out) {
         return out;
     }
-    let made = weights.iter().map(|weight| by_burn(x.clone(), weight)).collect();
+    let made = weights.iter().map(|weight| of_any_size(x.clone(), weight)).collect();
     let whole = <CubeBackend as FloatTensorOps<CubeBackend>>::float_cat(made, 1);
     let shape = Shape::new([1, tokens, outputs]);
     <CubeBackend as FloatTensorOps<CubeBackend>>::float_reshape(whole, shape)
@@ -164,8 +167,7 @@ fn with_residual(x: &CubeTensor, given: &Given) -> Option<CubeTensor> {
     if *factor != 1.0 || parts_of_depth(x.meta.shape()[0], outputs, inputs) > 1 {
         return None;
     }
-    let turned =
-        <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(weight.clone(), 0, 1);
+    let turned = turned(weight.clone());
     product_in(weight.dtype, [x, &turned], given.bias.as_ref(), Some(residual))
 }
 

@@ -13,6 +13,9 @@ use cubecl::prelude::*;
 use super::launch::row_cubes;
 use super::reduce::sum_of_units;
 
+/// Tokens that a unit looks at together.
+const READS: usize = 8;
+
 #[cube(launch)]
 fn table_gradient(
     ids: &[i32],
@@ -43,10 +46,21 @@ fn table_gradient(
         let column = CUBE_POS % runs * units + UNIT_POS as usize;
         if column < width {
             let mut sum = 0.0f32;
-            for other in token..count {
-                if ids[other] == id {
-                    sum += gradient[other * width + column];
+            let mut first = token;
+            while first < count {
+                // Several at once, so that a unit does not wait for one after the other.
+                let mut some = Array::<i32>::new(READS);
+                #[unroll]
+                for at in 0..READS {
+                    some[at] = ids[(first + at).min(count - 1)];
                 }
+                #[unroll]
+                for at in 0..READS {
+                    if some[at] == id && first + at < count {
+                        sum += gradient[(first + at) * width + column];
+                    }
+                }
+                first += READS;
             }
             out[row * width + column] = sum;
         }

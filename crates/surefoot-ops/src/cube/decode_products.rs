@@ -359,6 +359,8 @@ pub(super) struct Given {
     pub(super) bias: Option<CubeTensor>,
     /// What `factor` times the products is added to.
     pub(super) residual: Option<(CubeTensor, f64)>,
+    /// The dtype of the weight that gated outputs of many tokens are multiplied with next.
+    pub(super) next: DType,
 }
 
 /// How far it is from one row of a weight to the next, if the numbers of a row lie side by side.
@@ -383,7 +385,7 @@ pub(super) fn forward(x: CubeTensor, given: Given) -> CubeTensor {
     if tokens > MOST_TOKENS {
         return many::forward(x, given);
     }
-    let Given { norm, weights, gated, bias, residual } = given;
+    let Given { norm, weights, gated, bias, residual, next: _ } = given;
     let weights = arranged(weights);
     // There is a weight, and what is not there is never read.
     let Some(first) = weights.first().cloned() else { return x };
@@ -465,6 +467,7 @@ pub(super) fn product(matrix: &CubeTensor, x: &CubeTensor) -> Option<CubeTensor>
         return None;
     }
     let weights = vec![matrix.clone()];
-    let given = Given { norm: None, weights, gated: false, bias: None, residual: None };
+    let next = DType::F32;
+    let given = Given { norm: None, weights, gated: false, bias: None, residual: None, next };
     Some(turned(forward(turned(x.clone()), given)))
 }

@@ -287,7 +287,8 @@ pub(crate) trait CubeKernels: Backend {
         how: PromptAttention,
     ) -> FloatTensor<Self>;
 
-    /// Products of one to three weights with a few tokens, with a norm before them, and a bias, a residual or a gate behind them.
+    /// Products of one to three weights with a few tokens, with a norm before them, and a bias, a residual or a gate behind them. What is gated
+    /// may come in the dtype `next` where products with weights in it round it to that.
     fn decode_products(
         x: FloatTensor<Self>,
         first: FloatTensor<Self>,
@@ -299,6 +300,7 @@ pub(crate) trait CubeKernels: Backend {
         epsilon: f64,
         factor: f64,
         gated: bool,
+        next: DType,
     ) -> FloatTensor<Self>;
 
     /// The same without what is behind them, in parts that are to be added up: `[parts · tokens, outputs]`.
@@ -588,6 +590,7 @@ impl CubeKernels for CubeBackend {
         epsilon: f64,
         factor: f64,
         gated: bool,
+        next: DType,
     ) -> CubeTensor {
         let [second, third, gamma, bias, residual] =
             [second, third, gamma, bias, residual].map(Optional::into_option);
@@ -597,6 +600,7 @@ impl CubeKernels for CubeBackend {
             gated,
             bias,
             residual: residual.map(|residual| (residual, factor)),
+            next,
         };
         decode_products::forward(x, given)
     }
@@ -616,6 +620,7 @@ impl CubeKernels for CubeBackend {
             gated: false,
             bias: None,
             residual: None,
+            next: DType::F32,
         };
         decode_products::in_parts(x, given)
     }
@@ -635,6 +640,7 @@ impl CubeKernels for CubeBackend {
             gated: false,
             bias: bias.into_option(),
             residual: Some((residual, factor)),
+            next: DType::F32,
         };
         decode_products::then_norm(x, given, (gamma, epsilon))
     }

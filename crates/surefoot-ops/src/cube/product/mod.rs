@@ -286,11 +286,11 @@ fn whole(tensor: &CubeTensor, sizes: Sizes) -> Operand {
 
 /// The type that tokens of so many numbers are read in for products with weights in a dtype: that of the weights where matrix units round
 /// them to it anyway.
-pub(super) fn kind_of_tokens(weight: &CubeTensor, inputs: usize) -> FloatKind {
-    let units = MatrixUnits::find(&weight.client, weight.dtype());
-    let is_rounded = matches!(weight.dtype(), DType::F16 | DType::BF16) && units.is_some();
+pub(super) fn kind_of_tokens(client: &Client, weights: DType, inputs: usize) -> FloatKind {
+    let units = MatrixUnits::find(client, weights);
+    let is_rounded = matches!(weights, DType::F16 | DType::BF16) && units.is_some();
     let takes = inputs.is_multiple_of(tile::RUN);
-    float_kind(weight.dtype()).filter(|_| is_rounded && takes).unwrap_or(FloatKind::F32)
+    float_kind(weights).filter(|_| is_rounded && takes).unwrap_or(FloatKind::F32)
 }
 
 /// Writes `x · weightᵀ` of one to three weights side by side into `out`, in parts along the depth that are to be added up: `x` is

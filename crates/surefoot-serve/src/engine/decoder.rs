@@ -53,6 +53,10 @@ use crate::metrics::{Levels, Metrics};
 /// together end together.
 const GATHER: Duration = Duration::from_millis(2);
 
+/// How long the cache of a device is kept when nothing is decoded any more: a request that comes soon needs none made anew, and goes on with
+/// steps that were recorded.
+const KEPT: Duration = Duration::from_secs(5);
+
 /// How often it is told how full the cache is.
 const TELL_LEVELS: Duration = Duration::from_millis(50);
 
@@ -150,7 +154,16 @@ impl Decoder {
         let limits = self.capacity.page_limits(blueprint);
         let mut slot = CacheSlot::new(PagedCache::new(pages::layout(blueprint), limits));
         loop {
-            match self.queue.next_batch(room, GATHER) {
+            let next = match slot.has_cache() {
+                true => self.queue.next_batch_before(room, GATHER, Instant::now() + KEPT),
+                false => Some(self.queue.next_batch(room, GATHER)),
+            };
+            let Some(next) = next else {
+                // With nothing to decode the cache only takes memory.
+                slot.clear();
+                continue;
+            };
+            match next {
                 Next::Closed => return,
                 Next::Expired(requests) => self.expire(requests),
                 Next::Batch(mut batch) => {
@@ -171,8 +184,7 @@ impl Decoder {
                         slot.forget();
                         self.activity.panicked("decode", &panic);
                     }
-                    // With nothing to decode the cache only takes memory.
-                    slot.clear();
+                    slot.rest();
                     self.tell_levels(&live, &slot);
                     batch.end(live.ended_last.saturating_sub(self.queue.len()));
                 }
@@ -229,6 +241,10 @@ impl Decoder {
             // They were decoded on another device.
             live.joined = 0;
             slot.forget();
+        }
+        if slot.has_cache() {
+            // That of another device is of no more use.
+            slot.clear();
         }
         let scheduled = live.schedule(&mut slot.pages, self.capacity.pass_tokens);
         self.metrics.preempted(scheduled.preempted);

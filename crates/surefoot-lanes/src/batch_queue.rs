@@ -23,7 +23,7 @@ use std::hash::Hash;
 use std::time::Duration;
 
 use crate::request::{Refused, Request, Ticket};
-use crate::sync::{Condvar, Instant, Mutex, MutexGuard, lock, now, wait, wait_until};
+use crate::sync::{Condvar, Instant, Mutex, MutexGuard, lock, now, wait_until};
 
 /// Beyond this a wait for company means nothing, and clocks may overflow.
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
@@ -167,22 +167,38 @@ impl<K: Eq + Hash + Clone, T> BatchQueue<K, T> {
     /// Waits for the next batch of at most `max` requests, none of which waits longer than
     /// `max_wait` for others to come, as long as there is a consumer to take it.
     pub fn next_batch(&self, max: usize, max_wait: Duration) -> Next<'_, K, T> {
+        loop {
+            if let Some(next) = self.next_batch_before(max, max_wait, now() + LONGEST_WAIT) {
+                return next;
+            }
+        }
+    }
+
+    /// [`Self::next_batch`], for a consumer that has something to do if none comes until then: it gets none.
+    pub fn next_batch_before(
+        &self,
+        max: usize,
+        max_wait: Duration,
+        until: Instant,
+    ) -> Option<Next<'_, K, T>> {
         let (max, max_wait) = (max.max(1), max_wait.min(LONGEST_WAIT));
         let mut state = lock(&self.state);
         let mut waited = None;
+        let mut is_over = false;
         loop {
             let now = now();
             let expired = state.take_expired(now);
             if !expired.is_empty() {
                 self.pass_on(state);
-                return Next::Expired(expired);
+                return Some(Next::Expired(expired));
             }
             match state.choose(max, max_wait, now, waited) {
-                Choice::Take(key) => return Next::Batch(self.depart(state, key, max)),
-                Choice::Nothing if state.closed => return Next::Closed,
+                Choice::Take(key) => return Some(Next::Batch(self.depart(state, key, max))),
+                Choice::Nothing if state.closed => return Some(Next::Closed),
+                Choice::Nothing if is_over => return None,
                 Choice::Nothing => {
                     state.watch(max, max_wait);
-                    state = wait(&self.work, state);
+                    (state, is_over) = wait_until(&self.work, &self.state, state, until);
                 }
                 Choice::Wait(wait) => {
                     state.watch(max, max_wait);

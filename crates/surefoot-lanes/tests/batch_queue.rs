@@ -336,3 +336,24 @@ fn what_can_not_go_on_is_drained_in_order() {
     assert_eq!(drained, ["a", "b", "c"]);
     assert!(queue.is_empty());
 }
+
+#[test]
+fn who_has_other_things_to_do_waits_for_an_empty_queue_so_long_and_no_longer() {
+    let queue = BatchQueue::new(8);
+    let (started, wait) = (Instant::now(), Duration::from_millis(10));
+    assert!(queue.next_batch_before(4, NEVER, started + wait).is_none());
+    assert!(started.elapsed() >= wait);
+    // What comes meanwhile is given at once, and what is there even if the time is over.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(wait);
+            queue.push(1, "a", None).unwrap();
+        });
+        let next = queue.next_batch_before(4, NEVER, Instant::now() + NEVER).unwrap();
+        assert_eq!(items(&batch(next)), ["a"]);
+    });
+    queue.push(1, "b", None).unwrap();
+    assert_eq!(items(&batch(queue.next_batch_before(4, NEVER, started).unwrap())), ["b"]);
+    queue.close();
+    assert!(matches!(queue.next_batch_before(4, NEVER, started), Some(Next::Closed)));
+}

@@ -105,6 +105,7 @@ fn tokens_that_are_decoded_together_have_the_logits_of_a_whole_pass() {
         check(&folder(name), &device);
     }
     check_changes(&device);
+    check_cleared(&device);
     check_many(&device);
     // Here, and not in a test of its own: launches of other threads would be counted too.
     if device != Device::flex() {
@@ -165,6 +166,31 @@ fn check_changes(device: &Device) {
     }
     // Recordings of steps find the tokens themselves.
     assert_eq!(chosen > 0, *device != Device::flex());
+}
+
+/// A session that was cleared has room for as many sequences as before, and they see nothing of those that were there.
+fn check_cleared(device: &Device) {
+    let folder = folder("llama-tiny");
+    let (plain, model) = (load(&folder, &Device::flex()), load(&folder, device));
+    let mut limits = Limits { rows: 4, positions: 64, cache_tokens: 0, pass_tokens: 64 };
+    // Room for two sequences of up to 24 tokens, and not for one behind columns that others had.
+    limits.cache_tokens = limits.least_cache_tokens();
+    let mut decoding = Decoding::new(&model, limits);
+    let mut passes = model.passes();
+    let want = Want { logits: Logits::Last, hidden: false, last_hidden: false };
+    for (turn, lengths) in [[20, 9], [4, 24]].into_iter().enumerate() {
+        let joining = lengths.map(|length| text(turn, length));
+        let rows = decoding.join(&mut passes, &joining, Rectangle::default()).unwrap();
+        for (row, tokens) in joining.into_iter().enumerate() {
+            let batch = TokenBatch::new(&[tokens], plain.blueprint().vocab).unwrap();
+            let expected = plain.forward(&batch, want).unwrap().logits.unwrap().numbers;
+            let worst = rows.row(row).iter().zip(&expected).map(|(a, b)| (a - b).abs());
+            let worst = worst.fold(0.0, f32::max);
+            assert!(worst <= 2e-4, "turn {turn}: row {row}: off by {worst}");
+        }
+        decoding.clear();
+        assert!(decoding.is_empty());
+    }
 }
 
 /// So many sequences that products are made in parts and heads share a kernel's work, in a model that is large enough for that; and a prompt

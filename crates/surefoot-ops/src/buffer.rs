@@ -27,12 +27,13 @@ pub fn overwrite<const D: usize>(tensor: &Tensor<D>, numbers: Vec<f32>) -> bool 
 }
 
 #[cfg(any(feature = "gpu", target_os = "macos"))]
-mod cube {
+pub(crate) mod cube {
     use burn::backend::{BackendTensor, DispatchTensorKind};
     use burn::tensor::{Bytes, DType, Tensor};
     use burn_cubecl::tensor::CubeTensor;
 
-    pub(super) fn find<const D: usize>(tensor: Tensor<D>) -> Option<CubeTensor> {
+    /// The tensor of CubeCL behind a tensor without autodiff. None on the processor.
+    pub(crate) fn find<const D: usize>(tensor: Tensor<D>) -> Option<CubeTensor> {
         match tensor.into_dispatch().kind {
             DispatchTensorKind::Cube(BackendTensor::Float(tensor)) => Some(tensor),
             _ => None,

@@ -63,7 +63,8 @@ mod launched {
     use burn::tensor::{DType, Device, Tensor};
 
     use super::MOST_QUERIES;
-    use crate::cube::{CubeKernels, LARGEST_HEAD};
+    use crate::buffer;
+    use crate::cube::{self, CubeKernels, LARGEST_HEAD};
 
     /// Whether it is on a device of CubeCL, without autodiff.
     pub(super) fn is_device<const D: usize>(tensor: &Tensor<D>) -> bool {
@@ -73,6 +74,12 @@ mod launched {
 
     pub(super) fn is_ours<const D: usize>(tensor: &Tensor<D>) -> bool {
         tensor.dtype() == DType::F32 && is_device(tensor)
+    }
+
+    /// Whether the device of a cache has room for attention of prompts with heads of so many dimensions.
+    pub(super) fn attends_to_prompts(keys: &Tensor<4>, each: usize) -> bool {
+        let keys = buffer::cube::find(keys.clone());
+        keys.is_some_and(|keys| cube::attends_to_prompts(&keys, each))
     }
 
     pub(super) fn rms_norm<const D: usize>(

@@ -3,6 +3,9 @@
 //! On the CPU the weights are read once, in place (`surefoot_kernels::product`). With more than [`MOST_COLUMNS`] columns these are packed
 //! and the weights are still read in place (`dense`).
 
+#[cfg(any(feature = "gpu", target_os = "macos"))]
+mod learned;
+
 use burn::backend::autodiff::Autodiff;
 use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn::backend::ops::FloatTensorOps;
@@ -47,7 +50,7 @@ pub fn product(weight: Tensor<2>, transposed: bool, x: Tensor<2>) -> Tensor<2> {
 }
 
 /// `left · right`, of matrices or of batches of them. Unlike Burn's product it rounds no number in f32 to TF32 on GPUs, unless
-/// [`allow_tf32`](crate::allow_tf32) says so.
+/// [`allow_tf32`](crate::allow_tf32) says so; nor do its gradients.
 pub fn matmul<const D: usize>(left: Tensor<D>, right: Tensor<D>) -> Tensor<D> {
     point(Point::Operation);
     let (left, right) = (left.into_dispatch(), right.into_dispatch());
@@ -80,9 +83,6 @@ impl Product for burn::backend::Cube {
         <Self as crate::cube::CubeKernels>::product(left, right)
     }
 }
-
-#[cfg(any(feature = "gpu", target_os = "macos"))]
-impl<C: CheckpointStrategy> Product for Autodiff<burn::backend::Cube, C> {}
 
 impl<C: CheckpointStrategy> Product for Autodiff<Flex, C> {}
 

@@ -5,7 +5,7 @@
 mod formulas;
 
 use burn::tensor::{Device, FloatDType, Tensor};
-use formulas::{EPSILON, close, normed, numbers, read, tensor};
+use formulas::{EPSILON, close, normed, numbers, pitched, read, tensor};
 use surefoot_ops::{AppendedAttention, AppendedTensors, DecodeProducts, MOST_DECODED};
 
 /// `[tokens, outputs]`.
@@ -59,6 +59,7 @@ fn products_with_norm_bias_and_residual_are_their_formula() {
                     gated: false,
                     bias: behind.then_some(&around.0),
                     residual: behind.then_some((&around.1, 0.5)),
+                    next: None,
                 };
                 let is = read(products.of(&given.0).unwrap());
                 let x = if norm { normed(&x, &gamma, EPSILON) } else { x.clone() };
@@ -173,6 +174,89 @@ fn weights_in_half_precision_multiply_rounded_tokens() {
     for (tokens, inputs) in [(3, 260), (8, 2564), (40, 256)] {
         check_half(gpu.burn(), tokens, inputs);
     }
+    // One launch for all, and a launch each, in whole tiles and in others.
+    for (tokens, inputs, rows) in
+        [(4, 260, 16), (33, 64, 64), (33, 64, 48), (33, 64, 36), (9, 12, 5)]
+    {
+        check_half_gates(gpu.burn(), tokens, inputs, rows);
+    }
+    for (tokens, inputs, outputs) in [(9, 512, 64), (70, 1024, 132)] {
+        check_half_parts(gpu.burn(), tokens, inputs, outputs);
+    }
+}
+
+/// Numbers as they are in half precision.
+fn rounded(numbers: &[f32]) -> Vec<f32> {
+    let cpu = tensor(numbers, [numbers.len()], &Device::flex());
+    read(cpu.cast(FloatDType::F16).cast(FloatDType::F32))
+}
+
+fn in_f32(numbers: &[f64]) -> Vec<f32> {
+    numbers.iter().map(|number| *number as f32).collect()
+}
+
+fn check_half_gates(device: &Device, tokens: usize, inputs: usize, rows: usize) {
+    let (x, gamma) = (numbers(1, tokens * inputs), numbers(2, inputs));
+    let [gate, value] = [3, 4].map(|seed| numbers(seed, rows * inputs));
+    let weights = [&gate, &value].map(|w| tensor(w, [rows, inputs], device).cast(FloatDType::F16));
+    let gamma_there = tensor(&gamma, [inputs], device);
+    let products = DecodeProducts {
+        norm: Some((&gamma_there, EPSILON)),
+        weights: weights.iter().collect(),
+        gated: true,
+        ..DecodeProducts::default()
+    };
+    let is = read(products.of(&tensor(&x, [tokens, inputs], device)).unwrap());
+    let x = rounded(&normed(&x, &gamma, EPSILON));
+    let silu = |x: f64| x / (1.0 + (-x).exp());
+    let gates = product(&x, &rounded(&gate), inputs);
+    let values = product(&x, &rounded(&value), inputs);
+    let should: Vec<f64> = gates.iter().zip(values).map(|(g, v)| silu(*g) * v).collect();
+    let what = format!("f16 gates {tokens} {inputs} {rows}");
+    close(&what, &is, &should, 3e-3);
+
+    // For a product that rounds them anyway they may be rounded already, which changes nothing of it.
+    let outputs = 40;
+    let down = tensor(&numbers(5, outputs * rows), [outputs, rows], device).cast(FloatDType::F16);
+    let next = DecodeProducts { weights: vec![&down], ..DecodeProducts::default() };
+    if !rows.is_multiple_of(4) {
+        return;
+    }
+    let x = tensor(&numbers(1, tokens * inputs), [tokens, inputs], device);
+    let rounded = DecodeProducts { next: Some(&down), ..products.clone() }.of(&x).unwrap();
+    let expected = read(next.of(&products.of(&x).unwrap()).unwrap());
+    assert_eq!(read(next.of(&rounded).unwrap()), expected, "{what}, {:?}", rounded.dtype());
+}
+
+fn check_half_parts(device: &Device, tokens: usize, inputs: usize, outputs: usize) {
+    let (x, weight) = (numbers(1, tokens * inputs), numbers(2, outputs * inputs));
+    let (residual, gamma) = (numbers(3, tokens * outputs), numbers(4, outputs));
+    let given = tensor(&x, [tokens, inputs], device);
+    let weight_there = tensor(&weight, [outputs, inputs], device).cast(FloatDType::F16);
+    let residual_there = tensor(&residual, [tokens, outputs], device);
+    let plain = DecodeProducts { weights: vec![&weight_there], ..DecodeProducts::default() };
+    let what = format!("f16 parts {tokens} {inputs} {outputs}");
+
+    let (parts, count) = plain.in_parts(&given).unwrap();
+    let parts = read(parts);
+    let sums = product(&rounded(&x), &rounded(&weight), inputs);
+    // Devices without matrix units make one part of it.
+    assert_eq!(parts.len(), count * sums.len(), "{what}");
+    let added: Vec<f32> =
+        (0..sums.len()).map(|at| parts.iter().skip(at).step_by(sums.len()).sum()).collect();
+    close(&what, &added, &sums, 3e-3);
+
+    let products = DecodeProducts { residual: Some((&residual_there, 0.5)), ..plain.clone() };
+    let gamma_there = tensor(&gamma, [outputs], device);
+    let (out, after) = products.then_norm(&given, (&gamma_there, EPSILON)).unwrap();
+    let should: Vec<f64> =
+        sums.iter().zip(&residual).map(|(sum, to)| f64::from(*to) + 0.5 * sum).collect();
+    close(&format!("residual behind {what}"), &read(out), &should, 3e-3);
+    // In half precision where matrix units read it.
+    let after = read(after.cast(FloatDType::F32));
+    let should: Vec<f64> =
+        normed(&in_f32(&should), &gamma, EPSILON).iter().map(|number| f64::from(*number)).collect();
+    close(&format!("norm behind {what}"), &after, &should, 3e-3);
 }
 
 fn check_half(device: &Device, tokens: usize, inputs: usize) {
@@ -189,10 +273,6 @@ fn check_half(device: &Device, tokens: usize, inputs: usize) {
         ..DecodeProducts::default()
     };
     let is = read(products.of(&tensor(&x, [tokens, inputs], device)).unwrap());
-    let rounded = |numbers: &[f32]| {
-        let cpu = tensor(numbers, [numbers.len()], &Device::flex());
-        read(cpu.cast(half).cast(FloatDType::F32))
-    };
     let x = rounded(&normed(&x, &gamma, EPSILON));
     let mut weight = rounded(&weight);
     weight.extend_from_within(4 * inputs..12 * inputs);
@@ -230,6 +310,10 @@ struct Case {
     normed: bool,
     padded: bool,
     parts: usize,
+    /// Numbers between the columns of the cache.
+    pitch: usize,
+    /// Whether all sequences are turned by the same angles.
+    one_table: bool,
 }
 
 const PLAIN: Case = Case {
@@ -245,14 +329,26 @@ const PLAIN: Case = Case {
     normed: false,
     padded: false,
     parts: 1,
+    pitch: 0,
+    one_table: false,
 };
 
 /// So many sequences that the heads of a group share a cube.
 const MANY: Case = Case { sequences: 66, heads: 8, kv_heads: 2, ..PLAIN };
 
-const CASES: [Case; 17] = [
+const CASES: [Case; 24] = [
     PLAIN,
     MANY,
+    // Rows further apart than their numbers need, as CUDA has those of heads whose sizes are no powers of two.
+    Case { each: 96, pairs: 48, filled: 130, pitch: 128, ..PLAIN },
+    Case { sequences: 3, heads: 4, kv_heads: 2, filled: 130, pitch: 128, padded: true, ..PLAIN },
+    Case { filled: 130, pitch: 128, ..MANY },
+    // The same angles for all.
+    Case { sequences: 3, one_table: true, ..PLAIN },
+    Case { one_table: true, ..MANY },
+    // Tokens that see none of the columns before them.
+    Case { sequences: 9, from: 7, padded: true, ..PLAIN },
+    Case { from: 7, padded: true, ..MANY },
     Case { filled: 0, ..MANY },
     Case { parts: 4, normed: true, ..MANY },
     Case { parts: 2, sequences: 2, padded: true, ..PLAIN },
@@ -305,14 +401,15 @@ fn check_attention(case: Case, device: &Device) {
     let mixed = numbers(1, sequences * width);
     let [keys, values] = [2, 3].map(|seed| numbers(seed, cache_shape.iter().product()));
     let [q_gamma, k_gamma] = [4, 5].map(|seed| numbers(seed, each));
-    let angles = numbers(6, sequences * pairs.max(1));
+    let tables = if case.one_table { 1 } else { sequences };
+    let angles = numbers(6, tables * pairs.max(1));
     let firsts: Vec<f32> = (0..sequences).map(|at| (3 * at) as f32).collect();
     let [keys_there, values_there] =
-        [&keys, &values].map(|cache| tensor(cache, cache_shape, device));
+        [&keys, &values].map(|cache| pitched(cache, cache_shape, case.pitch, device));
     let gammas = [&q_gamma, &k_gamma].map(|gamma| tensor(gamma, [each], device));
     let table = |of: fn(f32) -> f32| {
         let numbers: Vec<f32> = angles.iter().map(|angle| of(*angle)).collect();
-        tensor(&numbers, [sequences, 1, 1, pairs.max(1)], device)
+        tensor(&numbers, [tables, 1, 1, pairs.max(1)], device)
     };
     let (cos, sin) = (table(f32::cos), table(f32::sin));
     let mut places = vec![filled as f32, from as f32];
@@ -353,8 +450,8 @@ fn check_attention(case: Case, device: &Device) {
     for sequence in 0..sequences {
         let row = &mixed[sequence * width..(sequence + 1) * width];
         let head = |at: usize| &row[at * each..(at + 1) * each];
-        let angles =
-            if pairs > 0 { &angles[sequence * pairs..(sequence + 1) * pairs] } else { &[][..] };
+        let table = sequence % tables;
+        let angles = if pairs > 0 { &angles[table * pairs..(table + 1) * pairs] } else { &[][..] };
         let place =
             |kv: usize, column: usize| ((sequence * kv_heads + kv) * capacity + column) * each;
         for kv in 0..kv_heads {
@@ -365,6 +462,8 @@ fn check_attention(case: Case, device: &Device) {
         }
         let first = if case.padded { from.max(firsts[sequence] as usize) } else { from };
         let first = first.max(window.map_or(0, |window| (filled + 1).saturating_sub(window)));
+        // A token always sees itself.
+        let first = first.min(filled);
         for own in 0..heads {
             let kv = own / (heads / kv_heads);
             let query = turned(case, head(own), &q_gamma, angles);

@@ -149,6 +149,7 @@ impl Decoding {
         let model = passes.model;
         let longest = sequences.iter().map(Vec::len).max().unwrap_or(0);
         self.check_room(sequences.len(), longest)?;
+        self.recorder.make_way(model, self.len() + sequences.len());
         if model.decodes_in_place(&passes.session) {
             return self.join_in_place(passes, sequences);
         }
@@ -264,6 +265,12 @@ impl Decoding {
         self.forget_padding();
     }
 
+    /// Takes all sequences out, and keeps the memory that they had for others.
+    pub fn clear(&mut self) {
+        self.pads.clear();
+        self.forget_padding();
+    }
+
     /// What is padding for all is not looked at.
     fn forget_padding(&mut self) {
         match self.pads.iter().min() {
@@ -298,6 +305,8 @@ impl Decoding {
 
     /// Moves what is known into a cache of another size, where it ends at `end`.
     fn rebuild(&mut self, model: &Model, rows: usize, capacity: usize, end: usize) {
+        // The memory of the old one is not free before.
+        self.recorder.forget();
         let (count, from, to) = (self.len(), self.cache.start, self.cache.filled);
         let (heads, dim) = (model.blueprint.kv_heads, model.blueprint.head_dim);
         let begin = end - (to - from);

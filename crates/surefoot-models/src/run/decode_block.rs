@@ -1,7 +1,8 @@
 //! A block over the tokens of prompts or one token of each sequence, on a device of its own, with its products, attention and cache in few
 //! launches. Up to eight tokens that are decoded take five: queries, keys and values of the
 //! normalised token; attention, which adds to the cache; the way out of attention and the residual; gate and value; the way down
-//! and the residual. More tokens take up to eleven, where a norm, products and what is behind them are launches of their own.
+//! and the residual. More tokens take up to eight in a step and nine to fourteen in prompts, where a norm, products and what is behind them are
+//! launches of their own, and attention of prompts is two or more.
 //!
 //! [`BlockRunner::decode`] is for the block that most decoders have: root-mean-square norms before both halves, a gated SiLU, weights
 //! that stay on the device as plain tensors ([`BlockRunner::fused`]). It gives none for any other, and [`BlockRunner::run`] then does the
@@ -203,6 +204,7 @@ impl BlockRunner {
             norm,
             weights: vec![&fused.gate, &fused.value],
             gated: true,
+            next: Some(&fused.down),
             ..DecodeProducts::default()
         };
         let inner = inner.of(normed)?;

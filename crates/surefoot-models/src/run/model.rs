@@ -17,6 +17,7 @@ use super::norm::Norm;
 use super::opened::Opened;
 use super::output::{Output, Want};
 use super::part_devices::PartDevices;
+use super::recorded_step::Recordings;
 use super::tuning::Tuning;
 use crate::arch::blueprint::Blueprint;
 use crate::error::ModelError;
@@ -49,6 +50,8 @@ pub struct Model {
     pub(super) number: u64,
     /// Whether the device refused a recording of a step of this model.
     pub(super) records_no_steps: AtomicBool,
+    /// Those of its steps.
+    pub(super) recordings: Recordings,
 }
 
 /// A number for a model that no other has.

@@ -13,6 +13,7 @@ use super::block::BlockRunner;
 use super::model::{Model, next_number};
 use super::norm::Norm;
 use super::part_devices::PartDevices;
+use super::recorded_step::Recordings;
 use super::tuning::Tuning;
 use crate::adapter::Adapter;
 use crate::arch;
@@ -250,6 +251,7 @@ impl Opened {
             format: Format::new(device, format.compute),
             number: next_number(),
             records_no_steps: AtomicBool::new(false),
+            recordings: Recordings::default(),
             parts,
             blueprint,
             binding,

@@ -7,12 +7,20 @@
 //!
 //! What differs from token to token is in buffers of its own, which are written anew before each repetition ([`StepInputs`]). A repetition
 //! reads and writes the very buffers of the recording. This file has the `unsafe` call that allows it, and holds what it needs:
-//! - *Inputs and logits* belong to the recording. *Weights* in [`RecordedStep::weights`] too; norms and biases belong to the model, which is
-//!   borrowed during a repetition and known by its number ([`Form::model`]).
+//! - *Inputs and logits* belong to the recording, and hold on to the *weights*; norms and biases belong to the model, which is
+//!   borrowed while a repetition begins and known by its number ([`Form::model`]).
 //! - *Keys and values* belong to the cache, which is borrowed too. Their buffers are compared before each repetition ([`Form::buffers`]), since a cache
 //!   that grows gets others.
 //! - *Intermediate results* are in memory that the recording itself keeps from being used otherwise.
-//! - Everything is on one stream: it is part of the form. The logits are read before the borrow ends, so no repetition is still running then.
+//! - Everything is on one stream: it is part of the form. What is done with these buffers later is on it too, and so behind the repetition.
+//! - A repetition may outlive the borrows: reading its logits waits for it, but may be refused before it waits, by a drill or a fault. Until it
+//!   has ended nobody else is given memory that it uses, whoever lets go of it. CubeCL guards every page that the recorded launches were
+//!   given, of whatever they read or write, as long as the recording lives; and when that is destroyed, the device first ends what is running of it
+//!   (CUDA waits for the stream, wgpu submits what is left of it before anything else can be).
+//!
+//! The guarded pages are also why a recording must not be kept for no use: the memory of a cache that grows, or of a model that is
+//! loaded anew, is free only when the recording is gone. So a session drops it before it makes another cache ([`StepRecorder::forget`]), and a
+//! model takes the recordings of its steps along ([`Recordings`]).
 //!
 //! A recording also finds the most likely token of each sequence ([`surefoot_ops::largest_of_rows`]): a step that is asked for no more reads that
 //! and leaves the logits on the device, unless a number among them is not finite.
@@ -20,7 +28,7 @@
 //! A drill strikes before a repetition, at the points and parts of its blocks. As with a real fault the step is not done then.
 
 use std::cell::OnceCell;
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use burn::backend::{Backend, BackendGraph, Dispatch};
 use burn::tensor::{Device, StreamId, Tensor, TensorData};
@@ -161,6 +169,8 @@ impl StepInputs {
 
 /// A step that was recorded.
 struct RecordedStep {
+    /// Destroyed before what it reads and writes is let go of.
+    graph: BackendGraph<Dispatch>,
     form: Form,
     inputs: StepInputs,
     /// `[rows, vocabulary]`, written by each repetition.
@@ -169,7 +179,36 @@ struct RecordedStep {
     largest: Option<Tensor<2>>,
     /// Held so that their buffers stay.
     _weights: Vec<Tensor<2>>,
-    graph: BackendGraph<Dispatch>,
+}
+
+/// The place of a recorder's recording.
+type Slot = Mutex<Option<Box<RecordedStep>>>;
+
+fn lock(slot: &Slot) -> MutexGuard<'_, Option<Box<RecordedStep>>> {
+    // What a panic leaves behind is whole: a recording is put in and taken out, never changed.
+    slot.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The recordings of a model's steps, which end with it: they hold its weights, and the next model may not fit beside these.
+#[derive(Default)]
+pub(super) struct Recordings(Mutex<Vec<Weak<Slot>>>);
+
+impl Recordings {
+    fn add(&self, slot: &Arc<Slot>) {
+        let mut slots = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let new = Arc::downgrade(slot);
+        slots.retain(|known| known.strong_count() > 0 && !known.ptr_eq(&new));
+        slots.push(new);
+    }
+}
+
+impl Drop for Recordings {
+    fn drop(&mut self) {
+        let slots = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for slot in slots.iter().filter_map(Weak::upgrade) {
+            *lock(&slot) = None;
+        }
+    }
 }
 
 /// See the module.
@@ -177,7 +216,7 @@ struct RecordedStep {
 pub(crate) struct StepRecorder {
     seen: Option<Form>,
     count: usize,
-    recorded: Option<Box<RecordedStep>>,
+    recorded: Arc<Slot>,
     /// Whether recording was tried in vain.
     off: bool,
 }
@@ -185,7 +224,7 @@ pub(crate) struct StepRecorder {
 impl std::fmt::Debug for StepRecorder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { count, recorded, off, .. } = self;
-        let recorded = recorded.is_some();
+        let recorded = lock(recorded).is_some();
         f.debug_struct("StepRecorder")
             .field("count", count)
             .field("recorded", &recorded)
@@ -195,6 +234,21 @@ impl std::fmt::Debug for StepRecorder {
 }
 
 impl StepRecorder {
+    /// Drops the recording, and with it the memory that it keeps from being used otherwise.
+    pub(crate) fn forget(&mut self) {
+        *lock(&self.recorded) = None;
+        (self.seen, self.count) = (None, 0);
+    }
+
+    /// Makes room for passes over prompts, behind which there are so many sequences: drops a recording that has fewer rows, since it is of no more
+    /// use, and any where memory is budgeted.
+    pub(crate) fn make_way(&mut self, model: &Model, sequences: usize) {
+        let is_outgrown = self.seen.as_ref().is_some_and(|form| form.rows < sequences);
+        if model.budgeted || is_outgrown {
+            self.forget();
+        }
+    }
+
     /// The logits behind one token of each sequence, whose keys and values are in the cache then, in its next column. None if the step has to be run block by
     /// block. After an error the cache must not be used any more.
     fn step(
@@ -212,12 +266,11 @@ impl StepRecorder {
             *self = Self::default();
             return Ok(None);
         };
-        if let Some(recorded) = &self.recorded
-            && recorded.form == form
-        {
+        let mut kept = lock(&self.recorded);
+        if let Some(recorded) = kept.as_ref().filter(|recorded| recorded.form == form) {
             return recorded.repeat(model, batch, cache, greedy).map(Some);
         }
-        self.recorded = None;
+        *kept = None;
         if self.seen.as_ref() != Some(&form) {
             (self.seen, self.count) = (Some(form), 1);
             return Ok(None);
@@ -229,7 +282,8 @@ impl StepRecorder {
         let recorded = record(model, session, batch, cache, form)?;
         self.off = recorded.is_none();
         Ok(recorded.map(|(step, rows)| {
-            self.recorded = Some(Box::new(step));
+            *kept = Some(Box::new(step));
+            model.recordings.add(&self.recorded);
             StepOutput::Logits(rows)
         }))
     }
@@ -286,8 +340,9 @@ impl RecordedStep {
             let what = "the inputs of a recorded decoding step have other sizes than its buffers";
             return Err(ModelError::Fault(from_error("decoding", what).into()));
         }
-        // SAFETY: every buffer that the recording touches is alive and nobody else uses it until `read` below has waited for
-        // the device: see the top of this file, point by point. `self.form` was compared with the form of this step just before.
+        // SAFETY: every buffer that the recording touches is alive now, and until the repetition has ended its memory is given to nobody else
+        // and is used on this stream alone: see the top of this file, point by point. `self.form` was compared with the form of this
+        // step just before.
         #[allow(unsafe_code)]
         let replayed = unsafe { Dispatch::graph_replay(model.device.as_dispatch(), &self.graph) };
         replayed.map_err(|error| from_error("decoding", error))?;
@@ -354,6 +409,8 @@ fn record(
         StepInputs::new(StepNumbers::new(model, batch, cache, form.padded)?, &model.device);
     let Some(window) = Window::prepare(&model.device) else { return Ok(None) };
     let Some(logits) = run(model, session, batch, cache, &inputs) else { return Ok(None) };
+    // The recording launches nothing that has not run before, and asks for no memory that was not there: neither may be had while it is made.
+    drop(largest(model, &logits));
     // Its memory is free again before the recording asks for as much.
     let rows = read(model, logits, batch.len())?;
     if !window.start() {
@@ -365,7 +422,7 @@ fn record(
     // the cache with this error, and no other step of this model is recorded.
     let graph = window.stop().inspect_err(|_| model.record_no_steps())?;
     let Some(logits) = logits else { return Ok(None) };
-    let recorded = RecordedStep { form, inputs, logits, largest, _weights: weights, graph };
+    let recorded = RecordedStep { graph, form, inputs, logits, largest, _weights: weights };
     Ok(Some((recorded, rows)))
 }
 

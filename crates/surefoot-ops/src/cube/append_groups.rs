@@ -4,6 +4,9 @@
 //! A cube goes over the keys in runs of [`UNITS`]. Each unit makes the scores of one key with the queries of all heads; then some units of
 //! each head make its softmax of the run, kept as a running maximum and sum; and then each unit adds up four dimensions of some
 //! of the values for all heads. The new key and value are the last of the sequence's, and are written into the cache.
+//!
+//! Only [`super::append_attention::forward`] calls this, where [`take`] says that there are enough groups, of heads of a power of two, and the device
+//! has [`shared_bytes`]. What the cache and the new tokens have to be is checked before that one is called.
 
 use burn::tensor::Shape;
 use burn_cubecl::cubecl;
@@ -94,6 +97,10 @@ fn attend_groups(
         if own_first > first {
             first = own_first;
         }
+    }
+    // A token always sees itself.
+    if first > filled {
+        first = filled;
     }
 
     // The queries, the new key and the new value, number by number and then in fours.

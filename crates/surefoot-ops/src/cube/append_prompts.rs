@@ -3,6 +3,9 @@
 //!
 //! In the first each unit makes one number of a head. Queries come out in a tensor of their own, `[tokens, heads · each]`. Nothing that a
 //! unit reads is written by another: the cache is only written.
+//!
+//! [`crate::AppendedPrompts::attend`] is the only caller, and checks before that the cache has the rows and columns that are written and that
+//! the device has shared memory for [`super::prompt_attention`]. That nobody else reads the cache meanwhile is its own caller's to see to.
 
 use burn::tensor::Shape;
 use burn_cubecl::cubecl;

@@ -12,9 +12,7 @@ mod many;
 
 pub(super) use many::{in_parts, then_norm};
 
-use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
-use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -22,13 +20,13 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
-use super::launch::empty;
+use super::launch::{empty, turned};
 use super::planes::{LANES, has_planes, sum_of_cube};
 use super::product::Four;
 use crate::inference::MOST_TOKENS;
 
 /// How often their number can be halved.
-const HALVINGS: usize = 5;
+const HALVINGS: usize = LANES.ilog2() as usize;
 /// Units of a cube.
 const UNITS: usize = 256;
 /// Rows of a weight that a cube takes.
@@ -361,6 +359,8 @@ pub(super) struct Given {
     pub(super) bias: Option<CubeTensor>,
     /// What `factor` times the products is added to.
     pub(super) residual: Option<(CubeTensor, f64)>,
+    /// The dtype of the weight that gated outputs of many tokens are multiplied with next.
+    pub(super) next: DType,
 }
 
 /// How far it is from one row of a weight to the next, if the numbers of a row lie side by side.
@@ -385,7 +385,7 @@ pub(super) fn forward(x: CubeTensor, given: Given) -> CubeTensor {
     if tokens > MOST_TOKENS {
         return many::forward(x, given);
     }
-    let Given { norm, weights, gated, bias, residual } = given;
+    let Given { norm, weights, gated, bias, residual, next: _ } = given;
     let weights = arranged(weights);
     // There is a weight, and what is not there is never read.
     let Some(first) = weights.first().cloned() else { return x };
@@ -466,9 +466,8 @@ pub(super) fn product(matrix: &CubeTensor, x: &CubeTensor) -> Option<CubeTensor>
     if !fits {
         return None;
     }
-    let turned =
-        |tensor| <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(tensor, 0, 1);
     let weights = vec![matrix.clone()];
-    let given = Given { norm: None, weights, gated: false, bias: None, residual: None };
+    let next = DType::F32;
+    let given = Given { norm: None, weights, gated: false, bias: None, residual: None, next };
     Some(turned(forward(turned(x.clone()), given)))
 }

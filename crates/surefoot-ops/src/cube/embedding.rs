@@ -13,6 +13,9 @@ use cubecl::prelude::*;
 use super::launch::row_cubes;
 use super::reduce::sum_of_units;
 
+/// Tokens that a unit looks at together.
+const READS: usize = 8;
+
 #[cube(launch)]
 fn table_gradient(
     ids: &[i32],
@@ -21,6 +24,8 @@ fn table_gradient(
     count: u32,
     width: u32,
     runs: u32,
+    rows: u32,
+    line: u32,
     #[comptime] units: usize,
 ) {
     let (count, width, runs) = (count as usize, width as usize, runs as usize);
@@ -39,16 +44,27 @@ fn table_gradient(
     }
     let earlier = sum_of_units(earlier, units);
     let row = id as usize;
-    if earlier == 0.0f32 && row < out.len() / width {
+    if earlier == 0.0f32 && row < rows as usize {
         let column = CUBE_POS % runs * units + UNIT_POS as usize;
         if column < width {
             let mut sum = 0.0f32;
-            for other in token..count {
-                if ids[other] == id {
-                    sum += gradient[other * width + column];
+            let mut first = token;
+            while first < count {
+                // Several at once, so that a unit does not wait for one after the other.
+                let mut some = Array::<i32>::new(READS);
+                #[unroll]
+                for at in 0..READS {
+                    some[at] = ids[(first + at).min(count - 1)];
                 }
+                #[unroll]
+                for at in 0..READS {
+                    if some[at] == id && first + at < count {
+                        sum += gradient[(first + at) * width + column];
+                    }
+                }
+                first += READS;
             }
-            out[row * width + column] = sum;
+            out[row * line as usize + column] = sum;
         }
     }
 }
@@ -60,6 +76,8 @@ pub(super) fn gradient(ids: CubeTensor, gradient: CubeTensor, rows: usize) -> Cu
     let client = gradient.client.clone();
     let shape = Shape::new([rows, width]);
     let out = zeros_client(client.clone(), gradient.device.clone(), shape, DType::F32);
+    // CUDA may have the rows of what Burn makes further apart than they have to be.
+    let line = out.meta.strides()[0];
     let (_, _, units) = row_cubes(&client, count, width);
     let runs = width.div_ceil(units);
     let (cubes, dim, _) = row_cubes(&client, count * runs, width);
@@ -73,6 +91,8 @@ pub(super) fn gradient(ids: CubeTensor, gradient: CubeTensor, rows: usize) -> Cu
         count as u32,
         width as u32,
         runs as u32,
+        rows as u32,
+        line as u32,
         units,
     );
     out

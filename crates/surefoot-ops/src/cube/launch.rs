@@ -1,6 +1,8 @@
 //! What all launches share: how many cubes of how many units, new tensors beside given ones, and parts of tensors.
 
+use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
+use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
@@ -32,6 +34,11 @@ pub(super) fn empty(like: &CubeTensor, shape: Shape) -> CubeTensor {
 /// The same in another dtype.
 pub(super) fn empty_in(like: &CubeTensor, shape: Shape, dtype: DType) -> CubeTensor {
     empty_device_contiguous_dtype(like.client.clone(), like.device.clone(), shape, dtype)
+}
+
+/// Matrices with rows for columns: a view, the last two dimensions of a tensor being exchanged.
+pub(super) fn turned(matrices: CubeTensor) -> CubeTensor {
+    <CubeBackend as FloatTensorOps<CubeBackend>>::float_transpose(matrices)
 }
 
 /// The `length` numbers of a flat tensor from `start` on: where they are, if a view may begin there. Burn's views must also end where another

@@ -14,7 +14,7 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
-use super::launch::{elements, empty, part};
+use super::launch::{elements, empty, part, turned};
 use super::product;
 use super::reduce::{column_sums, total};
 
@@ -126,8 +126,7 @@ fn in_parts(
     let bias = column_sums(gradient.clone());
     let split = |tensor, width: usize| flat(tensor, Shape::new([parts, rows / parts, width]));
     let (x, gradient) = (split(x, inputs), split(gradient, outputs));
-    let x = <Ops as FloatTensorOps<Ops>>::float_swap_dims(x, 1, 2);
-    let product = into_contiguous(product(x, gradient));
+    let product = into_contiguous(product(turned(x), gradient));
     (flat(added(product, inputs * outputs), matrix), bias)
 }
 
@@ -173,8 +172,6 @@ pub(super) fn half_backward(
     gradient: CubeTensor,
     compute: DType,
 ) -> (CubeTensor, CubeTensor, CubeTensor) {
-    let turned =
-        |tensor| <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(tensor, 0, 1);
     let of_x = half_product(gradient.clone(), turned(weight), compute);
     let product = |left, right| half_product(left, right, compute);
     let (of_weight, of_bias) = in_parts(x, gradient, compute, product);

@@ -1,10 +1,15 @@
 //! Kernels for the devices of CubeCL: CUDA, Vulkan, Metal and WGSL alike.
 //!
 //! [`CubeKernels`] lists them; each file holds the kernels of one operation and how they are launched. The operations of
-//! this crate call them for tensors that [`is_ours`] takes. Kernels are launched with checks of bounds, take
-//! tensors in f32 (products with a few columns also weights in half precision), and make new tensors, with these exceptions: [`CubeKernels::pack_into`] writes into a tensor that its
-//! caller has just made, [`CubeKernels::attend_and_append`] and [`CubeKernels::attend_and_append_prompts`] into a cache that its caller owns. Sizes are arguments of a kernel: the length of a buffer may be more than that of its tensor, and bounds
-//! only what may be read.
+//! this crate call them for tensors that [`is_ours`] takes, and check shapes and dtypes before. Kernels take and make tensors in f32. Products also take weights
+//! in half precision, and with many tokens these tokens too, which the norm before them then gives in the dtype of the weights.
+//!
+//! Kernels make new tensors, with these exceptions: [`CubeKernels::pack_into`] writes into a tensor that its
+//! caller has just made, [`CubeKernels::attend_and_append`] and [`CubeKernels::attend_and_append_prompts`] into a cache that its caller owns.
+//!
+//! Kernels are launched with checks of bounds. These keep a buffer's end and no more: an index beyond it is clamped to the last number, so a
+//! write that is not guarded would overwrite that, and what is read there is a number that was not asked for. And buffers may be longer than their
+//! tensors. So sizes are arguments of a kernel, and each guards its writes by them.
 #![allow(
     clippy::too_many_arguments,
     reason = "a kernel's sizes and factors are arguments of their own"
@@ -68,6 +73,11 @@ pub(crate) fn is_ours(tensor: &impl TensorMetadata) -> bool {
 /// Whether the device has matrix units for this dtype that add up in f32: without them products in it are no faster.
 pub(crate) fn multiplies_in(tensor: &CubeTensor, dtype: DType) -> bool {
     linear::has_matrix_units(tensor, dtype)
+}
+
+/// Whether the device has room for attention of prompts with heads of so many dimensions.
+pub(crate) fn attends_to_prompts(tensor: &CubeTensor, each: usize) -> bool {
+    prompt_attention::has_room(&tensor.client, each)
 }
 
 /// Whether convolutions here take numbers in f32 that are rounded to this dtype.
@@ -277,7 +287,8 @@ pub(crate) trait CubeKernels: Backend {
         how: PromptAttention,
     ) -> FloatTensor<Self>;
 
-    /// Products of one to three weights with a few tokens, with a norm before them, and a bias, a residual or a gate behind them.
+    /// Products of one to three weights with a few tokens, with a norm before them, and a bias, a residual or a gate behind them. What is gated
+    /// may come in the dtype `next` where products with weights in it round it to that.
     fn decode_products(
         x: FloatTensor<Self>,
         first: FloatTensor<Self>,
@@ -289,6 +300,7 @@ pub(crate) trait CubeKernels: Backend {
         epsilon: f64,
         factor: f64,
         gated: bool,
+        next: DType,
     ) -> FloatTensor<Self>;
 
     /// The same without what is behind them, in parts that are to be added up: `[parts · tokens, outputs]`.
@@ -578,6 +590,7 @@ impl CubeKernels for CubeBackend {
         epsilon: f64,
         factor: f64,
         gated: bool,
+        next: DType,
     ) -> CubeTensor {
         let [second, third, gamma, bias, residual] =
             [second, third, gamma, bias, residual].map(Optional::into_option);
@@ -587,6 +600,7 @@ impl CubeKernels for CubeBackend {
             gated,
             bias,
             residual: residual.map(|residual| (residual, factor)),
+            next,
         };
         decode_products::forward(x, given)
     }
@@ -606,6 +620,7 @@ impl CubeKernels for CubeBackend {
             gated: false,
             bias: None,
             residual: None,
+            next: DType::F32,
         };
         decode_products::in_parts(x, given)
     }
@@ -625,6 +640,7 @@ impl CubeKernels for CubeBackend {
             gated: false,
             bias: bias.into_option(),
             residual: Some((residual, factor)),
+            next: DType::F32,
         };
         decode_products::then_norm(x, given, (gamma, epsilon))
     }

@@ -7,6 +7,7 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
+use cubecl::client::Client;
 use cubecl::prelude::*;
 
 use super::append_attention::{Place, place};
@@ -63,6 +64,25 @@ impl Form {
     fn shared_bytes(self) -> usize {
         16 * (ROWS + self.lines) * self.step() + 4 * ROWS * self.scores()
     }
+}
+
+/// Keys that are in shared memory at once: many where there is room for them, or few.
+const MANY_LINES: usize = 32;
+const FEW_LINES: usize = 16;
+/// Bytes of shared memory with which two cubes can still run beside each other.
+const MOST_SHARED: usize = 32 << 10;
+
+/// Whether the device has shared memory for heads of so many dimensions.
+pub(super) fn has_room(client: &Client, each: usize) -> bool {
+    let form = Form {
+        fours: each / 4,
+        lines: FEW_LINES,
+        causal: true,
+        padded: true,
+        window: 0,
+        by_token: true,
+    };
+    form.shared_bytes() <= client.properties().hardware.max_shared_memory_size
 }
 
 /// Brings lines into shared memory. Lines from `end` on are zeros.
@@ -288,13 +308,17 @@ fn attend_prompt(
     }
 }
 
+/// Whether the numbers of keys or values can be read in fours where they are: rows may lie further apart than their numbers need.
+pub(super) fn is_in_fours(cache: &CubeTensor) -> bool {
+    let strides = cache.meta.strides();
+    strides[3] == 1
+        && strides.iter().take(3).all(|step| step.is_multiple_of(4))
+        && !cache.meta.is_tiled()
+}
+
 /// Keys or values whose numbers can be read in fours: those that lie otherwise are copied.
 fn arranged(cache: CubeTensor) -> CubeTensor {
-    let strides = cache.meta.strides();
-    let fits = strides[3] == 1
-        && strides.iter().take(3).all(|step| step.is_multiple_of(4))
-        && !cache.meta.is_tiled();
-    if fits { cache } else { into_contiguous(cache) }
+    if is_in_fours(&cache) { cache } else { into_contiguous(cache) }
 }
 
 /// Rows of a cache, `[rows, kv_heads, capacity, each]`: those of so many sequences from the first on, whose keys begin in a column. Queries and outputs
@@ -351,15 +375,16 @@ fn launch(
     let width = query.meta.num_elements() / (sequences * heads * each);
     let mut form = Form {
         fours: each / 4,
-        lines: 32,
+        lines: MANY_LINES,
         causal: how.causal,
         padded: pads.is_some(),
         window: how.window.unwrap_or(0),
         by_token,
     };
     let client = query.client.clone();
-    if form.shared_bytes() > client.properties().hardware.max_shared_memory_size.min(32 << 10) {
-        form.lines = 16;
+    let room = client.properties().hardware.max_shared_memory_size.min(MOST_SHARED);
+    if form.shared_bytes() > room {
+        form.lines = FEW_LINES;
     }
     let out = empty(&query, query.meta.shape().clone());
     let (key_place, value_place) = (place(&keys), place(&values));

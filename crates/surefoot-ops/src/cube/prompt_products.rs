@@ -4,6 +4,8 @@
 //!
 //! Scores take memory, so a run has as many queries as the caller has room for. [`super::prompt_attention`] does the rest: short prompts, and
 //! sizes that are no multiples of [`RUN`].
+//!
+//! Only [`super::append_prompts::forward`] calls this, with what [`Products::find`] gives; [`crate::AppendedPrompts::attend`] has checked the cache before.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::cubecl;
@@ -13,7 +15,7 @@ use cubecl::prelude::*;
 
 use super::launch::{empty, row_cubes};
 use super::product::{Causal, Operand, Sizes, product_into};
-use super::prompt_attention::CachedRows;
+use super::prompt_attention::{CachedRows, is_in_fours};
 use super::reduce::{maximum_of_units, sum_of_units};
 use super::rows::LOWEST;
 use crate::inference::PromptAttention;
@@ -25,8 +27,8 @@ const RUN: usize = 32;
 /// What numbers of queries are multiples of where a prompt is run in several runs: the rows of a tile.
 const ROWS: usize = 128;
 
-/// The softmax of each row of scores times `scale`, over what its query sees; 0 for the rest. Row after row, heads have `width` queries, of which
-/// the first has `past` keys before its own.
+/// The softmax of each row of scores times `scale`, over what its query sees; 0 for the rest, as far as the product with the values reads it.
+/// Row after row, heads have `width` queries, of which the first has `past` keys before its own.
 #[cube(launch)]
 fn soften_prompt(
     scores: &mut [f32],
@@ -80,8 +82,13 @@ fn soften_prompt(
     if sum > 0.0f32 {
         inverse = 1.0f32 / sum;
     }
+    // Without keys before the first, products read no further than the tile of the query does.
+    let mut read = seen;
+    if past == 0 {
+        read = (row % width as usize / ROWS * ROWS + ROWS).min(seen);
+    }
     let mut at = unit;
-    while at < seen {
+    while at < read {
         let mut share = 0.0f32;
         if at >= first && at < end {
             share = ((scores[start + at] - most) * scale).exp() * inverse;
@@ -111,7 +118,6 @@ pub(super) struct Products {
     rows: CachedRows,
     width: usize,
     kv_heads: usize,
-    capacity: usize,
     each: usize,
     /// Queries that are run at once.
     at_once: usize,
@@ -129,7 +135,7 @@ impl Products {
         compute: DType,
         most_scores: usize,
     ) -> Option<Self> {
-        let [kv_heads, capacity, each] = [1, 2, 3].map(|at| keys.meta.shape()[at]);
+        let [kv_heads, each] = [1, 3].map(|at| keys.meta.shape()[at]);
         let seen = how.past + width;
         let at_once = match most_scores / (rows.heads * seen) {
             queries if queries >= width => width,
@@ -140,10 +146,10 @@ impl Products {
         let shares = Sizes { rows: at_once, columns: each, depth: seen, outer, inner };
         let fits = width >= LEAST_WIDTH
             && at_once > 0
-            && [keys, values].iter().all(|cache| cache.is_contiguous())
+            && [keys, values].into_iter().all(is_in_fours)
             && [width, how.past].iter().all(|size| size.is_multiple_of(RUN))
             && [scores, shares].iter().all(|sizes| sizes.fit(true));
-        fits.then_some(Self { rows, width, kv_heads, capacity, each, at_once, compute })
+        fits.then_some(Self { rows, width, kv_heads, each, at_once, compute })
     }
 
     /// What each query gets, in the shape of the queries, `[sequences · width, heads · each]`.
@@ -184,13 +190,13 @@ impl Products {
 
     /// The keys or values of a sequence: for each head of a group the same lines, one for each column of the cache.
     fn of_cache(&self, run: Run, cache: &CubeTensor, along: bool) -> Operand {
-        let head = self.capacity * self.each;
-        let row = self.rows.first + run.sequence;
+        let strides = cache.meta.strides();
+        let [of_row, of_head, of_column] = [0, 1, 2].map(|at| strides[at]);
         Operand {
             tensor: cache.clone(),
-            first: row * self.kv_heads * head + self.rows.column * self.each,
-            line: self.each,
-            outer: head,
+            first: (self.rows.first + run.sequence) * of_row + self.rows.column * of_column,
+            line: of_column,
+            outer: of_head,
             inner: 0,
             along,
         }

@@ -90,7 +90,7 @@ fn total_of_bands(partial: &[f32], total: &mut [f32], bands: u32, width: u32) {
 
 /// Columns that a cube of [`total_of_many_bands`] takes, and units that share a column.
 const COLUMNS: usize = 32;
-const LANES: usize = 8;
+const SHARERS: usize = 8;
 
 /// The same for many bands of few columns: units share a column.
 #[cube(launch)]
@@ -98,13 +98,13 @@ fn total_of_many_bands(partial: &[f32], total: &mut [f32], bands: u32, width: u3
     let width = width as usize;
     let (unit, bands) = (UNIT_POS as usize, bands as usize);
     let column = CUBE_POS * COLUMNS + unit % COLUMNS;
-    let mut shared = Shared::<[f32]>::new_slice(COLUMNS * LANES);
+    let mut shared = Shared::<[f32]>::new_slice(COLUMNS * SHARERS);
     let mut sum = 0.0f32;
     if column < width {
         let mut band = unit / COLUMNS;
         while band < bands {
             sum += partial[band * width + column];
-            band += LANES;
+            band += SHARERS;
         }
     }
     shared[unit] = sum;
@@ -112,7 +112,7 @@ fn total_of_many_bands(partial: &[f32], total: &mut [f32], bands: u32, width: u3
     if unit < COLUMNS && column < width {
         let mut sum = 0.0f32;
         #[unroll]
-        for lane in 0..LANES {
+        for lane in 0..SHARERS {
             sum += shared[lane * COLUMNS + unit];
         }
         total[column] = sum;
@@ -126,9 +126,9 @@ pub(super) fn total(partial: CubeTensor) -> CubeTensor {
     let client = partial.client.clone();
     let (count, dim) = elements(&client, width);
     let args = (partial.into_buffer_arg(), out.clone().into_buffer_arg());
-    if bands > 2 * LANES {
-        let dim = CubeDim::new_1d((COLUMNS * LANES) as u32);
-        let cubes = width.div_ceil(COLUMNS) * COLUMNS * LANES;
+    if bands > 2 * SHARERS {
+        let dim = CubeDim::new_1d((COLUMNS * SHARERS) as u32);
+        let cubes = width.div_ceil(COLUMNS) * COLUMNS * SHARERS;
         let count = calculate_cube_count_elemwise(&client, cubes, dim);
         total_of_many_bands::launch(
             &client,

@@ -73,7 +73,7 @@ mod launched {
 
     use super::{AppendedPromptTensors, AppendedPrompts};
     use crate::cube::{CubeKernels, LARGEST_PROMPT_HEAD};
-    use crate::inference::launched::is_ours;
+    use crate::inference::launched::{attends_to_prompts, is_ours};
     use crate::optional::optional;
 
     /// The most cubes in the second and third direction of a launch.
@@ -113,7 +113,8 @@ mod launched {
             })
             && norms.is_none_or(|(q, k)| [q, k].iter().all(|g| is_ours(g) && g.dims() == [each]))
             && how.window != Some(0)
-            && pads.is_none_or(|pads| is_ours(pads) && pads.dims() == [sequences]);
+            && pads.is_none_or(|pads| is_ours(pads) && pads.dims() == [sequences])
+            && attends_to_prompts(keys, each);
         if !fits {
             return None;
         }

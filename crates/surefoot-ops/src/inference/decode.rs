@@ -25,10 +25,13 @@ pub struct DecodeProducts<'a> {
     pub bias: Option<&'a Tensor<1>>,
     /// `[tokens, outputs]`, to which so many times the outputs are added; not where one weight gates another.
     pub residual: Option<(&'a Tensor<2>, f64)>,
+    /// The weight that gated outputs are multiplied with next, if by nothing else: they may come in its dtype, to which that product rounds them.
+    pub next: Option<&'a Tensor<2>>,
 }
 
 impl DecodeProducts<'_> {
-    /// The outputs for `x`, `[tokens, inputs]`: `[tokens, outputs]`. Tokens without a norm may be what [`Self::then_norm`] gave.
+    /// The outputs for `x`, `[tokens, inputs]`: `[tokens, outputs]`. Tokens without a norm may be what [`Self::then_norm`] gave, or products
+    /// whose [`Self::next`] is the weight.
     pub fn of(&self, x: &Tensor<2>) -> Option<Tensor<2>> {
         #[cfg(any(feature = "gpu", target_os = "macos"))]
         return launched::products(self, x);
@@ -122,7 +125,7 @@ impl AppendedAttention {
 #[cfg(any(feature = "gpu", target_os = "macos"))]
 mod launched {
     use burn::backend::Dispatch;
-    use burn::tensor::Tensor;
+    use burn::tensor::{DType, Tensor};
     use surefoot_core::recover::Point;
     use surefoot_core::recover::drill::point;
 
@@ -172,6 +175,7 @@ mod launched {
             how.norm.map_or(0.0, |(_, epsilon)| epsilon),
             how.residual.map_or(1.0, |(_, factor)| factor),
             how.gated,
+            how.next.map_or(DType::F32, Tensor::dtype),
         );
         Some(Tensor::from_dispatch(found))
     }

@@ -18,7 +18,7 @@ pub struct PromptAttention {
 impl PromptAttention {
     /// What `query`, `[batch, heads, width, each]`, gets of keys and values, `[batch, kv_heads, seen, each]`, in the shape of the query.
     /// `pads` are the first keys of each sequence that nobody sees, `[batch]`, where there are some; a query that sees none gets zeros. None on the
-    /// processor, under autodiff, and for heads that the kernel does not take.
+    /// processor, under autodiff, and for heads that the kernel does not take or the device has no shared memory for.
     pub fn attend(
         self,
         query: &Tensor<4>,
@@ -45,7 +45,7 @@ mod launched {
 
     use super::PromptAttention;
     use crate::cube::{CubeKernels, LARGEST_PROMPT_HEAD};
-    use crate::inference::launched::is_ours;
+    use crate::inference::launched::{attends_to_prompts, is_ours};
     use crate::optional::optional;
 
     /// The most cubes in the second and third direction of a launch.
@@ -70,7 +70,8 @@ mod launched {
             && seen > 0
             && (!how.causal || how.past + width <= seen)
             && how.window.is_none_or(|window| how.causal && window > 0)
-            && pads.is_none_or(|pads| is_ours(pads) && pads.dims() == [batch]);
+            && pads.is_none_or(|pads| is_ours(pads) && pads.dims() == [batch])
+            && attends_to_prompts(keys, each);
         fits.then(|| {
             point(Point::Operation);
             let [query, keys, values] =

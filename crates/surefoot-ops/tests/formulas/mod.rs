@@ -19,6 +19,27 @@ pub(crate) fn tensor<const D: usize>(
     Tensor::from_data(TensorData::new(numbers.to_vec(), shape), device)
 }
 
+/// A cache `[rows, heads, columns, each]`, whose columns are so many numbers further apart than they have to be: a multiple of 128, since views
+/// begin and end at whole lines of memory.
+pub(crate) fn pitched(
+    numbers: &[f32],
+    shape: [usize; 4],
+    pitch: usize,
+    device: &Device,
+) -> Tensor<4> {
+    let plain = tensor(numbers, shape, device);
+    if pitch == 0 {
+        return plain;
+    }
+    let [rows, heads, columns, each] = shape;
+    // What lies between the columns must have no effect.
+    let between = Tensor::full([rows, heads, columns, pitch], f32::NAN, device);
+    let whole = Tensor::cat(vec![plain, between], 3);
+    let view = whole.clone().narrow(3, 0, each);
+    assert_eq!(surefoot_ops::buffer_of(&view), surefoot_ops::buffer_of(&whole), "a view");
+    view
+}
+
 pub(crate) fn read<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_to_vec::<f32>().unwrap()
 }

@@ -83,6 +83,20 @@ impl CacheSlot {
         Self { cache: None, leaving: Vec::new(), pages, pages_at: None }
     }
 
+    /// Nothing is being decoded, for now: the cache of those that had joined is kept for others.
+    pub(crate) fn rest(&mut self) {
+        if let Some((_, decoding)) = &mut self.cache {
+            decoding.clear();
+        }
+        self.leaving.clear();
+        self.pages.release_spare();
+    }
+
+    /// Whether there is a cache of sequences that had joined.
+    pub(crate) fn has_cache(&self) -> bool {
+        self.cache.is_some()
+    }
+
     /// Nothing is being decoded: frees memory. Pages that may be of use to later sequences stay.
     pub(crate) fn clear(&mut self) {
         self.cache = None;

@@ -33,8 +33,11 @@ impl Decoding {
         (self.cache.start, self.cache.filled, self.cache.stale) = (begin, begin, begin);
         let ran = self.run_prompts(passes, &batch);
         (self.cache.first_row, self.cache.stale) = (0, 0);
-        // What is refused leaves those that were there as they were.
-        let output = ran.inspect_err(|_| (self.cache.start, self.cache.filled) = (start, end))?;
+        // What is refused leaves those that were there as they were, and an empty session empty.
+        let output = ran.inspect_err(|_| {
+            (self.cache.start, self.cache.filled) = (start, end);
+            self.forget_padding();
+        })?;
         self.pads.extend(sequences.iter().map(|sequence| end - sequence.len()));
         self.forget_padding();
         first_logits(output, sequences.len())

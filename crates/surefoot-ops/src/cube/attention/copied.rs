@@ -1,16 +1,14 @@
 //! Attention by copies of the heads, for sizes that [`super::in_place`] doesn't take: bringing heads together and apart are one
 //! launch each.
 
-use burn::backend::ops::FloatTensorOps;
 use burn::tensor::Shape;
-use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
 use cubecl::prelude::*;
 
 use super::{Sizes, softmax};
-use crate::cube::launch::{elements, empty};
+use crate::cube::launch::{elements, empty, turned};
 use crate::cube::product::product;
 
 /// From `[samples, tokens, parts, heads, each]` to `[parts, samples, heads, tokens, each]`.
@@ -108,10 +106,6 @@ fn part(sizes: Sizes, split: &CubeTensor, at: usize) -> CubeTensor {
         split.clone(),
         &[rows, 0..sizes.heads, 0..sizes.tokens, 0..sizes.each],
     )
-}
-
-fn turned(tensor: CubeTensor) -> CubeTensor {
-    <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(tensor, 2, 3)
 }
 
 /// See [`super::shares`].

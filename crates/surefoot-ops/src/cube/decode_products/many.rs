@@ -8,13 +8,13 @@ use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::{cast, into_contiguous};
 use burn_cubecl::tensor::CubeTensor;
-use cubecl::ir::{ElemType, FloatKind};
+use cubecl::ir::ElemType;
 use cubecl::prelude::*;
 
 use super::Given;
-use crate::cube::launch::{elements, empty, empty_in, row_cubes};
+use crate::cube::launch::{elements, empty, empty_in, row_cubes, turned};
 use crate::cube::product::{
-    Four, dtype_of, kind_of_tokens, parts_of_depth, product_in, tokens_into,
+    Four, dtype_of, kind_of_tokens, parts_of_depth, product, product_in, tokens_into,
 };
 use crate::cube::reduce::sum_of_units;
 use crate::cube::rms_norm;
@@ -39,16 +39,17 @@ fn sum_of_parts(products: &[f32], place: usize, parts: usize, part: usize) -> f3
 
 /// `residual + factor · (product + bias)`, or the first half of the columns gating the second. `products` are `[parts, tokens, columns]`.
 #[cube(launch)]
-fn behind_products(
+fn behind_products<O: Float>(
     products: &[f32],
     bias: &[f32],
     residual: &[f32],
-    out: &mut [f32],
+    out: &mut [O],
     parts: u32,
     part: u32,
     width: u32,
     factor: f32,
     #[comptime] behind: Behind,
+    #[define(O)] _dtype: ElemType,
 ) {
     let (parts, part, width) = (parts as usize, part as usize, width as usize);
     if ABSOLUTE_POS < out.len() {
@@ -56,7 +57,7 @@ fn behind_products(
             let (token, column) = (ABSOLUTE_POS / width, ABSOLUTE_POS % width);
             let gate = sum_of_parts(products, 2 * token * width + column, parts, part);
             let value = sum_of_parts(products, (2 * token + 1) * width + column, parts, part);
-            out[ABSOLUTE_POS] = gate / (1.0f32 + (0.0f32 - gate).exp()) * value;
+            out[ABSOLUTE_POS] = O::cast_from(gate / (1.0f32 + (0.0f32 - gate).exp()) * value);
         } else {
             let mut number = sum_of_parts(products, ABSOLUTE_POS, parts, part);
             if comptime!(behind.bias) {
@@ -65,7 +66,7 @@ fn behind_products(
             if comptime!(behind.residual) {
                 number = residual[ABSOLUTE_POS] + factor * number;
             }
-            out[ABSOLUTE_POS] = number;
+            out[ABSOLUTE_POS] = O::cast_from(number);
         }
     }
 }
@@ -130,12 +131,15 @@ fn residual_and_norm<O: Float>(
     }
 }
 
-/// `x · weightᵀ`, by Burn.
-fn by_burn(x: CubeTensor, weight: &CubeTensor) -> CubeTensor {
+/// `x · weightᵀ` for sizes that [`tokens_into`] does not take. In f32 no factor is rounded to TF32 unless that is allowed; Burn's own product
+/// would round it.
+fn of_any_size(x: CubeTensor, weight: &CubeTensor) -> CubeTensor {
     type Ops = CubeBackend;
-    let dtype = weight.dtype;
-    let turned = <Ops as FloatTensorOps<Ops>>::float_swap_dims(weight.clone(), 0, 1);
+    let (dtype, turned) = (weight.dtype, turned(weight.clone()));
     let x = if x.dtype == dtype { x } else { cast(x, dtype) };
+    if dtype == DType::F32 {
+        return product(x, turned);
+    }
     let made = <Ops as FloatTensorOps<Ops>>::float_matmul(x, turned);
     if made.dtype == DType::F32 { made } else { cast(made, DType::F32) }
 }
@@ -149,7 +153,7 @@ fn side_by_side(x: &CubeTensor, weights: &[CubeTensor]) -> CubeTensor {
     if tokens_into(x, weights, &out) {
         return out;
     }
-    let made = weights.iter().map(|weight| by_burn(x.clone(), weight)).collect();
+    let made = weights.iter().map(|weight| of_any_size(x.clone(), weight)).collect();
     let whole = <CubeBackend as FloatTensorOps<CubeBackend>>::float_cat(made, 1);
     let shape = Shape::new([1, tokens, outputs]);
     <CubeBackend as FloatTensorOps<CubeBackend>>::float_reshape(whole, shape)
@@ -164,8 +168,7 @@ fn with_residual(x: &CubeTensor, given: &Given) -> Option<CubeTensor> {
     if *factor != 1.0 || parts_of_depth(x.meta.shape()[0], outputs, inputs) > 1 {
         return None;
     }
-    let turned =
-        <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(weight.clone(), 0, 1);
+    let turned = turned(weight.clone());
     product_in(weight.dtype, [x, &turned], given.bias.as_ref(), Some(residual))
 }
 
@@ -186,7 +189,7 @@ fn normalised(
 ) -> CubeTensor {
     match (norm, weights.first()) {
         (Some((gamma, epsilon)), Some(weight)) => {
-            let kind = kind_of_tokens(weight, weight.meta.shape()[1]);
+            let kind = kind_of_tokens(&weight.client, weight.dtype, weight.meta.shape()[1]);
             rms_norm::forward_in(x, gamma, epsilon, kind)
         }
         _ => x,
@@ -202,7 +205,8 @@ pub(in crate::cube) fn then_norm(
     let Given { weights, bias, residual, .. } = given;
     let products = into_contiguous(side_by_side(&x, &weights));
     let [parts, tokens, outputs] = [0, 1, 2].map(|at| products.meta.shape()[at]);
-    let kind = weights.first().map_or(FloatKind::F32, |weight| kind_of_tokens(weight, outputs));
+    let dtype = weights.first().map_or(DType::F32, |weight| weight.dtype);
+    let kind = kind_of_tokens(&x.client, dtype, outputs);
     let out = empty(&products, Shape::new([tokens, outputs]));
     let normed = empty_in(&products, Shape::new([tokens, outputs]), dtype_of(kind));
     let client = products.client.clone();
@@ -239,7 +243,7 @@ pub(super) fn forward(x: CubeTensor, mut given: Given) -> CubeTensor {
     if let Some(made) = with_residual(&x, &given) {
         return made;
     }
-    let Given { weights, gated, bias, residual, .. } = given;
+    let Given { weights, gated, bias, residual, next, .. } = given;
     let tokens = x.meta.shape()[0];
     let products = into_contiguous(side_by_side(&x, &weights));
     let (parts, columns) = (products.meta.shape()[0], products.meta.shape()[2]);
@@ -249,8 +253,10 @@ pub(super) fn forward(x: CubeTensor, mut given: Given) -> CubeTensor {
     if parts == 1 && behind == (Behind { gated: false, bias: false, residual: false }) {
         return <CubeBackend as FloatTensorOps<CubeBackend>>::float_reshape(products, shape);
     }
-    let out = empty(&products, shape);
     let client = products.client.clone();
+    let next = if gated { next } else { DType::F32 };
+    let kind = kind_of_tokens(&client, next, width);
+    let out = empty_in(&products, shape, dtype_of(kind));
     let (count, dim) = elements(&client, out.meta.num_elements());
     // What is not there is never read.
     let bias = into_contiguous(bias.unwrap_or_else(|| products.clone()));
@@ -268,6 +274,7 @@ pub(super) fn forward(x: CubeTensor, mut given: Given) -> CubeTensor {
         width as u32,
         factor as f32,
         behind,
+        ElemType::Float(kind),
     );
     out
 }

@@ -366,7 +366,7 @@ pub(super) fn tiles_of_fragments<T: Float, L: Float, R: Float>(
         }
     }
     if by_fours {
-        // Each plane has room for one fragment, from which its units write fours.
+        // Each plane has room of its own for one fragment, from which its units write fours: planes need not wait for each other.
         let mut fragments = Shared::<[f32]>::new_slice(comptime!(PLANES * FRAGMENT * FRAGMENT));
         let own = plane * (FRAGMENT * FRAGMENT);
         let unit = UNIT_POS as usize % PLANE;
@@ -379,7 +379,7 @@ pub(super) fn tiles_of_fragments<T: Float, L: Float, R: Float>(
                 16u32,
                 cmma::MatrixLayout::RowMajor,
             );
-            sync_cube();
+            sync_plane();
             #[unroll]
             for half in 0..2usize {
                 let (line, place) = (unit / 4 + comptime!(half * 8), unit % 4);
@@ -401,7 +401,7 @@ pub(super) fn tiles_of_fragments<T: Float, L: Float, R: Float>(
                     out[out_start + row * out_line + four] = sum;
                 }
             }
-            sync_cube();
+            sync_plane();
         }
     }
 }

@@ -15,9 +15,7 @@ mod tile;
 mod units;
 
 use burn::backend::TensorMetadata;
-use burn::backend::ops::FloatTensorOps;
 use burn::tensor::{DType, Shape};
-use burn_cubecl::CubeBackend;
 use burn_cubecl::cubecl;
 use burn_cubecl::kernel::into_contiguous;
 use burn_cubecl::tensor::CubeTensor;
@@ -25,7 +23,7 @@ use cubecl::client::Client;
 use cubecl::ir::{ElemType, FloatKind};
 use cubecl::prelude::*;
 
-use super::launch::empty;
+use super::launch::{self, empty};
 pub(super) use kernel::{Causal, Four};
 use kernel::{DEPTH, NARROW, PlaceLaunch, ROWS, SizesLaunch, Tile, WIDE};
 use units::{MatrixUnits, More};
@@ -288,11 +286,11 @@ fn whole(tensor: &CubeTensor, sizes: Sizes) -> Operand {
 
 /// The type that tokens of so many numbers are read in for products with weights in a dtype: that of the weights where matrix units round
 /// them to it anyway.
-pub(super) fn kind_of_tokens(weight: &CubeTensor, inputs: usize) -> FloatKind {
-    let units = MatrixUnits::find(&weight.client, weight.dtype());
-    let is_rounded = matches!(weight.dtype(), DType::F16 | DType::BF16) && units.is_some();
+pub(super) fn kind_of_tokens(client: &Client, weights: DType, inputs: usize) -> FloatKind {
+    let units = MatrixUnits::find(client, weights);
+    let is_rounded = matches!(weights, DType::F16 | DType::BF16) && units.is_some();
     let takes = inputs.is_multiple_of(tile::RUN);
-    float_kind(weight.dtype()).filter(|_| is_rounded && takes).unwrap_or(FloatKind::F32)
+    float_kind(weights).filter(|_| is_rounded && takes).unwrap_or(FloatKind::F32)
 }
 
 /// Writes `x · weightᵀ` of one to three weights side by side into `out`, in parts along the depth that are to be added up: `x` is
@@ -303,9 +301,7 @@ pub(super) fn tokens_into(x: &CubeTensor, weights: &[CubeTensor], out: &CubeTens
     let (parts, line) = (out.meta.shape()[0], out.meta.shape()[2]);
     let depth = x.meta.shape()[1] / parts;
     let turned = |weight: &CubeTensor| {
-        let turned =
-            <CubeBackend as FloatTensorOps<CubeBackend>>::float_swap_dims(weight.clone(), 0, 1);
-        let side = Operand::of(turned, false)?;
+        let side = Operand::of(launch::turned(weight.clone()), false)?;
         let fits = side.along && side.is_in_fours() && weight.meta.shape()[0].is_multiple_of(4);
         fits.then(|| Operand { outer: depth, ..side })
     };

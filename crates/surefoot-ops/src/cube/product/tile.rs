@@ -2,6 +2,7 @@
 //! added to the product. Plain numbers, so that what they have to keep to is tested without a device (`units`).
 
 use super::kernel::Causal;
+use crate::cube::planes::LANES;
 
 /// How many numbers of each line are in shared memory at once.
 pub(super) const RUN: usize = 32;
@@ -10,7 +11,7 @@ pub(super) const LONG_RUN: usize = 64;
 /// Units of a cube.
 pub(super) const UNITS: usize = 256;
 /// Units of a plane.
-pub(super) const PLANE: usize = 32;
+pub(super) const PLANE: usize = LANES;
 pub(super) const PLANES: usize = UNITS / PLANE;
 /// Rows and columns of a fragment.
 pub(super) const FRAGMENT: usize = 16;

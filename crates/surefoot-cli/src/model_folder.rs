@@ -12,7 +12,7 @@ use surefoot_models::Opened;
 use surefoot_models::adapter::{self, Adapter};
 use surefoot_train::checkpoint;
 use surefoot_train::config::{Config, ModelConfig, Tune};
-use surefoot_train::export::{self, ExportFormat};
+use surefoot_train::export::{self, ExportError, ExportFormat};
 use tempfile::TempDir;
 
 use crate::commands::export::failed;
@@ -61,11 +61,11 @@ impl ModelFolder {
         let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
         let (path, adapter) = match &config.model {
             ModelConfig::Pretrained(model) if model.tune == Tune::Lora => {
-                export::export(named, ExportFormat::Peft, &into).map_err(failed)?;
+                export::export(named, ExportFormat::Peft, &into).map_err(not_run(named))?;
                 (model.path.clone(), Some(into))
             }
             _ => {
-                export::export(named, ExportFormat::HuggingFace, &into).map_err(failed)?;
+                export::export(named, ExportFormat::HuggingFace, &into).map_err(not_run(named))?;
                 (into, None)
             }
         };
@@ -107,6 +107,18 @@ impl ModelFolder {
     /// The adapter to run the model with.
     pub(crate) fn adapter(&self) -> Option<&Path> {
         self.adapter.as_deref()
+    }
+}
+
+/// Why a checkpoint can't be run as a model of text.
+fn not_run(named: &Path) -> impl Fn(ExportError) -> Failure {
+    move |error| match error {
+        ExportError::Unsupported { model, .. } => Failure::usage(format!(
+            "{} is a checkpoint of a {model}, not of a text model",
+            named.display()
+        ))
+        .hint("surefoot predict CHECKPOINT INPUT... predicts with it"),
+        error => failed(error),
     }
 }
 

@@ -89,6 +89,12 @@ fn a_bad_jsonl_line_is_named_and_the_rest_goes_on() {
 }
 
 #[test]
+fn a_log_that_is_not_there_is_not_taken_for_a_message() {
+    explain(&["training.log"]).assert().code(2).stderr(contains("there is no file training.log"));
+    explain(&["torch.OutOfMemoryError"]).assert().success();
+}
+
+#[test]
 fn no_text_is_a_usage_error() {
     explain(&[]).assert().code(2);
     explain(&["-"]).write_stdin(" \n").assert().code(2).stderr(contains("empty"));

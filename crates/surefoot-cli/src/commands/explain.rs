@@ -54,6 +54,10 @@ impl Explain {
                 let file = File::open(name).map_err(|error| unreadable(name, &error))?;
                 read(file, name)?
             }
+            name if is_name_of_a_file(name) => {
+                return Err(Failure::usage(format!("there is no file {name}"))
+                    .hint("name a log that exists, or give the message in quotes"));
+            }
             _ => Input::Message(text),
         };
         match input {
@@ -80,6 +84,14 @@ impl Explain {
         }
         Ok(Exit::Done)
     }
+}
+
+/// Whether a text without spaces can only be meant as a file.
+fn is_name_of_a_file(text: &str) -> bool {
+    let extensions = ["log", "txt", "out", "err", "json", "jsonl"];
+    let extension = Path::new(text).extension().and_then(|extension| extension.to_str());
+    !text.contains(char::is_whitespace)
+        && extension.is_some_and(|extension| extensions.contains(&extension))
 }
 
 fn read(stream: impl Read, name: &str) -> Result<Input, Failure> {

@@ -42,7 +42,11 @@ impl Vocabulary {
 
     /// That of the pretrained model in `folder`.
     pub fn of_model(folder: &Path) -> Result<Self, DataError> {
-        let wrong = |error: &dyn std::fmt::Display| DataError::new(folder, error.to_string());
+        // The error names the folder.
+        let wrong = |error: &dyn std::fmt::Display| {
+            DataError::new(Path::new("model.path"), error.to_string())
+                .hint("`model.path` names the model's folder; --set model.path=DIR gives another")
+        };
         let mut hasher = blake3::Hasher::new();
         for name in ["config.json", "tokenizer.json"] {
             let file = folder.join(name);

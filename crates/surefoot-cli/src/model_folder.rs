@@ -114,7 +114,7 @@ impl ModelFolder {
 fn not_run(named: &Path) -> impl Fn(ExportError) -> Failure {
     move |error| match error {
         ExportError::Unsupported { model, .. } => Failure::usage(format!(
-            "{} is a checkpoint of a {model}, not of a text model",
+            "{} is a checkpoint of kind {model}, not a text model",
             named.display()
         ))
         .hint("surefoot predict CHECKPOINT INPUT... predicts with it"),

@@ -68,7 +68,8 @@ fn what_can_not_be_exported_is_refused_with_what_to_do() {
     );
     assert!(!folder.join("new").exists());
     let told = refused(&["generate", &checkpoint, "hello"]);
-    assert!(told.contains("mlp can't be exported as a Hugging Face folder"), "{told}");
+    assert!(told.contains("is a checkpoint of kind mlp, not a text model"), "{told}");
+    assert!(told.contains("surefoot predict"), "{told}");
 
     fs::create_dir(folder.join("full")).unwrap();
     fs::write(folder.join("full/mine.txt"), "mine").unwrap();

@@ -284,6 +284,10 @@ fn an_isolated_server_of_several_models_survives_its_process() {
     let models = children(front[0]);
     assert_eq!(models.len(), 2);
     assert!(Command::new("kill").args(["-9", &front[0].to_string()]).status().unwrap().success());
+    // Until it is gone it may still take connections, which end with it.
+    while Path::new(&format!("/proc/{}/root", front[0])).exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
     assert_eq!(complete(&server), text);
     server.signal("TERM");
     assert!(server.wait().success());

@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn variables_of_a_request_reach_the_template_and_replace_no_messages() {
         let source = "{{ bos_token }}{{ messages|length }}{{ tools is none }}{{ add_generation_prompt }}\
-                      {{ enable_thinking is defined and enable_thinking }}{{ budget.tokens }}";
+                      {{ enable_thinking is defined and enable_thinking }}{{ budget.tokens if budget is defined }}";
         let template = Template::new(source, Map::new()).unwrap();
         let with = |variables: Value| {
             let messages = [json!({"role": "user", "content": "x"})];

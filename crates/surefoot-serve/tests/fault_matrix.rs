@@ -24,9 +24,22 @@ use testkit::workload_matrix::{Ended, strike_between_parts, strike_in_a_block, s
 /// joined, however slow the machine is, and none has ended.
 const FIRST: u64 = 0;
 const LATER: u64 = 5;
+/// A run that repeats a recording where devices can: a step of a single sequence behind many like it.
+const REPEATED: u64 = 15;
 
-/// The tokens of four sequences, and the journal of their decoding.
-fn decode(drill: &Drill) -> (Vec<Vec<u32>>, Journal) {
+/// What is decoded.
+#[derive(Clone, Copy)]
+struct Work {
+    sequences: u64,
+    tokens: usize,
+    temperature: f32,
+}
+
+const SAMPLED: Work = Work { sequences: 4, tokens: 10, temperature: 0.8 };
+const GREEDY: Work = Work { sequences: 1, tokens: 17, temperature: 0.0 };
+
+/// The tokens of the sequences, and the journal of their decoding.
+fn decode(drill: &Drill, work: Work) -> (Vec<Vec<u32>>, Journal) {
     let record = Journal::builder().ring(512).build();
     let metrics: Arc<Metrics> = Arc::default();
     let footing = Footing::builder()
@@ -59,11 +72,16 @@ fn decode(drill: &Drill) -> (Vec<Vec<u32>>, Journal) {
     let model =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
     let engine = Engine::start(&model, Arc::new(footing), settings, metrics).unwrap();
-    let generations = (0..4).map(|number| Generation {
+    let generations = (0..work.sequences).map(|number| Generation {
         adapter: None,
-        prompt: (0..12).map(|at| (at * 7 + number) % 90).collect(),
-        max_tokens: 10,
-        sampling: Sampling { temperature: 0.8, top_k: None, top_p: None, seed: number.into() },
+        prompt: (0..12).map(|at| (at * 7 + number as u32) % 90).collect(),
+        max_tokens: work.tokens,
+        sampling: Sampling {
+            temperature: work.temperature,
+            top_k: None,
+            top_p: None,
+            seed: number,
+        },
         rules: LogitRules::default(),
         constraint: None,
         rates_prompt: false,
@@ -84,8 +102,8 @@ fn decode(drill: &Drill) -> (Vec<Vec<u32>>, Journal) {
     (tokens.collect(), record)
 }
 
-fn ended(drill: &Drill, text: &str, expected: &[Vec<u32>]) -> Ended {
-    let (tokens, journal) = decode(drill);
+fn ended(drill: &Drill, text: &str, work: Work, expected: &[Vec<u32>]) -> Ended {
+    let (tokens, journal) = decode(drill, work);
     assert_eq!(tokens, expected, "{text}");
     let events = journal.recent();
     let of_decoding = || events.iter().filter(|event| event.op == "decode");
@@ -99,9 +117,9 @@ fn ended(drill: &Drill, text: &str, expected: &[Vec<u32>]) -> Ended {
 
 #[test]
 fn every_fault_at_every_moment_of_decoding() {
-    let (expected, _) = decode(&Drill::default());
-    assert!(expected.iter().all(|tokens| tokens.len() == 10), "{expected:?}");
-    let ended = |drill: &Drill, text: &str| ended(drill, text, &expected);
+    let (expected, _) = decode(&Drill::default(), SAMPLED);
+    assert!(expected.iter().all(|tokens| tokens.len() == SAMPLED.tokens), "{expected:?}");
+    let ended = |drill: &Drill, text: &str| ended(drill, text, SAMPLED, &expected);
     for step in [FIRST, LATER] {
         let moments = [format!("step={step},at=before"), format!("step={step},at=after")];
         strike_once("decode", &moments.each_ref().map(String::as_str), ended);
@@ -109,4 +127,28 @@ fn every_fault_at_every_moment_of_decoding() {
         strike_in_a_block("decode", &operation, ended);
     }
     strike_between_parts("decode", LATER, ended);
+}
+
+#[test]
+fn every_fault_in_a_step_that_repeats_a_recording() {
+    let (expected, _) = decode(&Drill::default(), GREEDY);
+    assert!(expected.iter().all(|tokens| tokens.len() == GREEDY.tokens), "{expected:?}");
+    let ended = |drill: &Drill, text: &str| ended(drill, text, GREEDY, &expected);
+    // The run over the prompt gives the first token, and each run after it one more.
+    let launches = |runs: u64| -> u64 {
+        let work = Work { tokens: runs as usize, ..GREEDY };
+        let decode = || decode(&Drill::default(), work);
+        surefoot_ops::count_launches(decode).1.values().sum()
+    };
+    let (before, with) = (launches(REPEATED), launches(REPEATED + 1));
+    assert_eq!(with, before, "run {REPEATED} launches nothing, for it repeats a recording");
+    if before == 0 {
+        // The processor launches nothing, and repeats no recordings.
+        let operation = format!("step={REPEATED},point=operation,nth=1");
+        return strike_in_a_block("decode", &operation, ended);
+    }
+    // Before it is repeated, and when it is read while the device may still be at it.
+    let points = ["operation", "read"];
+    let moments = points.map(|point| format!("step={REPEATED},at=during,point={point},nth=1"));
+    strike_once("decode", &moments.each_ref().map(String::as_str), ended);
 }

@@ -6,12 +6,22 @@ mod race;
 
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use burn::tensor::{Device, Tensor};
 use race::{Subject, race, two_models_at_once};
-use surefoot::device::OpenDevice;
+use surefoot::Footing;
+use surefoot::device::{OpenDevice, Selector};
+use surefoot::journal::Journal;
+use surefoot_models::embed::Pooling;
+use surefoot_models::generate::sample::Sampling;
+use surefoot_serve::engine::{
+    Engine, EngineLimits, EngineSettings, Generation, GenerationEvent, LogitRules,
+};
 use surefoot_serve::lanes::Lanes;
+use surefoot_serve::metrics::Metrics;
 use testkit::gpu;
 use testkit::networks::Network;
 
@@ -94,4 +104,67 @@ fn work_that_is_dropped_in_flight_and_panics_cost_the_others_nothing() {
         }
     });
     assert_eq!((lanes.statistics().leased, lanes.statistics().waiting), (0, 0));
+}
+
+#[test]
+fn requests_find_what_was_compiled_before_and_the_cache_and_recording_of_those_they_follow_soon() {
+    let Some((device, _turn)) = alone() else { return };
+    let footing = Footing::builder().devices(Selector::Chain(vec![device.name()])).build().unwrap();
+    let limits = EngineLimits {
+        sequences: 2,
+        context: Some(192),
+        texts: 1,
+        text_tokens: None,
+        pass_tokens: 256,
+        queue: 4,
+        patience: Duration::ZERO,
+        batches_in_flight: 1,
+    };
+    let settings = EngineSettings {
+        limits,
+        pooling: Pooling::Mean,
+        journal: Journal::off(),
+        weights: Default::default(),
+        adapter: None,
+        adapters: Vec::new(),
+        speculation: Default::default(),
+        draft: None,
+    };
+    let model =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/tests/fixtures/llama-tiny");
+    let metrics = Arc::<Metrics>::default();
+    let engine = Engine::start(&model, Arc::new(footing), settings, metrics).unwrap();
+    let wait = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let ask = |length: u32| {
+        let generation = Generation {
+            adapter: None,
+            prompt: (0..length).map(|at| at % 90).collect(),
+            max_tokens: 12,
+            sampling: Sampling::GREEDY,
+            rules: LogitRules::default(),
+            constraint: None,
+            rates_prompt: false,
+            logprobs: None,
+        };
+        let mut stream = engine.generate(vec![generation], None).unwrap().remove(0);
+        let mut tokens = Vec::new();
+        loop {
+            match wait.block_on(stream.recv()) {
+                Some(GenerationEvent::Token { id, .. }) => tokens.push(id),
+                Some(GenerationEvent::Ended(_)) => return tokens,
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let known = surefoot_ops::count_launches(|| engine.warm_up(|_, _| ()).unwrap()).1;
+    let (first, launched) = surefoot_ops::count_launches(|| ask(12));
+    let (again, later) = surefoot_ops::count_launches(|| ask(12));
+    let (_, long) = surefoot_ops::count_launches(|| ask(140));
+    for kernel in launched.keys().chain(long.keys()) {
+        assert!(known.contains_key(kernel), "{kernel} is not among {known:?}");
+    }
+    assert_eq!(first, again);
+    // The pass over the prompt alone: steps are repeated from the first on.
+    let [launched, later] = [launched, later].map(|launches| launches.values().sum::<u64>());
+    assert!(2 * later < launched, "{later} launches, and {launched} before");
 }

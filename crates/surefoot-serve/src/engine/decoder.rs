@@ -60,6 +60,12 @@ const KEPT: Duration = Duration::from_secs(5);
 /// How often it is told how full the cache is.
 const TELL_LEVELS: Duration = Duration::from_millis(50);
 
+/// Tokens of the long prompt that is warmed up with: devices run such prompts by other kernels than short ones.
+const LONG_PROMPT: usize = 130;
+
+/// Tokens that are decoded behind each prompt to warm up: with these many devices record a step, which takes what single steps do not.
+const WARM_UP_STEPS: usize = 4;
+
 /// Decodes sequences.
 pub struct Decoder {
     queue: BatchQueue<(), Sequence>,
@@ -101,20 +107,48 @@ impl Decoder {
         self.queue.close();
     }
 
-    /// Decodes a token of `count` short sequences.
+    /// Decodes a few tokens of `count` short sequences; of a single one also behind a long prompt. Prompts are of several tokens, since a pass over
+    /// single ones is a step, and of different lengths, as those of requests are.
     pub(crate) fn warm_up(&self, count: usize) -> Result<(), EngineError> {
         let width = bucket::width(1).min(self.capacity.context);
         let at_once = (self.capacity.pass_tokens / width).max(1);
+        let prompts: Vec<Vec<u32>> =
+            (0..count).map(|number| vec![0; (2 + number % 2).min(width - 1).max(1)]).collect();
+        let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        // A small cache never holds so many.
+        if count > 1 && !self.capacity.limits().fit(count, longest + WARM_UP_STEPS) {
+            return Ok(());
+        }
+        self.warm_up_with(&prompts, at_once, width)?;
+        if count == 1 && self.capacity.context > LONG_PROMPT {
+            let width = bucket::width(LONG_PROMPT).min(self.capacity.context);
+            self.warm_up_with(&[vec![0; LONG_PROMPT]], 1, width)?;
+        }
+        Ok(())
+    }
+
+    /// Decodes a few tokens behind prompts, `at_once` of which join in a pass that is as wide as `width`.
+    fn warm_up_with(
+        &self,
+        prompts: &[Vec<u32>],
+        at_once: usize,
+        width: usize,
+    ) -> Result<(), EngineError> {
         self.runner.run(&self.capacity.request("warm up"), |attempt| {
             let mut decoding = Decoding::new(attempt.model(), self.capacity.limits());
             let mut passes = attempt.model().passes();
-            while decoding.len() < count {
-                let joining = vec![vec![0]; at_once.min(count - decoding.len())];
+            for joining in prompts.chunks(at_once) {
                 let least = self.capacity.least_pass(attempt, joining.len(), width);
-                decoding.join(&mut passes, &joining, least)?;
+                decoding.join(&mut passes, joining, least)?;
             }
+            let count = prompts.len();
             let rows = self.capacity.least_pass(attempt, count, 1).rows;
-            decoding.step(&mut passes, &vec![0; count], rows)
+            let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+            let room = self.capacity.context.saturating_sub(longest);
+            for _ in 0..WARM_UP_STEPS.min(room).max(1) {
+                decoding.step(&mut passes, &vec![0; count], rows)?;
+            }
+            Ok(())
         })?;
         Ok(())
     }

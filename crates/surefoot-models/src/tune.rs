@@ -90,7 +90,7 @@ fn seconds(runner: &Runner, shape: Shape, less: usize) -> Result<f64, ModelError
     let Shape { sequences, prompt_tokens, new_tokens } = shape;
     let vocab = runner.blueprint().vocab;
     let prompt = |number: usize| -> Vec<u32> {
-        let tokens = if number % 2 == 0 { prompt_tokens - less } else { prompt_tokens };
+        let tokens = if number.is_multiple_of(2) { prompt_tokens - less } else { prompt_tokens };
         (0..tokens).map(|at| ((at * 31 + number * 17 + 1) % vocab) as u32).collect()
     };
     let prompts: Vec<Vec<u32>> = (0..sequences).map(prompt).collect();

@@ -16,6 +16,7 @@
 )]
 #![allow(
     clippy::collapsible_if,
+    clippy::manual_div_ceil,
     clippy::manual_is_multiple_of,
     reason = "kernels are written in the part of Rust that CubeCL translates"
 )]

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """A server under load for a long time, while devices fail, clients leave and memory is short.
 
-    python benches/soak.py SUREFOOT [--minutes 60] [--clients 24] [--memory MIB] [--seed 1] [--out FILE.json]
+    python benches/soak.py SUREFOOT [--minutes 60] [--clients 24] [--memory MIB] [--seed 1] [--format F16]
+                             [--weights as-stored] [--out FILE.json]
 
-A small Llama with random weights is served twice: by a server without faults, which gives the expected answers, and by one with
-faults at random moments (`--drill`) and a memory budget that holds few of the sequences that are asked for. Clients ask for
-completions, some of them long, some with a common beginning, whole or streamed; some leave in the midst of their answer. Every
-answer has to be the expected one, and none may be missing. The server's resident memory is noted every few seconds.
+A small Llama with random weights, in F16 or in another format that GGUF files have (`--format Q8_0`), is served twice: by a
+server without faults, which gives the expected answers, and by one with faults at random moments (`--drill`) and a memory budget
+that holds few of the sequences that are asked for. Clients ask for completions, some of them long, some with a common beginning,
+whole or streamed; some leave in the midst of their answer. Every answer has to be the expected one, and none may be missing. The
+server's resident memory is noted every few seconds.
 
 Prints one JSON document. Ends with 1 if an answer was lost or wrong, if nothing failed or nobody was preempted (then nothing
 was tested), or if memory grew: the most in the last third of the time is compared with the most in the second third. Needs openai, gguf and numpy.
@@ -53,19 +55,22 @@ def main():
     parser.add_argument("--clients", type=int, default=24)
     parser.add_argument("--memory", type=int, help="the budget in MiB (default: a little more than the least that serves)")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--format", default="F16", help="the format of the GGUF file's weights: F32, F16, BF16, Q8_0, Q4_0 …")
+    parser.add_argument("--weights", default="as-stored", help="as-stored, q8 or q4: quantised while they are loaded")
     parser.add_argument("--out")
     arguments = parser.parse_args()
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         model = str(pathlib.Path(folder) / "model.gguf")
         sys.path.insert(0, str(PEERS))
-        load("bytes").make(model, 90, gguf.GGMLQuantizationType.F16)
+        load("bytes").make(model, 90, gguf.GGMLQuantizationType[arguments.format])
+        weights = ["--weights", arguments.weights]
         requests = make_requests(chance)
-        with Server(arguments.surefoot, model, []) as calm:
+        with Server(arguments.surefoot, model, weights) as calm:
             asyncio.run(expect(calm, requests))
-        budget = arguments.memory or least_memory(arguments.surefoot, model)
+        budget = arguments.memory or least_memory(arguments.surefoot, model, weights)
         drill = ";".join(faults(chance, arguments.minutes))
-        with Server(arguments.surefoot, model, ["--memory", f"{budget}MiB", "--drill", drill]) as server:
+        with Server(arguments.surefoot, model, [*weights, "--memory", f"{budget}MiB", "--drill", drill]) as server:
             soak = Soak(server, requests, chance, arguments)
             asyncio.run(soak.run())
             report = soak.report(budget)
@@ -96,9 +101,10 @@ def faults(chance, minutes):
     return rules
 
 
-def least_memory(program, model):
+def least_memory(program, model, weights):
     """What a refusal asks for, and a little more: then one sequence of full length fits, and few others beside it."""
-    refused = subprocess.run([program, "serve", model, "--port", "0", "--device", "cpu", "--memory", "20MiB"],
+    refused = subprocess.run([program, "serve", model, "--port", "0", "--device", "cpu", "--memory", "20MiB",
+                              *weights],
                              capture_output=True, text=True, timeout=300)
     asked = re.search(r"--memory (\d+)\s*MiB", refused.stderr)
     if not asked:
@@ -228,7 +234,8 @@ class Soak:
                   if key.startswith("surefoot_faults_total")}
         preempted = int(total("surefoot_preemptions_total"))
         is_flat = most[2] <= GROWTH * most[1]
-        return {"minutes": self.arguments.minutes, "clients": self.arguments.clients, "seed": self.arguments.seed,
+        return {"format": self.arguments.format, "weights": self.arguments.weights,
+                "minutes": self.arguments.minutes, "clients": self.arguments.clients, "seed": self.arguments.seed,
                 "answers": self.answers, "clients that left": self.left, "told to come back (429)": self.put_off,
                 "lost or wrong": len(self.wrong), "examples": self.wrong[:5],
                 "faults": struck, "preemptions": preempted,

@@ -8,6 +8,7 @@
 //! unless the operator names one: a file, `chatml`, or `plain`, which writes the role before each
 //! message and nothing else.
 
+mod call_style;
 mod clock;
 mod generation_tag;
 mod python_json;
@@ -15,15 +16,18 @@ mod tools;
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::Serde;
+use minijinja::value::{Kwargs, Serde};
 use minijinja::{Environment, Error, ErrorKind, context};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::folder::gguf;
 
-pub use tools::{CallStyle, OfferedTool};
+pub use call_style::{CallSpace, CallStyle};
+pub use tools::OfferedTool;
+use tools::ToolsPlace;
 
 /// Larger than any published template or tokenizer configuration.
 const MAX_FILE: u64 = 8 << 20;
@@ -63,8 +67,14 @@ pub enum ChatError {
 pub struct Template {
     environment: Environment<'static>,
     specials: Map<String, Value>,
-    takes_tools: bool,
-    call_style: CallStyle,
+    tools_place: ToolsPlace,
+    call_style: Arc<CallStyle>,
+    /// Whether it writes the calls of earlier answers.
+    writes_calls: bool,
+    /// Whether it refuses calls that are not known by nine letters.
+    wants_short_ids: bool,
+    /// The template for chats with tools, where that is another one.
+    with_tools: Option<Box<Template>>,
 }
 
 impl Template {
@@ -84,11 +94,15 @@ impl Template {
                 let of = |name: &str| {
                     named.iter().find(|one| one.get("name").and_then(Value::as_str) == Some(name))
                 };
-                let chosen = of("default").or(named.first());
-                match chosen.and_then(|one| one.get("template")).and_then(Value::as_str) {
-                    Some(source) => Self::new(source, specials).map(Some),
-                    None => Err(problem(&file, "'chat_template' lists no template")),
+                let source = |one: &'_ Value| Some(one.get("template")?.as_str()?.to_owned());
+                let Some(chosen) = of("default").or(named.first()).and_then(source) else {
+                    return Err(problem(&file, "'chat_template' lists no template"));
+                };
+                let mut template = Self::new(&chosen, specials.clone())?;
+                if let Some(with_tools) = of("tool_use").and_then(source) {
+                    template.with_tools = Some(Box::new(Self::new(&with_tools, specials)?));
                 }
+                Ok(Some(template))
             }
             Some(_) => Err(problem(&file, "'chat_template' is neither a text nor a list")),
         }
@@ -117,15 +131,59 @@ impl Template {
         });
         environment.add_filter("tojson", python_json::tojson);
         environment.add_function("strftime_now", |format: String| clock::now(&format));
-        let (takes_tools, call_style) = (source.contains("tools"), CallStyle::of(source));
-        let source = generation_tag::as_scopes(source);
-        environment.add_template_owned(NAME, source.into_owned()).map_err(wrong)?;
-        Ok(Self { environment, specials, takes_tools, call_style })
+        environment.add_filter("indent", indent);
+        let scoped = generation_tag::as_scopes(source);
+        environment.add_template_owned(NAME, scoped.into_owned()).map_err(wrong)?;
+        let mut template = Self {
+            environment,
+            specials,
+            tools_place: ToolsPlace::Nowhere,
+            call_style: Arc::new(CallStyle::tagged()),
+            writes_calls: true,
+            wants_short_ids: false,
+            with_tools: None,
+        };
+        if source.contains("tools") {
+            template.look_at_tools(source);
+        }
+        Ok(template)
+    }
+
+    /// Finds out how the template takes tools and writes calls, by having it write some.
+    fn look_at_tools(&mut self, source: &str) {
+        let mut chat = vec![json!({"role": "user", "content": "Hello."})];
+        let tools = [tools::probe()];
+        let place = [ToolsPlace::Variable, ToolsPlace::SystemMessage].into_iter().find(|place| {
+            self.tools_place = *place;
+            self.prompt_with_tools(&chat, &tools).is_ok_and(|text| text.contains(tools::PROBE))
+        });
+        self.tools_place = place.unwrap_or(ToolsPlace::Variable);
+        let prompt = self.prompt_with_tools(&chat, &tools).unwrap_or_default();
+        let mut shown = None;
+        for calls in [2, 1] {
+            chat.truncate(1);
+            chat.push(CallStyle::probe(calls));
+            let Ok(text) = self.rendered_with_tools(&chat, &tools, false, &Map::new()) else {
+                continue;
+            };
+            self.writes_calls = text.contains("probe_call_a");
+            shown = CallStyle::shown_by(&text, &prompt).filter(|_| !prompt.is_empty());
+            break;
+        }
+        self.call_style = Arc::new(shown.unwrap_or_else(|| CallStyle::named_by(source)));
+        chat[1]["tool_calls"][0]["id"] = "call_0123456789_0_0".into();
+        if let Some(calls) = chat[1]["tool_calls"].as_array_mut() {
+            calls.truncate(1);
+        }
+        let is_taken = self.rendered_with_tools(&chat, &tools, false, &Map::new()).is_ok();
+        chat[1] = CallStyle::probe(1);
+        self.wants_short_ids =
+            !is_taken && self.rendered_with_tools(&chat, &tools, false, &Map::new()).is_ok();
     }
 
     /// How the model writes calls of tools.
-    pub fn call_style(&self) -> CallStyle {
-        self.call_style
+    pub fn call_style(&self) -> &Arc<CallStyle> {
+        self.with_tools.as_ref().map_or(&self.call_style, |template| template.call_style())
     }
 
     /// The prompt for `messages`, up to where the assistant begins to speak.
@@ -156,19 +214,46 @@ impl Template {
         tools: &[OfferedTool],
         variables: &Map<String, Value>,
     ) -> Result<String, ChatError> {
-        let messages = tools::with_arguments_as_objects(messages);
-        if tools.is_empty() {
-            return self.render(&messages, minijinja::Value::from(()), true, variables);
+        self.rendered_with_tools(messages, tools, true, variables)
+    }
+
+    fn rendered_with_tools(
+        &self,
+        messages: &[Value],
+        tools: &[OfferedTool],
+        add_prompt: bool,
+        variables: &Map<String, Value>,
+    ) -> Result<String, ChatError> {
+        if let Some(template) = self.with_tools.as_ref().filter(|_| !tools.is_empty()) {
+            return template.rendered_with_tools(messages, tools, add_prompt, variables);
         }
-        if !self.takes_tools {
-            let messages = tools::spelled_out(&messages, tools);
-            return self.render(&messages, minijinja::Value::from(()), true, variables);
+        let mut messages = tools::with_arguments_as_objects(messages);
+        if self.wants_short_ids {
+            messages = tools::with_short_ids(&messages);
+        }
+        if !self.writes_calls {
+            messages = tools::with_calls_as_text(&messages, &self.call_style);
+        }
+        let no_tools = minijinja::Value::from(());
+        if tools.is_empty() {
+            return self.render(&messages, no_tools, add_prompt, variables);
+        }
+        match self.tools_place {
+            ToolsPlace::Variable => {}
+            ToolsPlace::SystemMessage => {
+                messages = tools::beside_system(&messages, tools);
+                return self.render(&messages, no_tools, add_prompt, variables);
+            }
+            ToolsPlace::Nowhere => {
+                messages = tools::spelled_out(&messages, tools);
+                return self.render(&messages, no_tools, add_prompt, variables);
+            }
         }
         // As they came: a model was trained on keys in their usual order.
         let definitions: Result<Vec<minijinja::Value>, _> =
             tools.iter().map(|tool| serde_json::from_str(&tool.definition)).collect();
         let definitions = definitions.map_err(|error| ChatError::Messages(error.to_string()))?;
-        self.render(&messages, definitions.into(), true, variables)
+        self.render(&messages, definitions.into(), add_prompt, variables)
     }
 
     fn render(
@@ -191,7 +276,23 @@ impl Template {
     }
 }
 
-/// The special tokens by name: `bos_token` and its like, which are texts or objects with one.
+/// The filter `indent` with the names that Jinja2 has for its arguments.
+fn indent(text: &str, width: Option<usize>, kwargs: Kwargs) -> Result<String, Error> {
+    let named: Option<usize> = kwargs.get("width")?;
+    let (first, blank): (Option<bool>, Option<bool>) = (kwargs.get("first")?, kwargs.get("blank")?);
+    kwargs.assert_all_used()?;
+    let space = " ".repeat(width.or(named).unwrap_or(4).min(256));
+    let mut indented = String::with_capacity(text.len());
+    for (number, line) in text.split_inclusive('\n').enumerate() {
+        let is_blank = line.trim().is_empty() && blank != Some(true);
+        if if number == 0 { first == Some(true) } else { !is_blank } {
+            indented.push_str(&space);
+        }
+        indented.push_str(line);
+    }
+    Ok(indented)
+}
+
 /// What `tokenizer_config.json` of a folder, or the metadata of a GGUF file, say.
 fn settings(model: &Path) -> Result<Map<String, Value>, ChatError> {
     if gguf::is_gguf(model) {
@@ -201,6 +302,7 @@ fn settings(model: &Path) -> Result<Map<String, Value>, ChatError> {
     if file.exists() { object(&file) } else { Ok(Map::new()) }
 }
 
+/// The special tokens by name: `bos_token` and its like, which are texts or objects with one.
 fn specials(settings: &Map<String, Value>) -> Map<String, Value> {
     settings
         .iter()
@@ -339,7 +441,7 @@ mod tests {
         let source = "{%- for tool in tools %}{{ tool | tojson }}\n{% endfor %}<tool_call>\
 {%- for call in messages[0].tool_calls %}{{ call.function.arguments | tojson }}{% endfor %}";
         let template = Template::new(source, Map::new()).unwrap();
-        assert_eq!(template.call_style(), CallStyle::Tagged);
+        assert_eq!(**template.call_style(), CallStyle::tagged());
         let tool = OfferedTool {
             name: "f".to_owned(),
             parameters: "{}".to_owned(),
@@ -399,5 +501,150 @@ mod tests {
         assert!(Template::of_folder(path).is_err());
         assert!(Template::named("plain", path).is_ok());
         assert!(Template::named("/nonexistent.jinja", path).is_err());
+    }
+
+    /// A chat in which a tool was called twice, and the tool.
+    fn chat_with_calls() -> (Vec<Value>, OfferedTool) {
+        let tool = OfferedTool {
+            name: "find".to_owned(),
+            parameters: "{}".to_owned(),
+            definition: r#"{"type":"function","function":{"name":"find","description":"Finds.","parameters":{"type":"object","properties":{"q":{"type":"string","description":"What."}},"required":["q"]}}}"#.to_owned(),
+        };
+        let call = |id: &str, q: &str| {
+            let arguments = json!({"q": q}).to_string();
+            json!({"id": id, "type": "function", "function": {"name": "find", "arguments": arguments}})
+        };
+        let calls = [call("call_17_0_0", "a"), call("call_17_0_1", "b")];
+        let messages = vec![
+            json!({"role": "user", "content": "Look."}),
+            json!({"role": "assistant", "content": "", "tool_calls": calls}),
+            json!({"role": "tool", "tool_call_id": "call_17_0_0", "content": "7"}),
+        ];
+        (messages, tool)
+    }
+
+    fn template(source: &str) -> Template {
+        let specials = json!({"bos_token": "<s>", "eos_token": "</s>"});
+        Template::new(source, specials.as_object().unwrap().clone()).unwrap()
+    }
+
+    /// The prompt of a template for a chat with calls.
+    fn prompt_with_calls(source: &str) -> (CallStyle, String) {
+        let template = template(source);
+        let (messages, tool) = chat_with_calls();
+        let prompt = template.prompt_with_tools(&messages, &[tool]).unwrap();
+        ((**template.call_style()).clone(), prompt)
+    }
+
+    /// A list of `name` and `arguments`.
+    fn style(marker: &str, end_marker: &str, space: CallSpace) -> CallStyle {
+        CallStyle {
+            marker: marker.to_owned(),
+            end_marker: end_marker.to_owned(),
+            is_list: true,
+            space,
+            ..CallStyle::tagged()
+        }
+    }
+
+    #[test]
+    fn mistrals_calls_are_a_list_and_known_by_nine_letters() {
+        let (found, prompt) = prompt_with_calls(include_str!("templates/mistral.jinja"));
+        let space = CallSpace {
+            behind_marker: " ".to_owned(),
+            in_list: " ".to_owned(),
+            ..CallSpace::default()
+        };
+        let expected = CallStyle {
+            id_keys: [None, Some("id".to_owned())],
+            ..style("[TOOL_CALLS]", "", space)
+        };
+        assert_eq!(found, expected);
+        assert!(
+            prompt.contains(
+                "[AVAILABLE_TOOLS] [{\"type\": \"function\", \"function\": {\"name\": \"find\""
+            ),
+            "{prompt}"
+        );
+        assert!(prompt.ends_with("[TOOL_CALLS] [{\"name\": \"find\", \"arguments\": {\"q\": \"a\"}, \"id\": \"call00000\"}, {\"name\": \"find\", \"arguments\": {\"q\": \"b\"}, \"id\": \"call00001\"}]</s>[TOOL_RESULTS] {\"content\": 7, \"call_id\": \"call00000\"}[/TOOL_RESULTS]"), "{prompt}");
+    }
+
+    #[test]
+    fn granite_says_in_words_how_calls_are_written_and_they_are_part_of_the_text() {
+        let (found, prompt) = prompt_with_calls(include_str!("templates/granite.jinja"));
+        assert_eq!(found, style("<|tool_call|>", "", CallSpace::default()));
+        assert!(prompt.contains("\"name\": \"find\""), "{prompt}");
+        assert!(prompt.contains("<|start_of_role|>assistant<|end_of_role|><|tool_call|>[{\"name\": \"find\", \"arguments\": {\"q\":\"a\"}}, {\"name\": \"find\", \"arguments\": {\"q\":\"b\"}}]<|end_of_text|>"), "{prompt}");
+        assert!(prompt.ends_with("<|start_of_role|>assistant<|end_of_role|>"), "{prompt}");
+    }
+
+    #[test]
+    fn command_r_has_actions_and_keys_of_its_own() {
+        let (found, prompt) = prompt_with_calls(include_str!("templates/command-r7b.jinja"));
+        let expected = CallStyle {
+            name_key: "tool_name".to_owned(),
+            arguments_key: "parameters".to_owned(),
+            id_keys: [Some("tool_call_id".to_owned()), None],
+            ..style("<|START_ACTION|>", "<|END_ACTION|>", found.space.clone())
+        };
+        assert_eq!(found, expected);
+        assert!(found.space.in_list.starts_with('\n') && found.space.before_end == "\n");
+        assert!(prompt.contains("{\"tool_call_id\": \"1\", \"tool_name\": \"find\", \"parameters\": {\"q\": \"b\"}}\n]<|END_ACTION|>"), "{prompt}");
+        let (found, prompt) = prompt_with_calls(include_str!("templates/command-r-plus.jinja"));
+        let expected = CallStyle {
+            name_key: "tool_name".to_owned(),
+            arguments_key: "parameters".to_owned(),
+            ..style("Action:\n```json", "```", found.space.clone())
+        };
+        assert_eq!(found, expected);
+        assert_eq!(found.space.in_call, "\n        ");
+        assert!(
+            prompt.contains("def find(") && prompt.contains("\"tool_name\": \"find\""),
+            "{prompt}"
+        );
+    }
+
+    #[test]
+    fn phi_takes_tools_from_the_systems_message() {
+        let (found, prompt) = prompt_with_calls(include_str!("templates/phi-4-mini.jinja"));
+        assert_eq!(found, style("<|tool_call|>", "<|/tool_call|>", CallSpace::default()));
+        assert!(
+            prompt.starts_with(
+                "<|system|>You are a helpful assistant with some tools.<|tool|>[{\"name\":\"find\""
+            ),
+            "{prompt}"
+        );
+        assert!(prompt.contains("<|assistant|><|tool_call|>[{\"name\": \"find\""), "{prompt}");
+        let (found, prompt) =
+            prompt_with_calls(include_str!("templates/phi-4-mini-functools.jinja"));
+        assert_eq!(found, style("functools[", "", found.space.clone()));
+        assert!(
+            prompt.contains("functools[{\"name\": \"find\", \"arguments\": {\"q\": \"a\"}}, {"),
+            "{prompt}"
+        );
+    }
+
+    #[test]
+    fn qwen_and_llama_are_read_as_they_were() {
+        let (found, prompt) = prompt_with_calls(include_str!("templates/qwen.jinja"));
+        assert_eq!(found, CallStyle::tagged());
+        assert!(prompt.contains("<|im_start|>assistant\n<tool_call>\n{\"name\": \"find\", \"arguments\": {\"q\": \"a\"}}\n</tool_call>\n<tool_call>"), "{prompt}");
+        let template = template(include_str!("templates/llama-3.jinja"));
+        assert_eq!(**template.call_style(), CallStyle::bare());
+    }
+
+    #[test]
+    fn a_template_of_its_own_for_tools_is_used_for_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = json!({"chat_template": [
+            {"name": "default", "template": "no functions"},
+            {"name": "tool_use", "template": include_str!("templates/mistral.jinja")},
+        ], "bos_token": "<s>", "eos_token": "</s>"});
+        std::fs::write(folder.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+        let template = Template::of_folder(folder.path()).unwrap().unwrap();
+        let (messages, tool) = chat_with_calls();
+        assert_eq!(template.call_style().marker, "[TOOL_CALLS]");
+        assert_eq!(template.prompt(&messages[..1]).unwrap(), "no functions");
+        assert!(template.prompt_with_tools(&messages, &[tool]).unwrap().contains("[TOOL_CALLS]"));
     }
 }

@@ -3,6 +3,8 @@
 
 use serde_json::{Map, Value};
 
+use super::call_style::CallStyle;
+
 /// A function that a client offers.
 #[derive(Clone, Debug)]
 pub struct OfferedTool {
@@ -14,50 +16,90 @@ pub struct OfferedTool {
     pub definition: String,
 }
 
-/// How a template writes calls.
+/// Where a template takes the tools from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallStyle {
-    /// `<tool_call>` and `</tool_call>` around `{"name": …, "arguments": …}`, as Hermes and Qwen do.
-    Tagged,
-    /// `{"name": …, "parameters": …}` and nothing else, as Llama 3 does.
-    Bare,
+pub(super) enum ToolsPlace {
+    /// The variable `tools`.
+    Variable,
+    /// `tools` of the system's message: their functions, as JSON.
+    SystemMessage,
+    /// It knows none.
+    Nowhere,
 }
 
-impl CallStyle {
-    /// The style of a template's source.
-    pub(super) fn of(source: &str) -> Self {
-        let is_bare = source.contains("\"parameters\"") && source.contains("python_tag");
-        if is_bare && !source.contains("<tool_call>") { Self::Bare } else { Self::Tagged }
-    }
+/// A tool that a template is given to see where it takes tools from.
+pub(super) const PROBE: &str = "probe_tool";
 
-    /// What precedes each call; empty if nothing does.
-    pub fn marker(self) -> &'static str {
-        match self {
-            Self::Tagged => "<tool_call>",
-            Self::Bare => "",
+pub(super) fn probe() -> OfferedTool {
+    let parameters = r#"{"type":"object","properties":{"probe_key":{"type":"string","description":"A key."}},"required":["probe_key"]}"#;
+    OfferedTool {
+        name: PROBE.to_owned(),
+        parameters: parameters.to_owned(),
+        definition: format!(
+            r#"{{"type":"function","function":{{"name":"{PROBE}","description":"A tool.","parameters":{parameters}}}}}"#
+        ),
+    }
+}
+
+/// Messages for a template that takes the functions from the system's message.
+pub(super) fn beside_system(messages: &[Value], tools: &[OfferedTool]) -> Vec<Value> {
+    let functions: Vec<Value> = tools
+        .iter()
+        .filter_map(|tool| serde_json::from_str::<Value>(&tool.definition).ok())
+        .map(|definition| definition["function"].clone())
+        .collect();
+    let mut messages = messages.to_vec();
+    if messages.first().is_none_or(|first| first["role"] != "system") {
+        let mut system = Map::new();
+        system.insert("role".to_owned(), "system".into());
+        system.insert("content".to_owned(), "You are a helpful assistant with some tools.".into());
+        messages.insert(0, Value::Object(system));
+    }
+    messages[0]["tools"] = Value::Array(functions).to_string().into();
+    messages
+}
+
+/// Messages whose calls are part of their text, for templates that leave calls out.
+pub(super) fn with_calls_as_text(messages: &[Value], style: &CallStyle) -> Vec<Value> {
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        let Some(calls) = message["tool_calls"].as_array() else { continue };
+        let written = style.written(calls);
+        let before = message["content"].as_str().unwrap_or_default();
+        let parts: Vec<&str> =
+            [before, &written].into_iter().filter(|part| !part.is_empty()).collect();
+        message["content"] = parts.join("\n").into();
+    }
+    messages
+}
+
+/// Messages whose calls are known by nine letters, which Mistral's templates insist on.
+pub(super) fn with_short_ids(messages: &[Value]) -> Vec<Value> {
+    let mut ids: Vec<String> = Vec::new();
+    let mut short = |id: &mut Value| {
+        let Some(long) = id.as_str().map(str::to_owned) else { return };
+        let number = ids.iter().position(|known| *known == long).unwrap_or_else(|| {
+            ids.push(long);
+            ids.len() - 1
+        });
+        *id = format!("call{number:05}").into();
+    };
+    let mut messages = messages.to_vec();
+    for message in &mut messages {
+        if let Some(calls) = message.get_mut("tool_calls").and_then(Value::as_array_mut) {
+            calls.iter_mut().filter_map(|call| call.get_mut("id")).for_each(&mut short);
+        }
+        if let Some(id) = message.get_mut("tool_call_id") {
+            short(id);
         }
     }
-
-    /// What ends each call.
-    pub fn end_marker(self) -> &'static str {
-        match self {
-            Self::Tagged => "</tool_call>",
-            Self::Bare => "",
-        }
-    }
-
-    /// The key of the arguments.
-    pub fn arguments_key(self) -> &'static str {
-        match self {
-            Self::Tagged => "arguments",
-            Self::Bare => "parameters",
-        }
-    }
+    messages
 }
 
 /// Messages for a template that knows no tools: what can be called is said by the system, calls and
 /// results are texts.
 pub(super) fn spelled_out(messages: &[Value], tools: &[OfferedTool]) -> Vec<Value> {
+    let messages = with_calls_as_text(messages, &CallStyle::tagged());
     let mut said: Vec<Value> = messages.iter().map(spelled_message).collect();
     let definitions: Vec<&str> = tools.iter().map(|tool| tool.definition.as_str()).collect();
     let offer = format!(
@@ -86,17 +128,6 @@ fn spelled_message(message: &Value) -> Value {
     if message["role"] == "tool" {
         message["role"] = "user".into();
         message["content"] = format!("<tool_response>\n{content}\n</tool_response>").into();
-    } else if let Some(calls) = message["tool_calls"].as_array() {
-        let mut parts = vec![content];
-        for call in calls {
-            let function = &call["function"];
-            parts.push(format!(
-                "<tool_call>\n{{\"name\": {}, \"arguments\": {}}}\n</tool_call>",
-                function["name"], function["arguments"]
-            ));
-        }
-        parts.retain(|part| !part.is_empty());
-        message["content"] = parts.join("\n").into();
     }
     message
 }
@@ -124,16 +155,6 @@ pub(super) fn with_arguments_as_objects(messages: &[Value]) -> Vec<Value> {
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn styles_are_told_by_the_source() {
-        assert_eq!(CallStyle::of("{{ '<tool_call>' }}"), CallStyle::Tagged);
-        assert_eq!(
-            CallStyle::of("{\"name\": x, \"parameters\": y} <|python_tag|>"),
-            CallStyle::Bare
-        );
-        assert_eq!(CallStyle::of("{{ messages }}"), CallStyle::Tagged);
-    }
 
     #[test]
     fn a_template_without_tools_is_told_them_in_words() {

@@ -32,6 +32,8 @@ pub struct Texts {
     untruncated: OnceLock<Tokenizer>,
     vocab: usize,
     longest_token: usize,
+    /// Special tokens that are part of decoded texts all the same.
+    shown: Vec<(u32, String)>,
 }
 
 impl Texts {
@@ -79,7 +81,21 @@ impl Texts {
             .with_truncation(None)
             .map_err(|error| ModelError::file(&file, format!("can't be used: {error}")))?;
         let untruncated = OnceLock::new();
-        Ok(Self { file, tokenizer, untruncated, vocab, longest_token })
+        let shown = Vec::new();
+        Ok(Self { file, tokenizer, untruncated, vocab, longest_token, shown })
+    }
+
+    /// Makes special tokens that are one of these words part of decoded texts, as marks that are to be read there.
+    pub fn show(&mut self, words: &[&str]) {
+        let added = self.tokenizer.get_added_tokens_decoder();
+        let is_word = |content: &str| words.contains(&content);
+        let mut shown: Vec<(u32, String)> = added
+            .into_iter()
+            .filter(|(_, token)| token.special && is_word(&token.content))
+            .map(|(id, token)| (id, token.content))
+            .collect();
+        shown.sort_unstable();
+        self.shown = shown;
     }
 
     /// The first token that another tokenizer does not have, or has under another number; none if both have
@@ -241,13 +257,39 @@ impl Texts {
         })
     }
 
-    /// The bytes that each token of the model stands for; none for special ones.
+    /// The bytes that each token of the model stands for; none for special ones, but for those that are
+    /// [shown](Self::show).
     pub fn token_bytes(&self) -> Result<Vec<Option<Vec<u8>>>, UnknownDecoder> {
-        token_bytes::token_bytes(&self.tokenizer, self.vocab)
+        let mut bytes = token_bytes::token_bytes(&self.tokenizer, self.vocab)?;
+        for (id, word) in &self.shown {
+            if let Some(token) = bytes.get_mut(*id as usize) {
+                *token = Some(word.clone().into_bytes());
+            }
+        }
+        Ok(bytes)
     }
 
-    /// The text of `ids`, without special tokens.
+    /// The text of `ids`, without special tokens, but for those that are [shown](Self::show).
     pub fn decode(&self, ids: &[u32]) -> Result<String, ModelError> {
+        let shown = |id: &u32| self.shown.iter().find(|(shown, _)| shown == id);
+        if !ids.iter().any(|id| shown(id).is_some()) {
+            return self.decode_plain(ids);
+        }
+        let mut text = String::new();
+        for part in ids.split_inclusive(|id| shown(id).is_some()) {
+            let Some((last, before)) = part.split_last() else { continue };
+            match shown(last) {
+                Some((_, word)) => {
+                    text.push_str(&self.decode_plain(before)?);
+                    text.push_str(word);
+                }
+                None => text.push_str(&self.decode_plain(part)?),
+            }
+        }
+        Ok(text)
+    }
+
+    fn decode_plain(&self, ids: &[u32]) -> Result<String, ModelError> {
         self.tokenizer.decode(ids, true).map_err(|error| {
             ModelError::file(&self.file, format!("can't decode the tokens: {error}"))
         })

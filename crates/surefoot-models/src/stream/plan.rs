@@ -24,6 +24,9 @@ use crate::weights::format::{Format, bytes_of};
 /// Pieces that stream are at most this large, and no smaller than [`SMALL_PIECE`] or a row.
 const LARGE_PIECE: u64 = 32 << 20;
 const SMALL_PIECE: u64 = 512 << 10;
+/// Where little of the model has to stream, pieces are smaller, so that they take little room from what stays: all of
+/// them at once take half of what does not fit, but pieces of this size are read as fast as larger ones.
+const HANDY_PIECE: u64 = 4 << 20;
 /// Pieces in memory at once: one that is used, one that waits, one that comes in.
 const IN_FLIGHT: u64 = 3;
 
@@ -265,7 +268,8 @@ impl Plan {
         let residency = if all_fit {
             Residency::all(matrices, format)
         } else {
-            let piece = piece.clamp(smallest, LARGE_PIECE.max(smallest));
+            let handy = (all.saturating_sub(spare) / (2 * per_piece)).max(HANDY_PIECE);
+            let piece = piece.min(handy).clamp(smallest, LARGE_PIECE.max(smallest));
             let room = spare.saturating_sub(per_piece * piece + largest_expert(matrices, format));
             Residency::within(matrices, format, piece, room)
         };

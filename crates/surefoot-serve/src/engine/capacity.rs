@@ -28,6 +28,16 @@ pub const HTTP_BYTES: u64 = 24 << 20;
 /// and a cache for that leaves no room for others.
 const USUAL_CONTEXT: usize = 4096;
 
+/// Unless a context was asked for, it is not reduced to fewer tokens to keep weights in memory.
+const LEAST_CONTEXT: usize = 1024;
+/// Sequences are not reduced to fewer to keep weights in memory: streamed bytes are read once for all of them.
+const LEAST_SEQUENCES: usize = 8;
+/// Where weights stream all the same, there are as many sequences as take no more than this part of the weights.
+const LITTLE_OF_WEIGHTS: u64 = 64;
+/// Shorter sequences refuse requests, fewer ones only make them wait: sequences are halved first as long as that frees at
+/// least this part of what a halved context does.
+const WORTH_OF_CONTEXT: u64 = 4;
+
 /// A pass of so many tokens uses a device well: smaller ones only make room if nothing else does.
 const GOOD_PASS: usize = 256;
 /// The smallest pass.
@@ -79,6 +89,8 @@ pub struct EngineCapacity {
     pub patience: Duration,
     /// Batches of texts that run at once.
     pub batches_in_flight: usize,
+    /// The tokens that a sequence would have with more memory.
+    wished_context: usize,
     decodes: bool,
     /// Whether keys and values are in pages.
     paged: bool,
@@ -86,21 +98,29 @@ pub struct EngineCapacity {
     layers: usize,
 }
 
+/// Shapes to choose from, the largest first.
+struct Candidates {
+    usable: Vec<EngineCapacity>,
+    /// Those that make little use of weights that stream: only where none of the others fits.
+    last_resort: Vec<EngineCapacity>,
+}
+
 impl EngineCapacity {
-    /// The best capacity within the limits whose weights stay in memory; if there is none, one that
-    /// fits with weights that stream.
+    /// The best capacity within the limits whose weights stay in memory; if there is none, the smallest usable one, which
+    /// streams the fewest bytes of them but for those that more sequences are worth.
     pub fn fit(runner: &Runner, limits: &EngineLimits) -> Result<(Self, Plan), EngineError> {
         let requested = Self::requested(runner, limits)?;
         // Texts that are asked for are not refused to keep weights in memory: rather these stream.
         let least_text = requested.text_tokens.min(GOOD_PASS);
-        let candidates = requested.candidates();
+        let candidates = requested.candidates(runner.blueprint(), limits.context.is_none());
+        let is_usable = |capacity: &&Self| capacity.text_tokens >= least_text;
         let mut best: Option<(Self, Plan)> = None;
-        for capacity in candidates.iter().filter(|capacity| capacity.text_tokens >= least_text) {
+        for capacity in candidates.usable.iter().filter(is_usable) {
             let Some((capacity, plan)) = capacity.with_largest_cache(runner)? else { continue };
             let enough = capacity.cache_tokens >= capacity.limits().most_cache_tokens() / 2;
             let better = best.as_ref().is_none_or(|(best, _)| {
-                capacity.sequences == best.sequences
-                    && capacity.pass_tokens >= GOOD_PASS
+                (capacity.sequences, capacity.context) == (best.sequences, best.context)
+                    && capacity.pass_tokens >= GOOD_PASS.min(requested.pass_tokens)
                     && capacity.cache_tokens > best.cache_tokens
             });
             if better {
@@ -113,10 +133,23 @@ impl EngineCapacity {
         if let Some(found) = best {
             return Ok(found);
         }
+        if let Some(smallest) = candidates.usable.iter().rfind(is_usable) {
+            let weights: u64 =
+                runner.plan(&smallest.work())?.parts.iter().map(|part| part.bytes).sum();
+            let logits = |sequences: usize| (sequences * 12 * runner.blueprint().vocab) as u64;
+            let is_little = |sequences: &usize| {
+                logits(*sequences) <= logits(smallest.sequences) + weights / LITTLE_OF_WEIGHTS
+            };
+            let sequences =
+                candidates.usable.iter().map(|one| one.sequences).filter(is_little).max();
+            let capacity = Self { sequences: sequences.unwrap_or(smallest.sequences), ..*smallest };
+            let plan = runner.plan(&capacity.work())?;
+            if plan.fits {
+                return Ok((capacity, plan));
+            }
+        }
         let mut least = Err(EngineError::Request("the model does not fit the memory".to_owned()));
-        for capacity in candidates {
-            let capacity =
-                Self { cache_tokens: capacity.limits().least_cache_tokens(), ..capacity };
+        for capacity in candidates.usable.into_iter().chain(candidates.last_resort) {
             let plan = runner.plan(&capacity.work())?;
             match plan.checked() {
                 Ok(plan) => return Ok((capacity, plan)),
@@ -124,6 +157,11 @@ impl EngineCapacity {
             }
         }
         least
+    }
+
+    /// The tokens that a sequence would have with more memory, if it has fewer.
+    pub fn context_with_more_memory(&self) -> Option<usize> {
+        (self.context < self.wished_context).then_some(self.wished_context)
     }
 
     /// The tokens that one sequence can have.
@@ -144,6 +182,7 @@ impl EngineCapacity {
             text_tokens: limits.text_tokens.map_or(context, |most| most.min(context)),
             pass_tokens: limits.pass_tokens.max(1),
             activation_tokens: 0,
+            wished_context: context,
             queue: limits.queue.max(1),
             patience: limits.patience,
             batches_in_flight: limits.batches_in_flight.max(1),
@@ -163,34 +202,71 @@ impl EngineCapacity {
         self.pass_tokens.max(self.text_tokens)
     }
 
-    /// Shapes that take less and less memory: passes that take turns, smaller passes, fewer
-    /// sequences, and very small passes.
-    fn candidates(self) -> Vec<Self> {
-        let mut all = vec![self];
+    /// Shapes that take less and less memory: passes that take turns, smaller passes, fewer sequences and, if it may be
+    /// reduced, less context.
+    fn candidates(self, blueprint: &Blueprint, reduces_context: bool) -> Candidates {
+        let mut usable = vec![self];
         let mut capacity = Self { activation_tokens: self.one_pass(), ..self };
-        all.push(capacity);
-        while capacity.pass_tokens > GOOD_PASS {
-            capacity.halve_passes(GOOD_PASS);
-            all.push(capacity);
+        usable.push(capacity);
+        while capacity.halve_passes(GOOD_PASS) {
+            usable.push(capacity);
         }
-        while capacity.decodes && capacity.sequences > 1 {
-            capacity.sequences = capacity.sequences.div_ceil(2);
-            all.push(capacity);
+        while capacity.halve_sequences_or_context(blueprint, reduces_context) {
+            usable.push(capacity);
         }
-        while capacity.pass_tokens > LEAST_PASS {
-            capacity.halve_passes(LEAST_PASS);
-            all.push(capacity);
+        let mut last_resort = Vec::new();
+        while capacity.halve_sequences(1) {
+            last_resort.push(capacity);
         }
-        all
+        while capacity.halve_passes(LEAST_PASS) {
+            last_resort.push(capacity);
+        }
+        Candidates { usable, last_resort }
     }
 
-    fn halve_passes(&mut self, least: usize) {
-        self.pass_tokens = (self.pass_tokens / 2).max(least);
+    /// Halves the tokens of the largest pass; false if it has `least` already.
+    fn halve_passes(&mut self, least: usize) -> bool {
+        // A text is one pass. A model that generates is mostly there for that; for another one texts are all there is.
+        let largest = if self.decodes { self.one_pass() } else { self.pass_tokens };
+        if largest <= least {
+            return false;
+        }
+        let most = (largest / 2).max(least);
+        self.pass_tokens = self.pass_tokens.min(most);
         if self.decodes {
-            // A text is one pass, and this model is mostly there to generate.
-            self.text_tokens = self.text_tokens.min(self.pass_tokens);
+            self.text_tokens = self.text_tokens.min(most);
         }
         self.activation_tokens = self.one_pass();
+        true
+    }
+
+    /// Halves the number of sequences; false if there are `least` already.
+    fn halve_sequences(&mut self, least: usize) -> bool {
+        let may = self.decodes && self.sequences > least;
+        if may {
+            self.sequences = self.sequences.div_ceil(2).max(least);
+        }
+        may
+    }
+
+    /// Halves what costs least for the memory that it frees; false if neither may be halved.
+    fn halve_sequences_or_context(&mut self, blueprint: &Blueprint, reduces_context: bool) -> bool {
+        let layout = pages::layout(blueprint);
+        let of_token = 8 * layout.layers * layout.kv_heads * layout.head_dim;
+        let by_context = (self.context / 2 * of_token) as u64;
+        // The logits of each sequence, as they are planned for.
+        let by_sequences = (self.sequences / 2 * 12 * blueprint.vocab) as u64;
+        let halves_context = reduces_context && self.decodes && self.context / 2 >= LEAST_CONTEXT;
+        let prefers_context = by_sequences < by_context / WORTH_OF_CONTEXT;
+        if !(halves_context && prefers_context) && self.halve_sequences(LEAST_SEQUENCES) {
+            return true;
+        }
+        if halves_context {
+            self.context /= 2;
+            self.text_tokens = self.text_tokens.min(self.context);
+            self.cache_tokens = self.limits().least_cache_tokens();
+        }
+        halves_context
     }
 
     /// With the largest cache with which all weights stay in memory, if there is one.
@@ -326,8 +402,8 @@ mod tests {
 
     /// The least budget with which the model stays in memory.
     fn least_resident(runner: &Runner) -> u64 {
-        let least =
-            EngineCapacity::requested(runner, &limits()).unwrap().candidates().pop().unwrap();
+        let requested = EngineCapacity::requested(runner, &limits()).unwrap();
+        let least = *requested.candidates(runner.blueprint(), false).usable.last().unwrap();
         runner.plan(&least.work()).unwrap().all_resident_bytes
     }
 
@@ -359,6 +435,53 @@ mod tests {
                 || capacity.activation_tokens < all.activation_tokens;
             assert!(reduced, "{percent} %: {capacity:?}");
         }
+    }
+
+    /// What is tried for a model of the tests, with a vocabulary of so many tokens.
+    fn tried(vocab: usize, limits: &EngineLimits) -> Candidates {
+        let folder = folder();
+        let runner = runner(folder.path(), None);
+        let mut blueprint = runner.blueprint().clone();
+        blueprint.vocab = vocab;
+        let requested = EngineCapacity::requested(&runner, limits).unwrap();
+        requested.candidates(&blueprint, limits.context.is_none())
+    }
+
+    #[test]
+    fn passes_become_smaller_before_sequences_and_context_do_and_these_only_so_far() {
+        let limits = EngineLimits { context: None, ..limits() };
+        for vocab in [256, 8192, 1 << 20] {
+            let Candidates { usable, last_resort } = tried(vocab, &limits);
+            for (larger, smaller) in usable.iter().zip(&usable[1..]) {
+                assert!(smaller.sequences <= larger.sequences && smaller.context <= larger.context);
+                let is_whole = smaller.sequences == 64 && smaller.context == larger.context;
+                assert!(is_whole || smaller.pass_tokens == GOOD_PASS, "{vocab}: {smaller:?}");
+            }
+            let last = usable.last().unwrap();
+            assert_eq!((last.sequences, last.context), (LEAST_SEQUENCES, LEAST_CONTEXT), "{vocab}");
+            assert_eq!(last.cache_tokens, last.limits().least_cache_tokens());
+            assert_eq!(last.context_with_more_memory(), Some(usable[0].context));
+            let last = last_resort.last().unwrap();
+            assert_eq!((last.sequences, last.pass_tokens, last.text_tokens), (1, 16, 16));
+        }
+        let first_halved = |vocab| {
+            let tried = tried(vocab, &limits).usable;
+            let changed =
+                tried.iter().find(|one| one.sequences < 64 || one.context < tried[0].context);
+            changed.unwrap().sequences < 64
+        };
+        assert!(!first_halved(256), "the logits of few tokens take no memory");
+        assert!(first_halved(1 << 20), "those of many take more than keys and values");
+    }
+
+    #[test]
+    fn a_context_that_was_asked_for_stays_and_texts_become_shorter_with_small_passes_too() {
+        let asked = EngineLimits { context: Some(2048), pass_tokens: 256, ..limits() };
+        let usable = tried(8192, &asked).usable;
+        assert!(usable.iter().all(|one| one.context == 2048));
+        let before_sequences = usable.iter().rfind(|one| one.sequences == 64).unwrap();
+        assert_eq!((before_sequences.text_tokens, before_sequences.activation_tokens), (256, 256));
+        assert_eq!(before_sequences.context_with_more_memory(), None);
     }
 
     #[test]

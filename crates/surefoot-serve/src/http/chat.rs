@@ -77,8 +77,8 @@ pub(super) async fn chat(
         .prompt_with_variables(&messages, offered, &variables)
         .map_err(|error| ApiError::invalid(error.to_string()).param("messages"))?;
     drop(messages);
-    let call_style = tools.as_ref().map(|_| template.call_style());
-    let format = AskedTools::format_of(tools.as_ref(), format, template.call_style())?;
+    let call_style = tools.as_ref().map(|_| Arc::clone(template.call_style()));
+    let format = AskedTools::format_of(tools.as_ref(), format, template.call_style());
     limits.check_text("messages", prompt.len())?;
     let prompts = app
         .tokenizing

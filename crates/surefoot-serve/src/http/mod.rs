@@ -156,6 +156,12 @@ impl App {
             tracer: settings.tracer.clone(),
             runner: Arc::clone(engine.runner()),
         });
+        let mut texts = texts;
+        if let (Some(texts), Ok(Some(template))) = (&mut texts, &template) {
+            // Where calls are marked by special tokens, these are how calls are found.
+            let style = template.call_style();
+            texts.show(&[&style.marker, &style.end_marker]);
+        }
         Self {
             engine,
             requests,

@@ -51,7 +51,7 @@ pub(super) struct Ask {
     /// What form the answers must have.
     pub(super) format: Option<AskedFormat>,
     /// How calls of tools are written, if there may be some.
-    pub(super) call_style: Option<CallStyle>,
+    pub(super) call_style: Option<Arc<CallStyle>>,
     /// Tokens to generate if the request doesn't say.
     pub(super) usual_tokens: usize,
 }
@@ -181,7 +181,7 @@ pub(super) async fn answer(
             let mut speaker = TextStream::new(&asked.texts, &asked.ask.answering.stops, heard);
             let mut piece = speaker.whole().await?;
             piece.text.insert_str(0, asked.ask.echo_of(index));
-            if let Some(style) = asked.ask.call_style {
+            if let Some(style) = &asked.ask.call_style {
                 let id = |number| asked.answer.call_id(index, number);
                 (piece.text, piece.calls, piece.end) =
                     call_reader::whole(style, &piece.text, piece.end, id);
@@ -370,7 +370,7 @@ async fn stream_one(
     {
         return Ok(SpentTokens::default());
     }
-    if let Some(style) = ask.call_style {
+    if let Some(style) = &ask.call_style {
         return stream_calls(asked, speaker, index, events, style).await;
     }
     loop {
@@ -398,7 +398,7 @@ async fn stream_calls(
     mut speaker: TextStream<'_>,
     index: usize,
     events: &Events,
-    style: CallStyle,
+    style: &Arc<CallStyle>,
 ) -> Result<SpentTokens, EngineError> {
     let Asked { ask, answer, .. } = asked;
     let usage = ask.answering.usage_in_stream;
@@ -406,7 +406,7 @@ async fn stream_calls(
     loop {
         let mut piece = speaker.next().await?;
         let end = piece.end.take();
-        let parts = reader.push(&std::mem::take(&mut piece.text), end.is_some());
+        let parts = reader.push(&std::mem::take(&mut piece.text), end);
         if !piece.tokens.is_empty()
             && events.send(&answer.chunk(index, &piece, 0, usage)).await.is_err()
         {

@@ -107,19 +107,15 @@ impl AskedTools {
         Ok((!asked.tools.is_empty()).then_some(asked))
     }
 
-    /// The format that answers must have: that of calls, or the one that was asked for.
+    /// The format that answers must have: that of calls, the one that was asked for, or either of them.
     pub(super) fn format_of(
         tools: Option<&Self>,
         asked: Option<AskedFormat>,
-        style: CallStyle,
-    ) -> Result<Option<AskedFormat>, ApiError> {
-        match (asked, tools) {
-            (Some(format), Some(_)) => {
-                let message = format!("'{}' can't be used together with 'tools'", format.param);
-                Err(ApiError::invalid(message).param(format.param))
-            }
-            (None, Some(tools)) => Ok(Some(tools.format(style))),
-            (format, None) => Ok(format),
+        style: &CallStyle,
+    ) -> Option<AskedFormat> {
+        match tools {
+            None => asked,
+            Some(tools) => Some(tools.format(style, asked)),
         }
     }
 
@@ -136,27 +132,21 @@ impl AskedTools {
         tools.collect()
     }
 
-    fn format(&self, style: CallStyle) -> AskedFormat {
-        let is_tagged = !style.marker().is_empty();
-        let (begin, end, between) = match is_tagged {
-            true => (format!("{}\n", style.marker()), format!("\n{}", style.end_marker()), "\n"),
-            false => (String::new(), String::new(), "; "),
-        };
+    /// Calls, or an answer in the format that was asked for beside them.
+    fn format(&self, style: &CallStyle, asked: Option<AskedFormat>) -> AskedFormat {
         let tool = |tool: &OfferedTool| Tool {
             name: tool.name.clone(),
             parameters: tool.parameters.clone(),
         };
+        let param = asked.as_ref().map_or("tools", |asked| asked.param);
         let calls = ToolCalls {
             tools: self.tools.iter().map(tool).collect(),
-            begin,
-            end,
-            between: between.to_owned(),
-            arguments: style.arguments_key().to_owned(),
+            style: style.clone(),
             is_required: self.is_required,
-            // Llama 3 calls one function at a time.
-            is_parallel: self.is_parallel && is_tagged,
+            is_parallel: self.is_parallel && style.is_parallel,
+            answer: asked.map(|asked| Box::new(asked.format)),
         };
-        AskedFormat { format: Format::ToolCalls(calls), param: "tools" }
+        AskedFormat { format: Format::ToolCalls(calls), param }
     }
 }
 

@@ -48,21 +48,41 @@ impl Format {
         match self {
             Self::JsonObject => schema::constraint(r#"{"type": "object"}"#, vocabulary),
             Self::JsonSchema(schema) => schema::constraint(schema, vocabulary),
-            Self::Regex(regex) => {
-                let regex = llguidance::regex_to_lark(regex, "dw");
-                let grammar = TopLevelGrammar::from_lark(format!("start: /{regex}/"));
+            Self::Regex(_) => {
+                let grammar = TopLevelGrammar::from_lark(self.lark_rule("start")?);
                 Constraint::new(grammar, vocabulary).map_err(|error| error.of_regex())
+            }
+            Self::Gbnf(_) | Self::Choice(_) => {
+                let grammar = TopLevelGrammar::from_lark(self.lark_rule("start")?);
+                Ok(Constraint::new(grammar, vocabulary)?)
+            }
+            Self::ToolCalls(calls) => calls.constraint(vocabulary),
+        }
+    }
+
+    /// A rule of this name for it, with the rules that it needs, in Lark's notation.
+    fn lark_rule(&self, name: &str) -> Result<String, FormatError> {
+        let schema = |schema: &str| -> Result<String, FormatError> {
+            let schema = schema::with_options(&schema::parsed(schema)?);
+            Ok(format!("{name}: %json {schema}"))
+        };
+        match self {
+            Self::JsonObject => schema(r#"{"type": "object"}"#),
+            Self::JsonSchema(text) => schema(text),
+            Self::Regex(regex) => {
+                Ok(format!("{name}: /{}/", llguidance::regex_to_lark(regex, "dw")))
             }
             Self::Gbnf(text) => {
                 let lark = lark::of_gbnf(&gbnf::rules(text)?)?;
-                Ok(Constraint::new(TopLevelGrammar::from_lark(lark), vocabulary)?)
+                Ok(lark.replacen("start:", &format!("{name}:"), 1))
             }
             Self::Choice(texts) => {
                 let choices: Vec<String> = texts.iter().map(|text| lark::escaped(text)).collect();
-                let lark = format!("start: /(?:{})/", choices.join("|"));
-                Ok(Constraint::new(TopLevelGrammar::from_lark(lark), vocabulary)?)
+                Ok(format!("{name}: /(?:{})/", choices.join("|")))
             }
-            Self::ToolCalls(calls) => calls.constraint(vocabulary),
+            Self::ToolCalls(_) => {
+                Err(FormatError::Defect("calls of tools are no format of an answer".to_owned()))
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ const ONE: [&str; 10] = [
 const LISTS: [&str; 5] = ["anyOf", "oneOf", "allOf", "prefixItems", "items"];
 const NAMED: [&str; 4] = ["properties", "patternProperties", "$defs", "definitions"];
 /// Keywords whose definitions a part of a schema needs too.
-const SHARED: [&str; 2] = ["$defs", "definitions"];
+pub(super) const SHARED: [&str; 2] = ["$defs", "definitions"];
 
 /// The constraint of a schema, which is given as JSON.
 pub(super) fn constraint(schema: &str, vocabulary: &Vocabulary) -> Result<Constraint, FormatError> {

@@ -13,6 +13,7 @@ use surefoot::recover::Drill;
 use surefoot_models::embed::Pooling;
 use surefoot_models::generate::sample::Sampling;
 use surefoot_models::generate::speculate::SpeculationMode;
+use surefoot_models::weights::choice::WeightChoice;
 use surefoot_serve::engine::{
     Engine, EngineLimits, EngineSettings, Generation, GenerationEvent, LogitRules,
 };
@@ -29,6 +30,9 @@ pub(crate) struct Setup<'a> {
     pub(crate) pass_tokens: usize,
     pub(crate) speculation: SpeculationMode,
     pub(crate) draft: Option<&'a str>,
+    /// Sequences that are decoded at once.
+    pub(crate) sequences: usize,
+    pub(crate) weights: WeightChoice,
 }
 
 /// A folder among the tests of `surefoot-models`.
@@ -45,6 +49,8 @@ impl Default for Setup<'_> {
             pass_tokens: 64,
             speculation: SpeculationMode::Off,
             draft: None,
+            sequences: 8,
+            weights: WeightChoice::default(),
         }
     }
 }
@@ -65,7 +71,7 @@ impl Setup<'_> {
         });
         let settings = EngineSettings {
             limits: EngineLimits {
-                sequences: 8,
+                sequences: self.sequences,
                 context: Some(128),
                 texts: 4,
                 text_tokens: None,
@@ -76,7 +82,7 @@ impl Setup<'_> {
             },
             pooling: Pooling::Mean,
             journal: Journal::off(),
-            weights: Default::default(),
+            weights: self.weights,
             adapter: None,
             adapters: Vec::new(),
             speculation: self.speculation,

@@ -27,6 +27,8 @@ struct Document {
     /// Tokens of all sequences together that keys and values have room for.
     cache_tokens: usize,
     planned_peak_bytes: u64,
+    /// Bytes of weights that a pass reads from the files.
+    streamed_bytes: u64,
 }
 
 /// Tells the address on stdout, and what is served on stderr.
@@ -53,6 +55,7 @@ pub(super) fn announce(
         context: shape.context,
         cache_tokens: shape.cache_tokens,
         planned_peak_bytes: plan.peak_bytes,
+        streamed_bytes: plan.streamed_file_bytes,
     };
     let device = document.device.as_deref().unwrap_or("no device");
     let counted = |count: usize, what: &str| match count {
@@ -71,6 +74,13 @@ pub(super) fn announce(
         },
         Bytes(plan.peak_bytes)
     ));
+    if let Some(more) = shape.context_with_more_memory() {
+        terminal.note(&format!(
+            "{} tokens each is what the memory allows beside the weights; --context {more} allows as many, and streams \
+             more of the weights",
+            shape.context
+        ));
+    }
     if !document.adapters.is_empty() {
         terminal.note(&format!("with adapters: {}", document.adapters.join(", ")));
     }

@@ -13,6 +13,9 @@ use surefoot_serve::engine::EngineLimits;
 pub(super) struct Limits {
     /// The most tokens of one sequence, prompt and output together: by default 4096, and never more than
     /// the model supports
+    ///
+    /// With --memory the default is reduced, to 1024 at least, if the weights stay in memory that way. A context that is
+    /// given here is kept, and weights that do not fit beside it are streamed.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16_777_216))]
     pub(super) context: Option<u32>,
     /// The most sequences that are decoded at once

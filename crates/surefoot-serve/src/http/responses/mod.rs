@@ -83,8 +83,8 @@ pub(super) async fn responses(
         .prompt_with_variables(&messages, offered, &variables)
         .map_err(|error| ApiError::invalid(error.to_string()).param("input"))?;
     drop(messages);
-    let call_style = tools.as_ref().map(|_| template.call_style());
-    let format = AskedTools::format_of(tools.as_ref(), format, template.call_style())?;
+    let call_style = tools.as_ref().map(|_| Arc::clone(template.call_style()));
+    let format = AskedTools::format_of(tools.as_ref(), format, template.call_style());
     limits.check_text("input", prompt.len())?;
     let prompt = vec![Input::Text(prompt)];
     let texts = Arc::clone(app.texts()?);
@@ -173,14 +173,14 @@ struct AnswerParts<'a> {
 impl<'a> AnswerParts<'a> {
     fn new(texts: &'a Texts, ask: &'a Ask, heard: GenerationStream) -> Self {
         let text = TextStream::new(texts, &ask.answering.stops, heard);
-        Self { text, calls: ask.call_style.map(CallReader::new) }
+        Self { text, calls: ask.call_style.as_ref().map(CallReader::new) }
     }
 
     /// Some more parts, and how the answer ended if it did.
     async fn next(&mut self) -> Result<(Vec<AnswerPart>, Option<Status>), EngineError> {
         let Piece { text, end, .. } = self.text.next().await?;
         let parts = match &mut self.calls {
-            Some(reader) => reader.push(&text, end.is_some()),
+            Some(reader) => reader.push(&text, end),
             None if text.is_empty() => Vec::new(),
             None => vec![AnswerPart::Content(text)],
         };

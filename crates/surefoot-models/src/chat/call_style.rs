@@ -297,7 +297,7 @@ fn marker_of(lead: &str, is_word: bool) -> Option<&str> {
 /// What ends what a marker begins.
 fn counterpart(marker: &str) -> String {
     let fence = marker.rfind("```").map(|_| "```".to_owned());
-    let inner = |open: &str, close: &str| Some(marker.strip_prefix(open)?.strip_suffix(close)?);
+    let inner = |open: &str, close: &str| marker.strip_prefix(open)?.strip_suffix(close);
     if let Some(name) = inner("<|", "|>") {
         return match name.strip_prefix("START") {
             Some(rest) => format!("<|END{rest}|>"),

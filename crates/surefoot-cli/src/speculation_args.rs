@@ -31,8 +31,8 @@ enum Speculate {
     Lookup,
     /// Always propose tokens of the draft model
     Draft,
-    /// Propose tokens of the draft model, or as lookup does without one, as long as measurements show that it pays; a
-    /// draft model that is not smaller than the model is not used
+    /// Propose as lookup does or tokens of the draft model, whichever measurements show to be faster, as long as it
+    /// pays; a draft model that is not smaller than the model is not used
     Auto,
 }
 

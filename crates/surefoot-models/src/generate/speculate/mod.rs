@@ -45,8 +45,8 @@ pub enum SpeculationMode {
     Lookup,
     /// Tokens of the draft model, always.
     Draft,
-    /// Tokens of the draft model if there is one that is smaller than the model, else those that came before; as many as
-    /// pay by what was measured.
+    /// Tokens that came before, or those of the draft model if there is one that is smaller than the model, whichever gives
+    /// more tokens a second by what was measured; as many as pay.
     Auto,
 }
 
@@ -84,17 +84,63 @@ pub struct Candidate<'a> {
     pub most: usize,
 }
 
+/// Where the proposals of a pass come from: of each pass all from the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Source {
+    #[default]
+    Lookup,
+    Draft,
+}
+
+/// What is known of both sources.
+#[derive(Clone, Copy, Debug, Default)]
+struct BySource<T> {
+    lookup: T,
+    draft: T,
+}
+
+impl<T> BySource<T> {
+    fn of(&mut self, source: Source) -> &mut T {
+        match source {
+            Source::Lookup => &mut self.lookup,
+            Source::Draft => &mut self.draft,
+        }
+    }
+}
+
+/// After so many passes with proposals of the draft model those of the text are tried, if there are some.
+const LOOK_AGAIN: u32 = 32;
+/// The weight of the latest pass in an average.
+const LATEST: f64 = 0.2;
+
 /// Proposes tokens, and learns from what becomes of them.
 #[derive(Debug, Default)]
 pub struct Speculator {
     mode: SpeculationMode,
     draft: Option<DraftModel>,
-    pace: PassPace,
+    paces: BySource<PassPace>,
     /// The accepted share of each sequence, and of all.
-    shares: HashMap<u64, AcceptedShare>,
-    all: AcceptedShare,
+    shares: HashMap<u64, BySource<AcceptedShare>>,
+    all: BySource<AcceptedShare>,
     counts: SpeculationCounts,
     unused: Option<UnusedDraft>,
+    /// The latest proposals.
+    latest: LatestPass,
+    /// Seconds of a pass of the model, by the number of its rows.
+    seconds: [Option<f64>; MOST_ROWS + 1],
+    /// Tokens a second with proposals of the draft model, by the number of sequences.
+    draft_rates: [Option<f64>; MOST_ROWS + 1],
+    since_lookup: u32,
+}
+
+/// What the latest pass is known to have taken and given, so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct LatestPass {
+    source: Source,
+    sequences: usize,
+    proposed: usize,
+    accepted: usize,
+    seconds: f64,
 }
 
 /// A draft model that is left out, since it can't make anything faster: a pass of it reads as much as one of the model.
@@ -125,7 +171,7 @@ impl Speculator {
     /// One that proposes as `mode` says. Without a draft model, [`SpeculationMode::Draft`] proposes nothing.
     /// [`SpeculationMode::Auto`] leaves one out that is not smaller than the model, by what a pass reads.
     pub fn new(mode: SpeculationMode, draft: Option<DraftModel>) -> Self {
-        let (mut draft, mut unused, mut pace) = (draft, None, PassPace::default());
+        let (mut draft, mut unused, mut paces) = (draft, None, BySource::default());
         if let Some(model) = &draft {
             let (draft_bytes, model_bytes) = model.pass_bytes();
             if mode == SpeculationMode::Auto && draft_bytes >= model_bytes {
@@ -133,10 +179,11 @@ impl Speculator {
                 unused = Some(UnusedDraft { draft: folder, draft_bytes, model_bytes });
                 draft = None;
             } else {
-                pace = PassPace::with_draft(draft_bytes as f64 / model_bytes.max(1) as f64);
+                let size = draft_bytes as f64 / model_bytes.max(1) as f64;
+                paces = BySource { draft: PassPace::with_draft(size), ..BySource::default() };
             }
         }
-        Self { mode, draft, pace, unused, ..Self::default() }
+        Self { mode, draft, paces, unused, ..Self::default() }
     }
 
     /// The draft model that was left out, if there is one.
@@ -162,73 +209,146 @@ impl Speculator {
         if !self.is_on() || room == 0 || candidates.is_empty() {
             return proposals;
         }
-        let drafts = match self.mode {
+        self.learn();
+        self.latest = LatestPass { sequences: candidates.len(), ..LatestPass::default() };
+        let may_draft = match self.mode {
             SpeculationMode::Lookup => false,
             SpeculationMode::Draft => true,
             _ => self.draft.is_some(),
         };
-        if !drafts {
+        if self.mode != SpeculationMode::Draft {
             for (candidate, proposal) in candidates.iter().zip(&mut proposals) {
                 *proposal = lookup::propose(candidate.tokens, candidate.most.min(room));
             }
+            let available: Vec<usize> = proposals.iter().map(Vec::len).collect();
+            if !may_draft || self.prefers_lookup(candidates, &available) {
+                let counts = match self.mode {
+                    SpeculationMode::Auto => self.paying(Source::Lookup, candidates, &available),
+                    _ => evenly(&available, room),
+                };
+                for (proposal, count) in proposals.iter_mut().zip(counts) {
+                    proposal.truncate(count);
+                }
+                if !may_draft || proposals.iter().any(|proposal| !proposal.is_empty()) {
+                    self.since_lookup = 0;
+                    return proposals;
+                }
+            }
+            proposals.iter_mut().for_each(Vec::clear);
         }
-        let available = |at: usize| match drafts {
-            true => candidates[at].most.min(room),
-            false => proposals[at].len(),
-        };
-        let available: Vec<usize> = (0..candidates.len()).map(available).collect();
+        self.latest.source = Source::Draft;
+        let available: Vec<usize> = candidates.iter().map(|one| one.most.min(room)).collect();
         let counts = match self.mode {
-            SpeculationMode::Auto => self.paying(candidates, &available),
+            SpeculationMode::Auto => self.paying(Source::Draft, candidates, &available),
             _ => evenly(&available, room),
         };
-        if !drafts {
-            for (proposal, count) in proposals.iter_mut().zip(counts) {
-                proposal.truncate(count);
-            }
-            return proposals;
-        }
         let longest = counts.iter().copied().max().unwrap_or(0);
         let Some(draft) = self.draft.as_mut().filter(|_| longest > 0) else { return proposals };
         let (drafted, times) = draft.propose(candidates, &counts);
-        self.pace.drafted(&times);
+        self.paces.draft.drafted(&times);
+        self.latest.seconds += times.catching_up + times.drafting;
+        self.since_lookup += 1;
         drafted
     }
 
+    /// Whether what the text proposes is to be tried before the draft model is asked: if more tokens a second are expected of
+    /// it than the draft model gave, and now and then, since what repeats itself changes.
+    fn prefers_lookup(&mut self, candidates: &[Candidate<'_>], available: &[usize]) -> bool {
+        let proposed: usize = available.iter().sum();
+        let rows = (candidates.len() + proposed).min(MOST_ROWS);
+        if proposed == 0 {
+            return false;
+        }
+        let seconds = self.seconds[..=rows].iter().rev().copied().flatten().next();
+        let drafting = self.draft_rates.get(candidates.len()).copied().flatten();
+        let (Some(seconds), Some(drafting)) = (seconds, drafting) else { return true };
+        if self.since_lookup >= LOOK_AGAIN {
+            return true;
+        }
+        let tokens = |(candidate, available): (&Candidate<'_>, &usize)| {
+            let shares = self.shares.get(&candidate.key).unwrap_or(&self.all);
+            let share = shares.lookup.share();
+            (0..=*available.min(&(rows - candidates.len())))
+                .map(|at| share.powi(at as i32))
+                .sum::<f64>()
+        };
+        let tokens: f64 = candidates.iter().zip(available).map(tokens).sum();
+        tokens / seconds >= drafting
+    }
+
+    /// Takes what became of the latest pass into what is known of the draft model.
+    fn learn(&mut self) {
+        let latest = std::mem::take(&mut self.latest);
+        if latest.source == Source::Draft
+            && latest.proposed > 0
+            && latest.seconds > 0.0
+            && let Some(rate) = self.draft_rates.get_mut(latest.sequences)
+        {
+            let tokens = (latest.sequences + latest.accepted) as f64;
+            averaged(rate, tokens / latest.seconds);
+        }
+    }
+
     /// As many for each as pay.
-    fn paying(&mut self, candidates: &[Candidate<'_>], available: &[usize]) -> Vec<usize> {
-        let all = self.all;
+    fn paying(
+        &mut self,
+        source: Source,
+        candidates: &[Candidate<'_>],
+        available: &[usize],
+    ) -> Vec<usize> {
+        let all = *self.all.of(source);
         let mut own: Vec<AcceptedShare> = candidates
             .iter()
-            .map(|one| self.shares.get(&one.key).copied().unwrap_or(AcceptedShare::like(&all)))
+            .map(|one| {
+                self.shares
+                    .get_mut(&one.key)
+                    .map_or(AcceptedShare::like(&all), |shares| *shares.of(source))
+            })
             .collect();
+        let behind = |candidate: &Candidate<'_>| match source {
+            Source::Lookup => 0,
+            Source::Draft => self.draft.as_ref().map_or(0, |draft| draft.behind(candidate)),
+        };
         let mut chances: Vec<Chance<'_>> = own
             .iter_mut()
             .zip(candidates.iter().zip(available))
             .map(|(share, (candidate, available))| Chance {
                 share,
                 available: *available,
-                behind: self.draft.as_ref().map_or(0, |draft| draft.behind(candidate)),
+                behind: behind(candidate),
                 left: candidate.most + 1,
             })
             .collect();
-        let counts = self.pace.share_out(&mut chances, MOST_ROWS);
+        let counts = self.paces.of(source).share_out(&mut chances, MOST_ROWS);
+        let others = BySource {
+            lookup: AcceptedShare::like(&self.all.lookup),
+            draft: AcceptedShare::like(&self.all.draft),
+        };
         for (candidate, share) in candidates.iter().zip(own) {
-            self.shares.insert(candidate.key, share);
+            *self.shares.entry(candidate.key).or_insert(others).of(source) = share;
         }
         counts
     }
 
     /// A pass that ran no prompts, over so many rows, took so long.
     pub fn passed(&mut self, rows: usize, time: Duration) {
-        self.pace.passed(rows, time);
+        self.paces.lookup.passed(rows, time);
+        self.paces.draft.passed(rows, time);
+        self.latest.seconds += time.as_secs_f64();
+        if let Some(seconds) = self.seconds.get_mut(rows) {
+            averaged(seconds, time.as_secs_f64());
+        }
     }
 
     /// Of so many tokens that were proposed for a sequence so many were accepted.
     pub fn verified(&mut self, key: u64, proposed: usize, accepted: usize) {
         self.counts.add(proposed, accepted);
-        self.all.verified(proposed, accepted);
-        if let Some(share) = self.shares.get_mut(&key) {
-            share.verified(proposed, accepted);
+        let source = self.latest.source;
+        self.latest.proposed += proposed;
+        self.latest.accepted += accepted;
+        self.all.of(source).verified(proposed, accepted);
+        if let Some(shares) = self.shares.get_mut(&key) {
+            shares.of(source).verified(proposed, accepted);
         }
     }
 
@@ -293,9 +413,56 @@ fn evenly(available: &[usize], room: usize) -> Vec<usize> {
     counts
 }
 
+/// Takes a measurement into an average of the latest ones.
+fn averaged(average: &mut Option<f64>, seconds: f64) {
+    *average = Some(average.map_or(seconds, |before| before + LATEST * (seconds - before)));
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use surefoot::Footing;
+    use surefoot::device::{DeviceName, Selector};
+
     use super::*;
+
+    /// How many tokens of a text of `length` were accepted, with a draft model that proposes other ones.
+    fn accepted(text: impl Fn(usize) -> u32, length: usize) -> u64 {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/llama-tiny");
+        let footing = Footing::builder().devices(Selector::only(DeviceName::CPU)).build().unwrap();
+        let runner = Runner::open(Arc::new(footing), &folder).unwrap();
+        let draft = DraftModel::open(&runner, &folder, 1, 128).unwrap();
+        let mut speculator =
+            Speculator { mode: SpeculationMode::Auto, draft: Some(draft), ..Speculator::default() };
+        let mut tokens: Vec<u32> = (0..30).map(&text).collect();
+        while tokens.len() < length {
+            let most = length - tokens.len();
+            let proposed =
+                speculator.propose(&[Candidate { key: 1, tokens: &tokens, most }]).remove(0);
+            // A pass takes long beside one of the draft model, whatever else runs on this machine.
+            let time = Duration::from_secs(10) + Duration::from_millis(proposed.len() as u64);
+            speculator.passed(1 + proposed.len(), time);
+            let mut right = 0;
+            while right < proposed.len() && proposed[right] == text(tokens.len() + right) {
+                right += 1;
+            }
+            speculator.verified(1, proposed.len(), right);
+            for _ in 0..=right {
+                tokens.push(text(tokens.len()));
+            }
+        }
+        speculator.counts().accepted
+    }
+
+    #[test]
+    fn a_text_that_repeats_itself_is_looked_up_beside_a_draft_model_that_is_wrong() {
+        // Tokens that the draft model does not choose: no more than a few of them by chance.
+        let repeated = accepted(|at| ((at % 10) * 7 + 3) as u32, 120);
+        assert!(repeated > 60, "{repeated} of 90");
+        let other = accepted(|at| ((at * at * 13 + at) % 97) as u32, 120);
+        assert!(other < 30, "{other} of 90");
+    }
 
     #[test]
     fn a_pass_never_has_more_rows_than_give_the_same_bits() {

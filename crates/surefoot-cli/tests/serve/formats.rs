@@ -255,6 +255,162 @@ fn tools_are_called_by_their_schemas_whole_and_streamed() {
     server.post("/v1/chat/completions", wrong).is_error(400, Some("invalid_format"));
 }
 
+/// The text, and the name and the arguments of each call, of a message and of the stream of the same answer, which are alike.
+fn text_and_calls(server: &Server, body: &Value) -> (String, Vec<(String, String)>, String) {
+    let answer = server.post("/v1/chat/completions", body.clone()).good();
+    let choice = &answer["choices"][0];
+    let message = &choice["message"];
+    let text = message["content"].as_str().unwrap_or_default().to_owned();
+    let of =
+        |call: &Value, key: &str| call["function"][key].as_str().unwrap_or_default().to_owned();
+    let calls = message["tool_calls"].as_array().cloned().unwrap_or_default();
+    let calls: Vec<(String, String)> =
+        calls.iter().map(|call| (of(call, "name"), of(call, "arguments"))).collect();
+    let (mut streamed_text, mut streamed) = (String::new(), Vec::<(String, String)>::new());
+    let mut end = String::new();
+    for event in server.events("/v1/chat/completions", body.clone()) {
+        let choice = &event["choices"][0];
+        streamed_text += choice["delta"]["content"].as_str().unwrap_or_default();
+        for call in choice["delta"]["tool_calls"].as_array().unwrap_or(&Vec::new()) {
+            let number = call["index"].as_u64().unwrap() as usize;
+            if number == streamed.len() {
+                streamed.push(Default::default());
+            }
+            streamed[number].0 += &of(call, "name");
+            streamed[number].1 += &of(call, "arguments");
+        }
+        end += choice["finish_reason"].as_str().unwrap_or_default();
+    }
+    assert_eq!((&streamed_text, &streamed), (&text, &calls));
+    assert_eq!(end, choice["finish_reason"]);
+    (text, calls, end)
+}
+
+/// What is asked of a model with two tools without free texts.
+fn asked_for_calls(seed: usize, choice: &str) -> Value {
+    let mut tools = tools();
+    tools[1]["function"]["parameters"] = json!({"type": "object", "additionalProperties": false});
+    json!({"messages": [{"role": "user", "content": "How is it?"}], "tools": tools, "tool_choice": choice,
+           "parallel_tool_calls": false, "seed": seed, "max_tokens": 256})
+}
+
+/// The templates of families, as `surefoot-models` has them for its tests.
+fn family_template(name: &str) -> String {
+    let templates =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../surefoot-models/src/chat/templates");
+    templates.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn tools_are_called_in_the_format_of_each_family() {
+    let model = byte_model();
+    for (template, marker) in [
+        ("mistral.jinja", "[TOOL_CALLS]"),
+        ("granite.jinja", "<|tool_call|>"),
+        ("command-r7b.jinja", "<|START_ACTION|>"),
+        ("command-r-plus.jinja", "Action:"),
+        ("phi-4-mini.jinja", "<|tool_call|>"),
+        ("qwen.jinja", "<tool_call>"),
+        ("llama-3.jinja", "{"),
+    ] {
+        let server = Server::start(model.path(), &["--chat-template", &family_template(template)]);
+        for seed in 0..3 {
+            let asked = asked_for_calls(seed, "required");
+            let (text, calls, end) = text_and_calls(&server, &asked);
+            assert_eq!(
+                (text.as_str(), calls.len(), end.as_str()),
+                ("", 1, "tool_calls"),
+                "{template}"
+            );
+            check_call(&calls[0].0, &calls[0].1);
+            let mut rated = asked.clone();
+            rated["logprobs"] = json!(true);
+            let answer = server.post("/v1/chat/completions", rated).good();
+            let tokens = answer["choices"][0]["logprobs"]["content"].as_array().unwrap();
+            let written: String = tokens.iter().map(|one| one["token"].as_str().unwrap()).collect();
+            assert!(written.starts_with(marker), "{template}: {written}");
+            // Wherever it is cut off, no part of what marks a call is text.
+            for most in [1, 4, 9, 14] {
+                let mut cut = asked.clone();
+                cut["max_tokens"] = json!(most);
+                let (text, _, end) = text_and_calls(&server, &cut);
+                assert_eq!((text.as_str(), end.as_str()), ("", "length"), "{template}: {most}");
+            }
+        }
+        // What was called is part of the next prompt.
+        let mut next = asked_for_calls(0, "auto");
+        next["max_tokens"] = json!(4);
+        let function = json!({"name": "weather", "arguments": "{\"place\":\"x\",\"unit\":\"C\"}"});
+        next["messages"] = json!([
+            {"role": "user", "content": "How is it?"},
+            {"role": "assistant", "content": null, "tool_calls": [{"id": "call_12_0_0", "type": "function", "function": function}]},
+            {"role": "tool", "tool_call_id": "call_12_0_0", "content": "rain"},
+        ]);
+        server.post("/v1/chat/completions", next).good();
+    }
+}
+
+#[test]
+fn a_marker_that_is_a_special_token_is_written_and_read_as_one() {
+    let model = byte_model();
+    let file = model.path().join("tokenizer.json");
+    let mut tokenizer: Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let vocab = tokenizer["model"]["vocab"].as_object_mut().unwrap();
+    let replaced = vocab.iter().find(|(_, id)| **id == 255).unwrap().0.clone();
+    vocab.remove(&replaced);
+    vocab.insert("[TOOL_CALLS]".to_owned(), json!(255));
+    let mut token = tokenizer["added_tokens"][0].clone();
+    (token["id"], token["content"]) = (json!(255), json!("[TOOL_CALLS]"));
+    tokenizer["added_tokens"].as_array_mut().unwrap().push(token);
+    std::fs::write(&file, tokenizer.to_string()).unwrap();
+    let server =
+        Server::start(model.path(), &["--chat-template", &family_template("mistral.jinja")]);
+    for choice in ["required", "auto"] {
+        let mut asked = asked_for_calls(1, choice);
+        asked["logit_bias"] = json!({"255": 100});
+        let (text, calls, end) = text_and_calls(&server, &asked);
+        assert_eq!((text.as_str(), calls.len(), end.as_str()), ("", 1, "tool_calls"));
+        check_call(&calls[0].0, &calls[0].1);
+        asked["logprobs"] = json!(true);
+        let answer = server.post("/v1/chat/completions", asked).good();
+        assert_eq!(answer["choices"][0]["logprobs"]["content"][0]["token"], "[TOOL_CALLS]");
+    }
+}
+
+#[test]
+fn tools_and_a_format_for_the_answer_go_together() {
+    let model = byte_model();
+    let server = Server::start(model.path(), &["--chat-template", "chatml"]);
+    for seed in 0..4 {
+        let mut asked = asked_for_calls(seed, "auto");
+        asked["response_format"] = schema_format(&person());
+        // Without `<` there is no call; without `{` nothing else, since a call has one only where nothing else may come.
+        for (banned, is_call) in [(b'<', false), (b'{', true)] {
+            let mut asked = asked.clone();
+            asked["logit_bias"] = json!({(u32::from(banned) + 1).to_string(): -100});
+            let (text, calls, end) = text_and_calls(&server, &asked);
+            if is_call {
+                assert_eq!((text.as_str(), calls.len(), end.as_str()), ("", 1, "tool_calls"));
+                check_call(&calls[0].0, &calls[0].1);
+            } else {
+                assert_eq!((calls.len(), end.as_str()), (0, "stop"));
+                check_person(&text);
+            }
+        }
+        asked["tool_choice"] = json!("required");
+        let (text, calls, _) = text_and_calls(&server, &asked);
+        assert_eq!((text.as_str(), calls.len()), ("", 1));
+        asked["tool_choice"] = json!("none");
+        let (text, calls, _) = text_and_calls(&server, &asked);
+        assert!(calls.is_empty());
+        check_person(&text);
+    }
+    let mut wrong = asked_for_calls(0, "auto");
+    wrong["response_format"] = schema_format(&json!({"type": "text"}));
+    server.post("/v1/chat/completions", wrong).is_error(400, Some("invalid_format"));
+}
+
 /// The events of a response's stream: their names and their data.
 fn response_events(body: &str) -> Vec<(String, Value)> {
     let events = body.split("\n\n").filter(|event| !event.is_empty());

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::served::{Server, fixture, slow_model};
+use crate::served::{Server, fixture, program, slow_model};
 
 /// The most memory that the server had so far.
 fn peak(server: &Server) -> u64 {
@@ -119,4 +119,108 @@ fn a_model_that_does_not_fit_is_told_of_shorter_texts_where_that_helps() {
         assert!(said.contains("would be needed"), "{said}");
         assert_eq!(said.contains("--context N"), helps, "{said}");
     }
+}
+
+/// What a server says of itself at its start, with a budget of so many MiB.
+fn told(model: &std::path::Path, budget: u64, options: &[&str]) -> (Server, Value) {
+    let budget = format!("{budget}MiB");
+    let options = [&["--memory", &budget][..], options].concat();
+    let server = Server::start(model, &options);
+    let told = server.told.clone();
+    (server, told)
+}
+
+#[test]
+fn more_memory_streams_fewer_weights_and_takes_no_fewer_sequences() {
+    let model = slow_model();
+    for options in [&[][..], &["--pass-tokens", "256"], &["--context", "2048"]] {
+        let mut before: Option<Value> = None;
+        let mut modes = Vec::new();
+        // From too little for the weights to more than enough for everything but the largest passes.
+        for budget in (96..=240).step_by(16) {
+            let (server, told) = told(model.path(), budget, options);
+            let number = |told: &Value, key: &str| told[key].as_u64().unwrap();
+            if let Some(before) = &before {
+                for key in ["sequences", "context", "cache_tokens"] {
+                    assert!(
+                        number(&told, key) >= number(before, key),
+                        "{budget}: {key} of {told}, {before}"
+                    );
+                }
+                let (now, before) =
+                    (number(&told, "streamed_bytes"), number(before, "streamed_bytes"));
+                assert!(
+                    now <= before,
+                    "{budget} {options:?}: {now} bytes are streamed, {before} with less"
+                );
+            }
+            assert_eq!(told["mode"] == "resident", number(&told, "streamed_bytes") == 0, "{told}");
+            assert!(number(&told, "sequences") >= 8, "{told}");
+            assert!(number(&told, "context") >= 1024, "{told}");
+            std::thread::scope(|scope| {
+                for number in 0..6 {
+                    let server = &server;
+                    scope.spawn(move || {
+                        let mut request = request(number);
+                        request["max_tokens"] = json!(12);
+                        server.complete(request);
+                        let texts = json!({"input": [(0..100).collect::<Vec<u32>>()]});
+                        server.post("/v1/embeddings", texts).good();
+                    });
+                }
+            });
+            let peak = peak(&server) >> 20;
+            assert!(peak <= budget, "{peak} MiB were used, {budget} allowed");
+            modes.push(told["mode"].as_str().unwrap().to_owned());
+            before = Some(told);
+        }
+        assert!(modes[0] != "resident" && modes[modes.len() - 1] == "resident", "{modes:?}");
+    }
+}
+
+#[test]
+fn a_context_that_was_reduced_for_the_weights_is_told_and_can_be_asked_for() {
+    let model = slow_model();
+    let mut budget = 120;
+    // The least that holds all weights.
+    let context = loop {
+        let (_server, told) = told(model.path(), budget, &[]);
+        if told["mode"] == "resident" {
+            break told["context"].as_u64().unwrap();
+        }
+        budget += 4;
+    };
+    assert_eq!(context, 1024, "with {budget} MiB");
+    let (server, asked) = told(model.path(), budget, &["--context", "2048"]);
+    assert_eq!((asked["context"].as_u64(), asked["mode"].as_str()), (Some(2048), Some("mixed")));
+    let long: Vec<u32> = (0..1500).map(|at| at % 90).collect();
+    server.complete(json!({"prompt": long, "max_tokens": 1}));
+    drop(server);
+    let (server, _) = told(model.path(), budget, &[]);
+    let refused = server.post("/v1/completions", json!({"prompt": long, "max_tokens": 1}));
+    refused.is_error(400, Some("context_length_exceeded"));
+    drop(server);
+    let mut command = program();
+    command.arg("serve").arg(model.path()).args([
+        "--port",
+        "0",
+        "--memory",
+        &format!("{budget}MiB"),
+    ]);
+    let mut child = command
+        .stderr(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    // The address comes when all has been said.
+    std::io::BufRead::read_line(
+        &mut std::io::BufReader::new(child.stdout.take().unwrap()),
+        &mut line,
+    )
+    .unwrap();
+    child.kill().unwrap();
+    let said = String::from_utf8(child.wait_with_output().unwrap().stderr).unwrap();
+    assert!(said.contains("1024 tokens each is what the memory allows"), "{said}");
+    assert!(said.contains("--context 2048"), "{said}");
 }

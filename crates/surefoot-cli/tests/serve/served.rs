@@ -43,6 +43,8 @@ pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,
     pub(crate) model: String,
+    /// All that it said of itself at its start.
+    pub(crate) told: Value,
     agent: ureq::Agent,
     key: Option<String>,
 }
@@ -128,6 +130,7 @@ impl Server {
             child,
             url: told["url"].as_str().unwrap().to_owned(),
             model: told["model"].as_str().unwrap_or_default().to_owned(),
+            told,
             agent,
             key: None,
         }

@@ -146,7 +146,7 @@ impl AskedTools {
             is_parallel: self.is_parallel && style.is_parallel,
             answer: asked.map(|asked| Box::new(asked.format)),
         };
-        AskedFormat { format: Format::ToolCalls(calls), param }
+        AskedFormat { format: Format::ToolCalls(Box::new(calls)), param }
     }
 }
 

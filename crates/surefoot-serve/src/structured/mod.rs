@@ -39,7 +39,7 @@ pub enum Format {
     /// One of these texts.
     Choice(Vec<String>),
     /// Calls of tools.
-    ToolCalls(ToolCalls),
+    ToolCalls(Box<ToolCalls>),
 }
 
 impl Format {

@@ -54,7 +54,7 @@ fn texts_and_calls_come_as_they_were_asked_for() {
             ],
         ),
     ] {
-        let constraint = tokens.constraint(&Format::ToolCalls(calls.clone())).unwrap();
+        let constraint = tokens.constraint(&Format::ToolCalls(Box::new(calls.clone()))).unwrap();
         for text in good {
             assert!(tokens.admits(&constraint, text), "{calls:?}: {text} can't come");
         }
@@ -64,7 +64,7 @@ fn texts_and_calls_come_as_they_were_asked_for() {
     }
     let mut bare = calls(false, false);
     bare.style = CallStyle { arguments_key: "arguments".to_owned(), ..CallStyle::bare() };
-    let constraint = tokens.constraint(&Format::ToolCalls(bare)).unwrap();
+    let constraint = tokens.constraint(&Format::ToolCalls(Box::new(bare))).unwrap();
     for text in ["", "Hello {", "{\"name\": \"add\", \"arguments\": {\"a\":1}}"] {
         assert!(tokens.admits(&constraint, text), "{text} can't come");
     }
@@ -123,16 +123,16 @@ fn calls_in_lists_come_as_the_template_writes_them() {
         ),
     ] {
         let required = |is_parallel| ToolCalls { style: style.clone(), ..calls(true, is_parallel) };
-        let constraint = tokens.constraint(&Format::ToolCalls(required(true))).unwrap();
+        let constraint = tokens.constraint(&Format::ToolCalls(Box::new(required(true)))).unwrap();
         for text in [single, both] {
             assert!(tokens.admits(&constraint, text), "{text} can't come");
             assert!(!tokens.admits(&constraint, &text[..text.len() - 1]), "{text} can be cut");
             assert!(!tokens.admits(&constraint, &text.replace("add", "sub")));
         }
-        let constraint = tokens.constraint(&Format::ToolCalls(required(false))).unwrap();
+        let constraint = tokens.constraint(&Format::ToolCalls(Box::new(required(false)))).unwrap();
         assert!(tokens.admits(&constraint, single) && !tokens.admits(&constraint, both));
         let auto = ToolCalls { style: style.clone(), ..calls(false, true) };
-        let constraint = tokens.constraint(&Format::ToolCalls(auto)).unwrap();
+        let constraint = tokens.constraint(&Format::ToolCalls(Box::new(auto))).unwrap();
         let behind_text = format!("I [look].{both}");
         for text in ["", "Hello [TOOL <|START", single, &behind_text] {
             assert!(tokens.admits(&constraint, text), "{text} can't come");
@@ -156,7 +156,7 @@ fn beside_calls_an_answer_has_the_format_that_was_asked_for() {
                 answer: Some(Box::new(answer.clone())),
                 ..calls(false, false)
             };
-            tokens.constraint(&Format::ToolCalls(calls)).unwrap()
+            tokens.constraint(&Format::ToolCalls(Box::new(calls))).unwrap()
         };
         let constraint = with(&schema);
         for text in [call, "{\"name\": \"add\", \"n\": 5}"] {
@@ -187,14 +187,14 @@ fn beside_calls_an_answer_has_the_format_that_was_asked_for() {
     bare.tools[0].parameters =
         r##"{"properties": {"a": {"$ref": "#/$defs/n"}}, "required": ["a"], "$defs": {"n": {"type": "integer"}}}"##
             .to_owned();
-    let constraint = tokens.constraint(&Format::ToolCalls(bare)).unwrap();
+    let constraint = tokens.constraint(&Format::ToolCalls(Box::new(bare))).unwrap();
     assert!(tokens.admits(&constraint, call));
     assert!(!tokens.admits(&constraint, &call.replace('5', "true")));
     let wrong = ToolCalls {
         answer: Some(Box::new(Format::JsonSchema(r#"{"type": "text"}"#.to_owned()))),
         ..calls(false, false)
     };
-    assert!(tokens.constraint(&Format::ToolCalls(wrong)).is_err());
+    assert!(tokens.constraint(&Format::ToolCalls(Box::new(wrong))).is_err());
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_tool_whose_parameters_are_wrong_is_named() {
     let mut calls = calls(true, true);
     calls.tools[1].parameters = r#"{"properties": {"x": {"type": "text"}}}"#.to_owned();
     let tokens = Tokens::of_bytes_and_words();
-    match tokens.constraint(&Format::ToolCalls(calls)).unwrap_err() {
+    match tokens.constraint(&Format::ToolCalls(Box::new(calls))).unwrap_err() {
         FormatError::Schema { path, problem } => {
             assert_eq!(path, "/properties/x");
             assert!(problem.contains("text") && problem.contains("stop.now"), "{problem}");

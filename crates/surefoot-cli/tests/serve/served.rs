@@ -165,11 +165,15 @@ impl Server {
     }
 
     pub(crate) fn get(&self, path: &str) -> Answer {
-        let mut request = self.agent.get(format!("{}{path}", self.url));
-        if let Some(key) = &self.key {
-            request = request.header("Authorization", format!("Bearer {key}"));
-        }
-        let mut response = request.call().unwrap();
+        let call = || {
+            let mut request = self.agent.get(format!("{}{path}", self.url));
+            if let Some(key) = &self.key {
+                request = request.header("Authorization", format!("Bearer {key}"));
+            }
+            request.call()
+        };
+        // A connection that was kept may have been closed since, after a body that was refused: clients ask again then.
+        let mut response = call().or_else(|_| call()).unwrap();
         Answer {
             status: response.status().as_u16(),
             retry_after: response.headers().contains_key("retry-after"),

@@ -275,7 +275,7 @@ const tests = {
   },
 
   async "a live run is seen live, survives a reload, and ends"() {
-    const run = spawn(program, ["train", join(home, "configs/digits.yaml"), "--epochs", "40", "--watch", "--drill", "out_of_memory:step=60,count=2"], { cwd: folder, stdio: ["ignore", "ignore", "pipe"] });
+    const run = spawn(program, ["train", join(home, "configs/digits.yaml"), "--epochs", "4000", "--watch", "--drill", "out_of_memory:step=60,count=2"], { cwd: folder, stdio: ["ignore", "ignore", "pipe"] });
     let said = "";
     const url = await new Promise((done, fail) => {
       run.stderr.on("data", (data) => { said += data; const at = /watch it at (\S+)/.exec(said); if (at) done(at[1]); });

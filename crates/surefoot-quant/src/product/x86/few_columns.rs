@@ -281,17 +281,22 @@ macro_rules! few_columns {
             x: [&[ActivationGroup]; N],
         ) -> [[f32; TOGETHER]; N] {
             let mut totals = [_mm256_setzero_ps(); N];
+            let mut scales = Scales::ZEROS;
             let (bytes, all) = (WeightGroup::bytes::<B>(), rows[0].len());
             for at in 0..all.div_ceil(bytes) {
                 let of = at * bytes..all.min((at + 1) * bytes);
                 let rows = rows.map(|row| &row[of.clone()]);
                 let x = x.map(|x| &x[at]);
                 totals = match B::FORMAT {
-                    BlockFormat::Q4_0 if of.len() == bytes => q4_0::<B, N>(&rows, x, totals),
-                    BlockFormat::Q8_0 if of.len() == bytes => q8_0::<B, N>(&rows, x, totals),
-                    BlockFormat::Q4_K => q4_k::<B, N>(&rows, x, totals),
-                    BlockFormat::Q6_K => q6_k::<B, N>(&rows, x, totals),
-                    _ => unpacked::<B, N>(&rows, x, totals),
+                    BlockFormat::Q4_0 if of.len() == bytes => {
+                        q4_0::<B, N>(&rows, x, totals, &mut scales)
+                    }
+                    BlockFormat::Q8_0 if of.len() == bytes => {
+                        q8_0::<B, N>(&rows, x, totals, &mut scales)
+                    }
+                    BlockFormat::Q4_K => q4_k::<B, N>(&rows, x, totals, &mut scales),
+                    BlockFormat::Q6_K => q6_k::<B, N>(&rows, x, totals, &mut scales),
+                    _ => unpacked::<B, N>(&rows, x, totals, &mut scales),
                 };
             }
             let mut sums = [[0.0; TOGETHER]; N];
@@ -319,9 +324,15 @@ macro_rules! few_columns {
                     let (group, mut total) = (x[column], totals[column]);
                     let numbers = part(&group.q, at);
                     let sum = |row: usize| dot_wide::<B>(weights[row], numbers);
+                    let pair = |row: usize| {
+                        let (first, second) = (sum(row), sum(row + 1));
+                        let lower = _mm256_unpacklo_epi32(first, second);
+                        _mm256_add_epi32(lower, _mm256_unpackhi_epi32(first, second))
+                    };
                     let four = |row: usize| {
-                        let first = _mm256_hadd_epi32(sum(row), sum(row + 1));
-                        _mm256_hadd_epi32(first, _mm256_hadd_epi32(sum(row + 2), sum(row + 3)))
+                        let (first, second) = (pair(row), pair(row + 2));
+                        let lower = _mm256_unpacklo_epi64(first, second);
+                        _mm256_add_epi32(lower, _mm256_unpackhi_epi64(first, second))
                     };
                     // Of each row, the sum over the lower and that over the upper half.
                     let (first, second) = (four(0), four(4));
@@ -370,7 +381,7 @@ macro_rules! few_columns {
         /// Eight numbers of each of eight rows become a vector of rows for each number.
         #[target_feature(enable = $features)]
         #[inline]
-        fn transposed(rows: [__m256; TOGETHER]) -> [[f32; TOGETHER]; 8] {
+        fn transpose(rows: [__m256; TOGETHER], numbers: &mut [[f32; TOGETHER]; 8]) {
             let mut pairs = [_mm256_setzero_ps(); 8];
             for at in 0..4 {
                 pairs[2 * at] = _mm256_unpacklo_ps(rows[2 * at], rows[2 * at + 1]);
@@ -384,13 +395,22 @@ macro_rules! few_columns {
                 fours[4 * half + 2] = _mm256_shuffle_ps::<0x44>(b, d);
                 fours[4 * half + 3] = _mm256_shuffle_ps::<0xee>(b, d);
             }
-            let mut numbers = [[0.0; TOGETHER]; 8];
             for at in 0..4 {
                 let (first, second) = (fours[at], fours[at + 4]);
                 numbers[at] = bytemuck::cast(_mm256_permute2f128_ps::<0x20>(first, second));
                 numbers[at + 4] = bytemuck::cast(_mm256_permute2f128_ps::<0x31>(first, second));
             }
-            numbers
+        }
+
+        /// The offsets of integers that are above `B::ZERO`, of so many sub-blocks.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn offset_by_zero<B: Blocks>(scales: &mut Scales, subs: usize) {
+            let zero = _mm256_set1_ps(-f32::from(B::ZERO));
+            for sub in 0..subs {
+                let offset = _mm256_mul_ps(floats(&scales.scale[sub]), zero);
+                scales.offset[sub] = bytemuck::cast(offset);
+            }
         }
 
         /// The scales of eight blocks, which are the first two bytes of each.
@@ -418,6 +438,7 @@ macro_rules! few_columns {
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
+            scales: &mut Scales,
             integers: impl Fn(&[u8; BYTES]) -> __m256i,
         ) -> [__m256; N] {
             let mut blocks: [&[[u8; BYTES]; 8]; TOGETHER] = [&[[0; BYTES]; 8]; TOGETHER];
@@ -428,13 +449,9 @@ macro_rules! few_columns {
                 }
                 of_rows[row] = scales_of(blocks[row]);
             }
-            let mut scales = Scales::ZEROS;
-            let zero = _mm256_set1_ps(-f32::from(B::ZERO));
-            for (sub, scale) in transposed(of_rows).into_iter().enumerate() {
-                scales.scale[sub] = scale;
-                scales.offset[sub] = bytemuck::cast(_mm256_mul_ps(floats(&scale), zero));
-            }
-            added::<B, N>(&scales, x, totals, |row, at| integers(&blocks[row][at]))
+            transpose(of_rows, &mut scales.scale.as_chunks_mut::<8>().0[0]);
+            offset_by_zero::<B>(scales, 8);
+            added::<B, N>(scales, x, totals, |row, at| integers(&blocks[row][at]))
         }
 
         #[target_feature(enable = $features)]
@@ -443,8 +460,9 @@ macro_rules! few_columns {
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
+            scales: &mut Scales,
         ) -> [__m256; N] {
-            simple::<B, 18, N>(rows, x, totals, |block| {
+            simple::<B, 18, N>(rows, x, totals, scales, |block| {
                 let Some(packed) = block[2..].first_chunk::<16>() else {
                     return _mm256_setzero_si256();
                 };
@@ -460,8 +478,9 @@ macro_rules! few_columns {
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
+            scales: &mut Scales,
         ) -> [__m256; N] {
-            simple::<B, 34, N>(rows, x, totals, |block| {
+            simple::<B, 34, N>(rows, x, totals, scales, |block| {
                 let Some(packed) = block[2..].first_chunk::<32>() else {
                     return _mm256_setzero_si256();
                 };
@@ -475,6 +494,7 @@ macro_rules! few_columns {
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
+            scales: &mut Scales,
         ) -> [__m256; N] {
             let mut packed: [&[[u8; 32]; 4]; TOGETHER] = [&[[0; 32]; 4]; TOGETHER];
             let mut scale = [_mm256_setzero_ps(); TOGETHER];
@@ -488,11 +508,10 @@ macro_rules! few_columns {
                     packed[row] = all;
                 }
             }
-            let mut scales = Scales::ZEROS;
-            scales.scale[..8].copy_from_slice(&transposed(scale));
-            scales.offset[..8].copy_from_slice(&transposed(offset));
+            transpose(scale, &mut scales.scale.as_chunks_mut::<8>().0[0]);
+            transpose(offset, &mut scales.offset.as_chunks_mut::<8>().0[0]);
             let four = _mm256_set1_epi8(15);
-            added::<B, N>(&scales, x, totals, |row, at| {
+            added::<B, N>(scales, x, totals, |row, at| {
                 let packed = load256(&packed[row][at / 2]);
                 let shifted = if at % 2 == 0 { packed } else { _mm256_srli_epi16::<4>(packed) };
                 _mm256_and_si256(shifted, four)
@@ -505,6 +524,7 @@ macro_rules! few_columns {
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
+            scales: &mut Scales,
         ) -> [__m256; N] {
             let mut blocks: [&[u8; 210]; TOGETHER] = [&[0; 210]; TOGETHER];
             let mut of_rows = [[_mm256_setzero_ps(); TOGETHER]; 2];
@@ -524,17 +544,12 @@ macro_rules! few_columns {
                     of_rows[half][row] = _mm256_mul_ps(integers, _mm256_set1_ps(d));
                 }
             }
-            let mut scales = Scales::ZEROS;
-            let zero = _mm256_set1_ps(-f32::from(B::ZERO));
             for half in 0..2 {
-                for (sub, scale) in transposed(of_rows[half]).into_iter().enumerate() {
-                    scales.scale[8 * half + sub] = scale;
-                    let offset = _mm256_mul_ps(floats(&scale), zero);
-                    scales.offset[8 * half + sub] = bytemuck::cast(offset);
-                }
+                transpose(of_rows[half], &mut scales.scale.as_chunks_mut::<8>().0[half]);
             }
+            offset_by_zero::<B>(scales, 16);
             let (four, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(3));
-            added::<B, N>(&scales, x, totals, |row, at| {
+            added::<B, N>(scales, x, totals, |row, at| {
                 let (half, at) = (at / 4, at % 4);
                 let low = load256(&blocks[row].as_chunks::<32>().0[2 * half + at % 2]);
                 let high = load256(&blocks[row][128..].as_chunks::<32>().0[half]);
@@ -564,8 +579,9 @@ macro_rules! few_columns {
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
+            scales: &mut Scales,
         ) -> [__m256; N] {
-            let (mut groups, mut scales) = ([WeightGroup::EMPTY; TOGETHER], Scales::ZEROS);
+            let mut groups = [WeightGroup::EMPTY; TOGETHER];
             for row in 0..TOGETHER {
                 unpack::<B>(&mut groups[row], rows[row]);
             }
@@ -576,10 +592,10 @@ macro_rules! few_columns {
                     scale[row] = floats(&groups[row].scale.as_chunks::<8>().0[half]);
                     offset[row] = floats(&groups[row].offset.as_chunks::<8>().0[half]);
                 }
-                scales.scale.as_chunks_mut::<8>().0[half] = transposed(scale);
-                scales.offset.as_chunks_mut::<8>().0[half] = transposed(offset);
+                transpose(scale, &mut scales.scale.as_chunks_mut::<8>().0[half]);
+                transpose(offset, &mut scales.offset.as_chunks_mut::<8>().0[half]);
             }
-            added::<B, N>(&scales, x, totals, |row, at| part(&groups[row].q, at))
+            added::<B, N>(scales, x, totals, |row, at| part(&groups[row].q, at))
         }
     };
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::served::{Server, fixture};
+use crate::served::{Server, fixture, kill};
 
 /// The child of a supervisor.
 fn child_of(pid: u32) -> u32 {
@@ -41,12 +41,7 @@ fn after_its_child_dies_the_address_is_the_same_and_clients_wait() {
     assert_eq!(status, 200);
     for _ in 0..2 {
         let first = child_of(server.pid());
-        let pid = first.to_string();
-        let killed = std::process::Command::new("kill").args(["-KILL", &pid]).status();
-        assert!(killed.unwrap().success());
-        while std::path::Path::new(&format!("/proc/{first}/root")).exists() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        kill(first);
         // Nobody accepts connections now. The next child answers this one.
         assert_eq!(completed(&server), (200, expected.clone()));
         assert_ne!(child_of(server.pid()), first);
@@ -66,12 +61,7 @@ fn a_server_that_answers_in_between_is_restarted_as_often_as_it_dies() {
         assert_eq!(completed(&server).0, 200);
         // What it tells its supervisor has arrived then.
         std::thread::sleep(Duration::from_secs(1));
-        let pid = child_of(server.pid()).to_string();
-        let killed = std::process::Command::new("kill").args(["-KILL", &pid]).status();
-        assert!(killed.unwrap().success());
-        while std::path::Path::new(&format!("/proc/{pid}/root")).exists() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        kill(child_of(server.pid()));
     }
     assert_eq!(completed(&server).0, 200);
     // The page stayed where it was.

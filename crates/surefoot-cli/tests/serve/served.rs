@@ -39,6 +39,24 @@ pub(crate) fn slow_model() -> tempfile::TempDir {
     folder
 }
 
+/// Kills a process at once, and waits until the last of its threads has ended: until then it may still take connections,
+/// which break with it.
+pub(crate) fn kill(pid: u32) {
+    let killed = Command::new("kill").args(["-KILL", &pid.to_string()]).status();
+    assert!(killed.unwrap().success());
+    let begun = Instant::now();
+    loop {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task"));
+        let count = threads.map_or(0, Iterator::count);
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        if count <= 1 && (stat.is_empty() || stat.contains(") Z ")) {
+            return;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{pid} does not end");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 pub(crate) struct Server {
     child: Child,
     pub(crate) url: String,

@@ -2,12 +2,11 @@
 
 use std::io::Read as _;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::served::{Server, fixture, program, read_events, slow_model};
+use crate::served::{Server, fixture, kill, program, read_events, slow_model};
 
 fn serve(models: &[(&str, &Path)], options: &[&str]) -> Server {
     let named: Vec<String> =
@@ -91,7 +90,7 @@ fn each_model_is_loaded_when_it_is_asked_for_and_answers_as_if_it_were_alone() {
         .is_error(400, None);
     // A process that dies is started again for the next request, which does not notice.
     for pid in children(server.pid()) {
-        assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+        kill(pid);
     }
     completion["model"] = json!("a");
     let answer = server.post("/v1/completions", completion).good();
@@ -283,11 +282,7 @@ fn an_isolated_server_of_several_models_survives_its_process() {
     }
     let models = children(front[0]);
     assert_eq!(models.len(), 2);
-    assert!(Command::new("kill").args(["-9", &front[0].to_string()]).status().unwrap().success());
-    // Until it is gone it may still take connections, which end with it.
-    while Path::new(&format!("/proc/{}/root", front[0])).exists() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    kill(front[0]);
     assert_eq!(complete(&server), text);
     server.signal("TERM");
     assert!(server.wait().success());

@@ -17,6 +17,14 @@ use crate::terminal::Terminal;
 /// Set for children of `--isolate`.
 const ISOLATED: &str = "SUREFOOT_ISOLATED";
 
+/// Set by Ctrl-C or SIGTERM in a process that supervises another one.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process, which supervises another one, was asked to stop.
+pub(crate) fn is_interrupted() -> bool {
+    INTERRUPTED.load(Ordering::Relaxed)
+}
+
 /// Whether this process is the child of one that was given `--isolate`.
 pub(crate) fn is_isolated() -> bool {
     std::env::var_os(ISOLATED).is_some()
@@ -65,7 +73,6 @@ pub(crate) fn supervise_by(
     journal: Journal,
     prepare: impl Fn(&mut Command, &[Fault]),
 ) -> Result<Exit, Failure> {
-    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
     let cannot = |error: &dyn std::error::Error| {
         Failure::usage("the child process for --isolate could not be started").caused_by(error)
     };

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use surefoot::journal::Journal;
 use surefoot_models::ModelError;
 use surefoot_models::Opened;
 use surefoot_models::embed::{Pooling, Recipe};
@@ -23,12 +24,13 @@ use surefoot_models::generate::speculate::{SpeculationCounts, SpeculationMode};
 use surefoot_models::generate::text::Texts;
 use surefoot_serve::chat::{ChatError, Template};
 use surefoot_serve::engine::{self, Engine, EngineError, EngineSettings};
-use surefoot_serve::http::{App, ConnectionLimits, Origins, ServerSettings};
+use surefoot_serve::http::{App, ConnectionLimits, Keys, Origins, ProcessGateway, ServerSettings};
 use surefoot_serve::metrics::Metrics;
 use surefoot_verify::identity::Identity;
 
 use adapters::NamedAdapter;
 use limits::Limits;
+use listener::{Listening, PrivateSocket};
 
 use crate::args::Global;
 use crate::child::{is_isolated, supervise_by, supervisor};
@@ -210,7 +212,7 @@ impl Serve {
             .map_err(|error| Failure::usage("--cors can't be used").caused_by(&error))?;
         let endpoint = traces::endpoint(self.otlp.as_deref(), terminal)?;
         if self.footing.isolate {
-            return self.supervise(address, global, terminal);
+            return self.supervise(address, (keys, origins), global, terminal);
         }
         model_run::with_one_arena()?;
         if let Some(models) = several::named(&self.model, &self.others)? {
@@ -227,7 +229,7 @@ impl Serve {
         let adapters = NamedAdapter::checked(&self.adapter, &self.name()?, &folder)?;
         let draft = self.speculation.draft()?;
         // Taken before the model is loaded: a port that is in use is found out at once.
-        let listener = listener::listen(address)?;
+        let Listening { socket, address, is_behind_gateway } = listener::listen(address)?;
         let live = watch::start(self.watch, format!("Serving {}", self.name()?), terminal)?;
         let mut journal = global.journal_builder()?.listener(trouble::tell(global.quiet));
         if let Some(live) = &live {
@@ -298,16 +300,16 @@ impl Serve {
             max_body: usize::try_from(self.limits.max_body.0).unwrap_or(usize::MAX),
             max_tokens: self.limits.max_tokens as usize,
             timeout: Duration::from_secs(u64::from(self.limits.timeout)),
-            origins,
+            // A gateway answers browsers.
+            origins: if is_behind_gateway { Origins::default() } else { origins },
             connections: ConnectionLimits::of_this_process(),
             journal: journal.clone(),
             tracer,
         };
         let (name, adapters) = (settings.name.clone(), settings.adapters.clone());
         let app = Arc::new(App::new(engine, texts, template, settings, Arc::clone(&metrics)));
-        let address = listener.local_addr();
         model_folder::ends_in_order();
-        let served = lifetime::serve(listener, Arc::clone(&app), || {
+        let served = lifetime::serve(socket, Arc::clone(&app), || {
             announcement::announce(address, app.engine(), &name, adapters, global, terminal)
         });
         let lost = app.engine().check_health().err();
@@ -344,21 +346,53 @@ impl Serve {
         }
     }
 
-    /// Serves in a child process that is started again when it dies or has no device left. The
-    /// socket belongs to this process: clients that connect in between wait for the next child.
+    /// Serves in a child process that is started again when it dies or has no device left. Clients are connected to
+    /// this process, which sends their requests on, and sends them again to the next child if there is need.
     fn supervise(
         &self,
         address: SocketAddr,
+        (keys, origins): (Keys, Origins),
         global: &Global,
         terminal: &Terminal,
     ) -> Result<Exit, Failure> {
-        let socket = listener::bind(address)?;
-        let grace = Duration::from_secs(u64::from(self.limits.timeout)) + LONGEST_END;
+        let Listening { socket, address, .. } = listener::listen(address)?;
+        let private = PrivateSocket::bind()?;
+        let settings = self.gateway_settings((keys, origins), Journal::off());
+        let grace = settings.timeout + LONGEST_END;
         let page = watch::free_port(self.watch)?;
-        supervise_by(supervisor(grace), terminal, global.open_journal()?, |command, _| {
-            listener::pass_on(&socket, command);
-            watch::pass_on(page, command);
-        })
+        let gateway = Arc::new(ProcessGateway::new(private.address, settings));
+        let serving = lifetime::serve_process(socket, Arc::clone(&gateway));
+        let ended =
+            supervise_by(supervisor(grace), terminal, global.open_journal()?, |command, _| {
+                private.pass_on(address, command);
+                watch::pass_on(page, command);
+            });
+        gateway.end();
+        let served = serving.join();
+        let exit = ended?;
+        // A panic in it was told when it happened.
+        served.unwrap_or(Ok(()))?;
+        Ok(exit)
+    }
+
+    /// The settings of a server that passes requests on to processes.
+    fn gateway_settings(
+        &self,
+        (keys, origins): (Keys, Origins),
+        journal: Journal,
+    ) -> ServerSettings {
+        ServerSettings {
+            name: String::new(),
+            adapters: Vec::new(),
+            keys,
+            max_body: usize::try_from(self.limits.max_body.0).unwrap_or(usize::MAX),
+            max_tokens: self.limits.max_tokens as usize,
+            timeout: Duration::from_secs(u64::from(self.limits.timeout)),
+            origins,
+            connections: ConnectionLimits::of_this_process(),
+            journal,
+            tracer: None,
+        }
     }
 
     fn name(&self) -> Result<String, Failure> {

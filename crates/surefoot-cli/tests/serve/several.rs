@@ -289,6 +289,32 @@ fn an_isolated_server_of_several_models_survives_its_process() {
 }
 
 #[test]
+fn a_stream_goes_on_after_the_process_of_its_model_was_killed() {
+    let slow = slow_model();
+    let mut server = serve(&[("a", slow.path())], &["--memory", "4GiB"]);
+    server.model = "a".to_owned();
+    let body = json!({"prompt": [5, 6, 7], "max_tokens": 300, "seed": 9, "n": 2});
+    let expected = server.complete(body.clone());
+    let mut streamed = body;
+    streamed["stream"] = json!(true);
+    let mut stream = server.open("/v1/completions", streamed);
+    let mut text = read_events(&mut stream, 6);
+    assert!(!text.contains("[DONE]"), "the model is too fast");
+    for pid in children(server.pid()) {
+        kill(pid);
+    }
+    stream.read_to_string(&mut text).unwrap();
+    assert!(text.contains("data: [DONE]"), "{text}");
+    let mut texts = [String::new(), String::new()];
+    for line in text.lines().filter(|line| line.starts_with("data: {")) {
+        let event: Value = serde_json::from_str(&line["data: ".len()..]).unwrap();
+        let choice = &event["choices"][0];
+        texts[choice["index"].as_u64().unwrap() as usize] += choice["text"].as_str().unwrap();
+    }
+    assert_eq!(texts, expected[..]);
+}
+
+#[test]
 fn a_request_has_a_name_whoever_answers_it() {
     let llama = fixture("llama-tiny");
     let server = serve(&[("a", &llama), ("b", &llama)], &["--memory", "4GiB"]);

@@ -49,7 +49,12 @@ pub(super) async fn chat(
     let limits = app.prompt_limits();
     let messages = messages(fields.needed("messages")?, limits)?;
     let names = ["max_tokens", "max_completion_tokens"];
-    let answering = GenerationParameters::take(&mut fields, &names, 1..=app.settings.max_tokens)?;
+    let answering = GenerationParameters::take(
+        &mut fields,
+        &names,
+        1..=app.settings.max_tokens,
+        working.identity.seed,
+    )?;
     let format = format::asked(&mut fields)?;
     let tools = AskedTools::take(&mut fields, ToolNotation::Chat)?;
     let variables = template_variables(&mut fields)?;

@@ -31,8 +31,12 @@ pub(super) async fn completions(
     app.check_generates()?;
     let limits = app.prompt_limits();
     let prompts = inputs("prompt", fields.needed("prompt")?, limits)?;
-    let answering =
-        GenerationParameters::take(&mut fields, &["max_tokens"], 0..=app.settings.max_tokens)?;
+    let answering = GenerationParameters::take(
+        &mut fields,
+        &["max_tokens"],
+        0..=app.settings.max_tokens,
+        working.identity.seed,
+    )?;
     let logprobs = fields.count("logprobs", 0..=MAX_LOGPROBS)?;
     let echo = fields.flag("echo")?;
     let format = format::asked(&mut fields)?;

@@ -8,6 +8,7 @@
 mod access;
 mod answer;
 mod answer_end;
+mod answer_identity;
 mod body_room;
 mod call_reader;
 mod chat;
@@ -18,6 +19,7 @@ mod embeddings;
 mod error;
 mod fields;
 mod format;
+mod gateway;
 mod inputs;
 mod messages;
 mod request_body;
@@ -25,7 +27,6 @@ mod request_log;
 mod rerank;
 mod responses;
 mod sampling;
-mod several;
 mod stream;
 mod text_stream;
 mod tokenize;
@@ -54,8 +55,9 @@ pub use access::{Keys, UnusableKeys};
 pub use connections::ConnectionLimits;
 pub use cors::{Origins, UnusableOrigin};
 pub use error::ApiError;
-pub use several::{ModelFront, serve_models};
+pub use gateway::{ModelGateway, ProcessGateway, serve_models, serve_process};
 
+use answer_identity::AnswerIdentity;
 use format::Constraints;
 use inputs::InputLimits;
 use request_body::Bodies;
@@ -122,6 +124,7 @@ struct ServedModel {
 struct Working {
     count: Arc<AtomicUsize>,
     record: Option<Arc<RequestRecord>>,
+    identity: AnswerIdentity,
 }
 
 impl Working {
@@ -197,9 +200,9 @@ impl App {
         self.draining.load(Ordering::Acquire)
     }
 
-    fn working(&self, record: Option<Arc<RequestRecord>>) -> Working {
+    fn working(&self, record: Option<Arc<RequestRecord>>, identity: AnswerIdentity) -> Working {
         self.working.fetch_add(1, Ordering::AcqRel);
-        Working { count: Arc::clone(&self.working), record }
+        Working { count: Arc::clone(&self.working), record, identity }
     }
 
     /// Done once nothing is worked on for a while: what was said by then has arrived, unless a
@@ -214,10 +217,10 @@ impl App {
         }
     }
 
-    /// An identifier for one answer.
-    fn id(&self, prefix: &str) -> String {
+    /// A number for one answer or request.
+    fn number(&self) -> String {
         let number = self.next_id.fetch_add(1, Ordering::Relaxed);
-        format!("{prefix}-{:x}{number:06x}", self.created)
+        format!("{:x}{number:06x}", self.created)
     }
 
     fn texts(&self) -> Result<&Arc<Texts>, ApiError> {
@@ -353,7 +356,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest name of a request that is taken from a client.
 const LONGEST_ID: usize = 128;
 
-/// The name of a request: its own, if it has one that can be written to a log, or a new one.
+/// The name of a request: its own, if it has one that can be written to a log, or one with a new number.
 fn request_id(request: &Request, new: impl FnOnce() -> String) -> HeaderValue {
     let given = request.headers().get(REQUEST_ID).filter(|id| {
         let id = id.as_bytes();
@@ -362,14 +365,15 @@ fn request_id(request: &Request, new: impl FnOnce() -> String) -> HeaderValue {
     match given {
         Some(id) => id.clone(),
         // Hexadecimal digits are a header's value.
-        None => HeaderValue::from_str(&new()).unwrap_or_else(|_| HeaderValue::from_static("req")),
+        None => HeaderValue::from_str(&format!("req-{}", new()))
+            .unwrap_or_else(|_| HeaderValue::from_static("req")),
     }
 }
 
 /// What happens to every request: its name, keys, draining, the limit of time, and counting.
 async fn admit(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let begun = Instant::now();
-    let id = request_id(&request, || app.id("req"));
+    let id = request_id(&request, || app.number());
     let path = known(request.uri().path());
     let record = app.requests.begin(path, id.to_str().unwrap_or_default(), request.headers());
     if let Some(record) = &record {

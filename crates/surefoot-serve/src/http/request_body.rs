@@ -13,6 +13,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use http_body_util::BodyExt;
 
+use super::answer_identity::AnswerIdentity;
 use super::body_room::{BodyRoom, HeldRoom, NoRoom};
 use super::error::ApiError;
 use super::request_log::RequestRecord;
@@ -77,7 +78,8 @@ impl FromRequest<Arc<App>> for RequestBody {
         let (parts, body) = request.into_parts();
         let (body, room) = read_json(&app.bodies, &parts.headers, body).await?;
         let record = parts.extensions.get::<Arc<RequestRecord>>().cloned();
-        Ok(Self { body, room, working: app.working(record) })
+        let identity = AnswerIdentity::of_request(&parts.headers, || app.number());
+        Ok(Self { body, room, working: app.working(record, identity) })
     }
 }
 

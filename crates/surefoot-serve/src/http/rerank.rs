@@ -122,7 +122,7 @@ pub(super) async fn rerank(
         })
         .collect();
     let reranked = Reranked {
-        id: app.id("rerank"),
+        id: working.identity.id("rerank"),
         object: "rerank",
         model: &model.name,
         method: scores.method,

@@ -20,7 +20,7 @@ use super::error::ApiError;
 use super::format::AskedFormat;
 use super::sampling::GenerationParameters;
 use super::text_stream::{Piece, SpentTokens, TextStream};
-use super::{App, ServedModel, Working, now};
+use super::{App, ServedModel, Working};
 use crate::chat::CallStyle;
 use crate::engine::{EngineError, Generation, GenerationStream};
 
@@ -165,8 +165,8 @@ pub(super) async fn answer(
     let heard = begin(&app, &ask, &working)?;
     let answer = Answer {
         form: ask.form,
-        id: app.id(if ask.form == Form::Chat { "chatcmpl" } else { "cmpl" }),
-        created: now(),
+        id: working.identity.id(if ask.form == Form::Chat { "chatcmpl" } else { "cmpl" }),
+        created: working.identity.created,
         model: ask.model.name.clone(),
         logprobs: ask.logprobs.is_some(),
     };

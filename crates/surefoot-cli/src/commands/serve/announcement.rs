@@ -33,15 +33,13 @@ struct Document {
 
 /// Tells the address on stdout, and what is served on stderr.
 pub(super) fn announce(
-    address: std::io::Result<SocketAddr>,
+    address: SocketAddr,
     engine: &Engine,
     name: &str,
     adapters: Vec<String>,
     global: &Global,
     terminal: &Terminal,
 ) -> Result<(), Failure> {
-    let address =
-        address.map_err(|error| Failure::usage("the address can't be told").caused_by(&error))?;
     let (shape, plan) = (engine.capacity(), engine.plan());
     let document = Document {
         url: format!("http://{address}"),

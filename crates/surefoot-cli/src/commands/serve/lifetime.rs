@@ -3,11 +3,13 @@
 
 use std::net::TcpListener;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use surefoot::device::supervisor;
-use surefoot_serve::http::{self, App, ModelFront};
+use surefoot_serve::http::{self, App, ModelGateway, ProcessGateway};
 
+use crate::child;
 use crate::exit::{Exit, Failure};
 use crate::terminal::say;
 
@@ -34,7 +36,7 @@ pub(super) fn serve(
 /// Serves several models until a signal comes, then drains. `announce` says so once both can happen.
 pub(super) fn serve_models(
     listener: TcpListener,
-    front: Arc<ModelFront>,
+    front: Arc<ModelGateway>,
     announce: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     run(listener, async |listener| {
@@ -55,6 +57,24 @@ pub(super) fn serve_models(
         });
         announce()?;
         http::serve_models(listener, front, async { drop(stop.await) }).await.map_err(failed)
+    })
+}
+
+/// Serves in front of a supervised process, on threads of its own, until this process is asked to stop or no process is
+/// left.
+pub(super) fn serve_process(
+    listener: TcpListener,
+    gateway: Arc<ProcessGateway>,
+) -> JoinHandle<Result<(), Failure>> {
+    std::thread::spawn(move || {
+        run(listener, async |listener| {
+            let stop = async {
+                while !child::is_interrupted() {
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            };
+            http::serve_process(listener, gateway, stop).await.map_err(failed)
+        })
     })
 }
 

@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::Serialize;
 use surefoot::device::memory::Bytes;
@@ -17,10 +16,11 @@ use surefoot_models::embed::Recipe;
 use surefoot_models::runner::Runner;
 use surefoot_models::stream::plan::Placement;
 use surefoot_serve::engine::{EngineCapacity, EngineError, HTTP_BYTES};
-use surefoot_serve::http::{ConnectionLimits, Keys, ModelFront, Origins, ServerSettings};
+use surefoot_serve::http::{Keys, ModelGateway, Origins, ServerSettings};
 use surefoot_serve::model_pool::{ModelPool, ProcessLauncher};
 
 use super::adapters::NamedAdapter;
+use super::listener::Listening;
 use super::{LONGEST_END, Serve, check_digest, lifetime, listener};
 use crate::args::Global;
 use crate::exit::{Exit, Failure};
@@ -96,7 +96,7 @@ impl Serve {
         }
         let adapters = adapters_of(&self.adapter, models)?;
         self.check_digests(models)?;
-        let listener = listener::listen(address)?;
+        let Listening { socket, address, is_behind_gateway } = listener::listen(address)?;
         let live = watch::start(self.watch, format!("Serving {} models", models.len()), terminal)?;
         let mut journal = global.journal_builder()?;
         if let Some(live) = &live {
@@ -108,18 +108,11 @@ impl Serve {
             let share = self.share(model, &adapters, models.len() as u64, budget)?;
             shares.push((model.name.clone(), share));
         }
+        let origins = if is_behind_gateway { Origins::default() } else { origins };
         let settings = ServerSettings {
-            name: String::new(),
             adapters: adapters.iter().map(|(_, adapter)| adapter.name.clone()).collect(),
-            keys,
-            max_body: usize::try_from(self.limits.max_body.0).unwrap_or(usize::MAX),
-            max_tokens: self.limits.max_tokens as usize,
-            timeout: Duration::from_secs(u64::from(self.limits.timeout)),
-            origins,
-            connections: ConnectionLimits::of_this_process(),
-            // What the models are doing; each model's process tells of its own requests.
-            journal: own_journal.clone(),
-            tracer: None,
+            // The journal tells what the models are doing; each model's process tells of its own requests.
+            ..self.gateway_settings((keys, origins), own_journal.clone())
         };
         let grace = settings.timeout + LONGEST_END;
         let folders: Vec<NamedModel> = models.to_vec();
@@ -139,11 +132,8 @@ impl Serve {
             grace,
         );
         let pool = ModelPool::new(shares.clone(), budget, Arc::new(launcher));
-        let front = Arc::new(ModelFront::new(Arc::clone(&pool), settings));
-        let address = listener.local_addr();
-        let served = lifetime::serve_models(listener, front, || {
-            let address = address
-                .map_err(|error| Failure::usage("the address can't be told").caused_by(&error))?;
+        let front = Arc::new(ModelGateway::new(Arc::clone(&pool), settings));
+        let served = lifetime::serve_models(socket, front, || {
             announce(address, &shares, budget, global, terminal)
         });
         pool.close();

@@ -14,6 +14,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use surefoot_models::generate::text::Texts;
 
+use super::App;
 use super::answer::Form;
 use super::answer_end::AnswerEnd;
 use super::call_reader::{AnswerPart, CallReader};
@@ -28,7 +29,6 @@ use super::stream::{self, Ask, Events, Gone};
 use super::text_stream::{Piece, SpentTokens, TextStream};
 use super::tokenize::Special;
 use super::tools::{AskedTools, ToolNotation};
-use super::{App, now};
 use crate::engine::{EngineError, GenerationStream};
 use output_items::{NamedEvent, OutputItems};
 
@@ -52,7 +52,12 @@ pub(super) async fn responses(
         messages.insert(0, json!({"role": "system", "content": instructions}));
     }
     let most = app.settings.max_tokens;
-    let answering = GenerationParameters::take(&mut fields, &["max_output_tokens"], 1..=most)?;
+    let answering = GenerationParameters::take(
+        &mut fields,
+        &["max_output_tokens"],
+        1..=most,
+        working.identity.seed,
+    )?;
     if answering.choices != 1 {
         return Err(ApiError::invalid("'n' is not a parameter of this endpoint").param("n"));
     }
@@ -109,8 +114,8 @@ pub(super) async fn responses(
         return Err(ApiError::internal("the answer could not be begun"));
     };
     let written = Written {
-        id: app.id("resp"),
-        created: now(),
+        id: working.identity.id("resp"),
+        created: working.identity.created,
         model: ask.model.name.clone(),
         input_tokens: ask.prompts.iter().map(Vec::len).sum(),
         temperature: ask.answering.sampling.temperature,

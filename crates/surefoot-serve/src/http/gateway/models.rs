@@ -5,21 +5,16 @@ use std::borrow::Cow;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use axum::body::{Body, Bytes};
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, header};
-use axum::middleware::{self, Next};
+use axum::http::header;
+use axum::middleware;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -29,45 +24,26 @@ use serde_json::{Value, json};
 use surefoot::journal::{Event, EventKind};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::error::ApiError;
-use super::request_body::{Bodies, read_json};
-use super::{REQUEST_ID, ServerSettings, connections, now, request_id};
+use super::relay::{NoConnection, Upstream, relay};
+use super::{Gateway, WORK, admit};
+use crate::http::error::ApiError;
+use crate::http::{ServerSettings, connections};
 use crate::model_pool::{Lease, ModelPool, ModelState, ModelStatus, PoolError};
-
-/// How often a request is sent to a model whose process dies before it answers.
-const TRIES: usize = 5;
-/// How long after a process has died others may still believe that it lives.
-const BETWEEN_TRIES: Duration = Duration::from_millis(100);
 
 /// How often it is looked whether the models do something else.
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
-/// What all requests share.
+/// A server of the models of a pool.
 #[derive(Debug)]
-pub struct ModelFront {
+pub struct ModelGateway {
     pool: Arc<ModelPool>,
-    settings: ServerSettings,
-    bodies: Bodies,
-    draining: AtomicBool,
-    has_answered: AtomicBool,
-    created: u64,
-    requests: AtomicU64,
+    gateway: Arc<Gateway>,
 }
 
-impl ModelFront {
+impl ModelGateway {
     /// A server of the models of a pool. The name in the settings is not used.
     pub fn new(pool: Arc<ModelPool>, settings: ServerSettings) -> Self {
-        // A body is kept until a model begins its answer.
-        let bodies = Bodies::new(settings.max_body, settings.timeout);
-        Self {
-            pool,
-            settings,
-            bodies,
-            draining: AtomicBool::new(false),
-            has_answered: AtomicBool::new(false),
-            created: now(),
-            requests: AtomicU64::new(0),
-        }
+        Self { pool, gateway: Arc::new(Gateway::new(settings)) }
     }
 
     /// The models.
@@ -77,24 +53,19 @@ impl ModelFront {
 
     /// Whether a model has answered a request.
     pub fn has_answered(&self) -> bool {
-        self.has_answered.load(Ordering::Relaxed)
-    }
-
-    /// A name for a request that has none.
-    fn new_id(&self) -> String {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        format!("req-{:x}{number:06x}", self.created)
+        self.gateway.has_answered.load(Ordering::Relaxed)
     }
 
     /// The model whose process answers for a name: that of a model, or of one of its adapters (`MODEL:NAME`).
     fn process_of<'n>(&self, name: &'n str) -> &'n str {
-        let adapter = self.settings.adapters.iter().any(|adapter| adapter == name);
+        let adapter = self.gateway.settings.adapters.iter().any(|adapter| adapter == name);
         name.split_once(':').filter(|_| adapter).map_or(name, |(model, _)| model)
     }
 
     fn unknown(&self, name: &str) -> ApiError {
         let models = self.pool.status().into_iter().map(|model| model.name);
-        let names: Vec<String> = models.chain(self.settings.adapters.iter().cloned()).collect();
+        let names: Vec<String> =
+            models.chain(self.gateway.settings.adapters.iter().cloned()).collect();
         let message = format!("the model '{name}' does not exist here; {} do", names.join(", "));
         ApiError::not_found(message).code("model_not_found").param("model")
     }
@@ -104,7 +75,7 @@ impl ModelFront {
         let mut about = json!({
             "id": name,
             "object": "model",
-            "created": self.created,
+            "created": self.gateway.created,
             "owned_by": "surefoot",
             "state": model.state.to_string(),
             "memory_bytes": model.share,
@@ -121,29 +92,30 @@ impl ModelFront {
 /// Serves until `stop` is done, then drains. The models are left to [`ModelPool::close`].
 pub async fn serve_models(
     listener: TcpListener,
-    front: Arc<ModelFront>,
+    front: Arc<ModelGateway>,
     stop: impl Future<Output = ()> + Send,
 ) -> io::Result<()> {
     let draining = Arc::clone(&front);
     let stop = async move {
         stop.await;
-        draining.draining.store(true, Ordering::Release);
+        draining.gateway.drain();
     };
     let telling = tokio::spawn(tell_models(Arc::clone(&front)));
     let served =
-        connections::serve(listener, router(&front), front.settings.connections, stop).await;
+        connections::serve(listener, router(&front), front.gateway.settings.connections, stop)
+            .await;
     telling.abort();
     served
 }
 
 /// Tells the journal what each model is doing, at the start and whenever that has changed.
-async fn tell_models(front: Arc<ModelFront>) {
+async fn tell_models(front: Arc<ModelGateway>) {
     let mut told: Vec<ModelStatus> = Vec::new();
     loop {
         let status = front.pool.status();
         for (number, model) in status.iter().enumerate() {
             if told.get(number) != Some(model) {
-                front.settings.journal.with(|| {
+                front.gateway.settings.journal.with(|| {
                     Event::new(EventKind::Note, "model")
                         .context("name", model.name.clone())
                         .context("state", model.state.to_string())
@@ -160,17 +132,9 @@ async fn tell_models(front: Arc<ModelFront>) {
     }
 }
 
-fn router(front: &Arc<ModelFront>) -> Router {
+fn router(front: &Arc<ModelGateway>) -> Router {
     let mut router = Router::new();
-    for path in [
-        "/v1/embeddings",
-        "/v1/completions",
-        "/v1/chat/completions",
-        "/v1/responses",
-        "/v1/rerank",
-        "/tokenize",
-        "/detokenize",
-    ] {
+    for path in WORK {
         router = router.route(path, post(pass_on));
     }
     router
@@ -182,26 +146,9 @@ fn router(front: &Arc<ModelFront>) -> Router {
         .route("/ready", get(ready))
         .fallback(async || ApiError::not_found("there is no such path; see /v1/models"))
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
-        .layer(middleware::from_fn_with_state(Arc::clone(front), admit))
-        .layer(front.settings.origins.layer())
+        .layer(middleware::from_fn_with_state(Arc::clone(&front.gateway), admit))
+        .layer(front.gateway.settings.origins.layer())
         .with_state(Arc::clone(front))
-}
-
-/// What happens to every request: its name, which its model uses too, keys and draining.
-async fn admit(State(front): State<Arc<ModelFront>>, mut request: Request, next: Next) -> Response {
-    let id = request_id(&request, || front.new_id());
-    request.headers_mut().insert(REQUEST_ID, id.clone());
-    let path = request.uri().path();
-    let is_probe = matches!(path, "/health" | "/live" | "/ready");
-    let mut response = if !is_probe && !front.settings.keys.allow(request.headers()) {
-        ApiError::unauthorized().into_response()
-    } else if front.draining.load(Ordering::Acquire) && !matches!(path, "/metrics" | "/live") {
-        ApiError::draining().into_response()
-    } else {
-        next.run(request).await
-    };
-    response.headers_mut().insert(REQUEST_ID, id);
-    response
 }
 
 #[derive(Deserialize)]
@@ -212,13 +159,11 @@ struct Asked<'b> {
 
 /// Passes a request on to the model that it names.
 async fn pass_on(
-    State(front): State<Arc<ModelFront>>,
+    State(front): State<Arc<ModelGateway>>,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let until = Instant::now() + front.settings.timeout;
-    let (parts, body) = request.into_parts();
-    let (body, _room) = read_json(&front.bodies, &parts.headers, body).await?;
-    let asked: Asked<'_> = serde_json::from_slice(&body).map_err(|error| {
+    let request = front.gateway.read(request).await?;
+    let asked: Asked<'_> = serde_json::from_slice(&request.body).map_err(|error| {
         ApiError::misshapen("the request is not a JSON object").because(&error.to_string())
     })?;
     let Some(name) = asked.model.map(Cow::into_owned) else {
@@ -226,32 +171,36 @@ async fn pass_on(
         let message = format!("'model' is missing; it can be {}", names.join(", "));
         return Err(ApiError::invalid(message).param("model"));
     };
-    let body = Bytes::from(body);
-    let mut problem = String::new();
-    for number in 0..TRIES {
-        if number > 0 {
-            tokio::time::sleep(BETWEEN_TRIES).await;
-        }
-        let left = until.saturating_duration_since(Instant::now());
-        let lease = tokio::time::timeout(left, front.pool.lease(front.process_of(&name)))
-            .await
-            .map_err(|_| ApiError::expired(front.settings.timeout))?
-            .map_err(|error| refused(&front, error))?;
-        match send(lease, &parts, body.clone()).await {
-            Ok(response) => {
-                if response.status().is_success() {
-                    front.has_answered.store(true, Ordering::Relaxed);
-                }
-                return Ok(response);
-            }
-            // Its process has died; nothing was answered yet, so the next one can be asked.
-            Err(error) => problem = error.to_string(),
-        }
-    }
-    Err(ApiError::unavailable(format!("the process of '{name}' does not answer: {problem}")))
+    let response = relay(ModelProcess { front: Arc::clone(&front), name }, request).await?;
+    front.gateway.note_answer(&response);
+    Ok(response)
 }
 
-fn refused(front: &ModelFront, error: PoolError) -> ApiError {
+/// The process of a model, which the pool starts when it is asked for.
+struct ModelProcess {
+    front: Arc<ModelGateway>,
+    name: String,
+}
+
+impl Upstream for ModelProcess {
+    /// The model stays loaded until its answer was sent on or nobody wants it any more.
+    type Hold = Lease;
+
+    async fn connect(&self) -> Result<(TcpStream, Lease), NoConnection> {
+        let lease = self.front.pool.lease(self.front.process_of(&self.name)).await;
+        let lease = lease.map_err(|error| NoConnection::Refused(refused(&self.front, error)))?;
+        let stream =
+            TcpStream::connect(lease.address()).await.map_err(|_| NoConnection::NotThere)?;
+        Ok((stream, lease))
+    }
+
+    /// The pool closes when all requests have been answered.
+    async fn ended(&self) {
+        std::future::pending().await
+    }
+}
+
+fn refused(front: &ModelGateway, error: PoolError) -> ApiError {
     match error {
         PoolError::Unknown(name) => front.unknown(&name),
         PoolError::Launch(error) => {
@@ -261,50 +210,11 @@ fn refused(front: &ModelFront, error: PoolError) -> ApiError {
     }
 }
 
-/// Why a model's process gave no answer.
-#[derive(Debug, thiserror::Error)]
-enum SendError {
-    #[error(transparent)]
-    Connection(#[from] io::Error),
-    #[error(transparent)]
-    Http(#[from] hyper::Error),
-}
-
-/// Sends a request to a model, which is kept loaded until its answer was sent on or nobody wants it any more.
-async fn send(lease: Lease, parts: &Parts, body: Bytes) -> Result<Response, SendError> {
-    let stream = TcpStream::connect(lease.address()).await?;
-    stream.set_nodelay(true)?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    tokio::spawn(connection);
-    let mut request = Request::new(Full::new(body));
-    *request.method_mut() = parts.method.clone();
-    *request.uri_mut() = parts.uri.clone();
-    *request.headers_mut() = parts.headers.clone();
-    without_hop(request.headers_mut());
-    request.headers_mut().remove(header::CONTENT_LENGTH);
-    let mut response = sender.send_request(request).await?;
-    without_hop(response.headers_mut());
-    Ok(response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            // Both live as long as the body: the connection, and the model.
-            let _held = (&sender, &lease);
-            frame
-        }))
-    }))
-}
-
-/// Removes the headers that are about one connection.
-fn without_hop(headers: &mut HeaderMap) {
-    for name in [header::CONNECTION, header::TRANSFER_ENCODING, header::UPGRADE, header::TE] {
-        headers.remove(name);
-    }
-}
-
-async fn models(State(front): State<Arc<ModelFront>>) -> Response {
+async fn models(State(front): State<Arc<ModelGateway>>) -> Response {
     let mut data = Vec::new();
     for model in front.pool.status() {
         data.push(front.about(&model.name, &model));
-        let adapters = front.settings.adapters.iter();
+        let adapters = front.gateway.settings.adapters.iter();
         for adapter in adapters.filter(|adapter| front.process_of(adapter) == model.name) {
             data.push(front.about(adapter, &model));
         }
@@ -313,7 +223,7 @@ async fn models(State(front): State<Arc<ModelFront>>) -> Response {
 }
 
 async fn model(
-    State(front): State<Arc<ModelFront>>,
+    State(front): State<Arc<ModelGateway>>,
     name: Result<Path<String>, PathRejection>,
 ) -> Result<Response, ApiError> {
     let Path(name) = name.map_err(|_| ApiError::not_found("a model's name is UTF-8"))?;
@@ -324,7 +234,7 @@ async fn model(
 }
 
 /// Whether new requests should be sent here: any model can be loaded.
-async fn ready(State(front): State<Arc<ModelFront>>) -> Response {
+async fn ready(State(front): State<Arc<ModelGateway>>) -> Response {
     let models: serde_json::Map<String, Value> = front
         .pool
         .status()
@@ -341,7 +251,7 @@ struct MetricsQuery {
 
 /// The metrics of the pool, or those of one model that is loaded.
 async fn metrics(
-    State(front): State<Arc<ModelFront>>,
+    State(front): State<Arc<ModelGateway>>,
     Query(query): Query<MetricsQuery>,
     request: Request,
 ) -> Result<Response, ApiError> {
@@ -353,11 +263,8 @@ async fn metrics(
             let message = format!("the model '{name}' is {}", found.state);
             return Err(ApiError::unavailable(message).code("model_not_loaded"));
         }
-        let lease = front.pool.lease(&name).await.map_err(|error| refused(&front, error))?;
-        let (parts, _) = request.into_parts();
-        return send(lease, &parts, Bytes::new())
-            .await
-            .map_err(|error| ApiError::unavailable(error.to_string()));
+        let request = front.gateway.read(request).await?;
+        return relay(ModelProcess { front: Arc::clone(&front), name }, request).await;
     }
     let text = text(&front.pool)
         .map_err(|error| ApiError::internal(format!("the metrics can't be written: {error}")))?;

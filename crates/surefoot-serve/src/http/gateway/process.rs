@@ -1,0 +1,116 @@
+//! The server in front of one process that answers, which its supervisor starts again when it ends.
+//!
+//! The supervisor owns both this server and the socket on which the process listens, so a request that arrives while
+//! there is no process waits in the operating system's queue for the next one.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::middleware;
+use axum::response::Response;
+use axum::routing::get;
+use axum::{Json, Router};
+use serde_json::json;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use super::relay::{NoConnection, Upstream, relay};
+use super::{Gateway, admit};
+use crate::http::error::ApiError;
+use crate::http::{ServerSettings, connections};
+
+/// How long answers that were given may take to arrive once no process is left.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+/// A server in front of one process.
+#[derive(Debug)]
+pub struct ProcessGateway {
+    gateway: Arc<Gateway>,
+    address: SocketAddr,
+    ended: watch::Sender<bool>,
+}
+
+impl ProcessGateway {
+    /// A server in front of the process that answers at `address`. Of the settings, the name is not used.
+    pub fn new(address: SocketAddr, settings: ServerSettings) -> Self {
+        Self {
+            gateway: Arc::new(Gateway::new(settings)),
+            address,
+            ended: watch::Sender::new(false),
+        }
+    }
+
+    /// Says that no process will follow the last one.
+    pub fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    async fn ended(&self) {
+        // The sender is here.
+        let _ = self.ended.subscribe().wait_for(|ended| *ended).await;
+    }
+}
+
+/// Serves until `stop` is done or no process is left ([`ProcessGateway::end`]); then what was accepted is answered.
+pub async fn serve_process(
+    listener: TcpListener,
+    front: Arc<ProcessGateway>,
+    stop: impl Future<Output = ()> + Send,
+) -> io::Result<()> {
+    let stop = async {
+        tokio::select! {
+            () = stop => {}
+            () = front.ended() => {}
+        }
+        front.gateway.drain();
+    };
+    let limits = front.gateway.settings.connections;
+    let serving = connections::serve(listener, router(&front), limits, stop);
+    tokio::select! {
+        served = serving => served,
+        () = async { front.ended().await; tokio::time::sleep(LAST_WORDS).await } => Ok(()),
+    }
+}
+
+fn router(front: &Arc<ProcessGateway>) -> Router {
+    let gateway = &front.gateway;
+    Router::new()
+        .route("/live", get(async || Json(json!({"status": "live"}))))
+        .fallback(pass_on)
+        .layer(middleware::from_fn_with_state(Arc::clone(gateway), admit))
+        // Outermost: a browser asks before it sends a key.
+        .layer(gateway.settings.origins.layer())
+        .with_state(Arc::clone(front))
+}
+
+async fn pass_on(
+    State(front): State<Arc<ProcessGateway>>,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let request = front.gateway.read(request).await?;
+    relay(SupervisedProcess(Arc::clone(&front)), request).await
+}
+
+/// The process of a gateway.
+struct SupervisedProcess(Arc<ProcessGateway>);
+
+impl Upstream for SupervisedProcess {
+    type Hold = ();
+
+    async fn connect(&self) -> Result<(TcpStream, ()), NoConnection> {
+        if *self.0.ended.borrow() {
+            return Err(NoConnection::Refused(ApiError::draining()));
+        }
+        let stream =
+            TcpStream::connect(self.0.address).await.map_err(|_| NoConnection::NotThere)?;
+        Ok((stream, ()))
+    }
+
+    async fn ended(&self) {
+        self.0.ended().await;
+    }
+}

@@ -2,13 +2,14 @@
 //!
 //! This is the only file of the crate with `unsafe`. A kernel is a safe function that was compiled for
 //! instructions beyond those of every processor; calling it is unsafe for no other reason than that they
-//! must be there. [`Instructions`] can only be made by asking the processor, so to have one is the proof. Beside it there is one change of a vector's
-//! type, which the standard library has no safe function for (`as_bf16`).
+//! must be there. [`Instructions`] can only be made by asking the processor, so to have one is the proof. Beside it there are
+//! two things that the standard library has no safe function for: a change of a vector's type (`as_bf16`), and a hint about
+//! memory that is read soon ([`prefetch`]).
 
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64::{__m512bh, __m512i};
+use std::arch::x86_64::{__m512bh, __m512i, _MM_HINT_T0, _mm_prefetch};
 use std::sync::OnceLock;
 
 use super::activations::{ActivationGroup, Activations};
@@ -224,6 +225,17 @@ fn many_bf16(
 pub(super) fn as_bf16(bits: __m512i) -> __m512bh {
     // SAFETY: both are 512 bits, any of which make numbers.
     unsafe { std::mem::transmute::<__m512i, __m512bh>(bits) }
+}
+
+/// Asks for the cache lines of some bytes, which are read soon. The processor does so by itself along one long row, but not
+/// for eight rows at once, nor at the start of each row.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(super) fn prefetch(bytes: &[u8]) {
+    for line in bytes.iter().step_by(64) {
+        // SAFETY: it is a hint about a byte that is there.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(line).cast()) }
+    }
 }
 
 pub(super) fn quantized(

@@ -40,6 +40,8 @@ const WORTH_OF_CONTEXT: u64 = 4;
 
 /// A pass of so many tokens uses a device well: smaller ones only make room if nothing else does.
 const GOOD_PASS: usize = 256;
+/// Passes are not made smaller than this before there are fewer sequences.
+const SHORT_PASS: usize = 64;
 /// The smallest pass.
 const LEAST_PASS: usize = 16;
 
@@ -215,11 +217,21 @@ impl EngineCapacity {
             usable.push(capacity);
         }
         let mut last_resort = Vec::new();
-        while capacity.halve_sequences(1) {
+        while capacity.halve_passes(SHORT_PASS) {
             last_resort.push(capacity);
         }
-        while capacity.halve_passes(LEAST_PASS) {
-            last_resort.push(capacity);
+        // In turn: streamed bytes are read once for all sequences, and for all tokens of a pass.
+        loop {
+            let before = last_resort.len();
+            if capacity.halve_sequences(1) {
+                last_resort.push(capacity);
+            }
+            if capacity.halve_passes(LEAST_PASS) {
+                last_resort.push(capacity);
+            }
+            if last_resort.len() == before {
+                break;
+            }
         }
         Candidates { usable, last_resort }
     }

@@ -1,5 +1,5 @@
 //! Kernels for few columns: rows are unpacked in registers or in the first-level cache and read once. Plain numbers go row by row. Blocks go
-//! eight rows at a time, so that the sum of each is added up sub-block after sub-block, in f32, as the kernels for many columns do:
+//! eight rows at a time, while those behind them are fetched, so that the sum of each is added up sub-block after sub-block, in f32, as the kernels for many columns do:
 //! a column gives the same bits, however many there are beside it.
 
 use crate::block::{BlockFormat, Blocks};
@@ -15,7 +15,11 @@ pub(super) const TOGETHER: usize = 8;
 pub(super) const fn is_unpacked_in_registers<B: Blocks>() -> bool {
     matches!(
         B::FORMAT,
-        BlockFormat::Q4_0 | BlockFormat::Q8_0 | BlockFormat::Q4_K | BlockFormat::Q6_K
+        BlockFormat::Q4_0
+            | BlockFormat::Q8_0
+            | BlockFormat::Q4_K
+            | BlockFormat::Q5_K
+            | BlockFormat::Q6_K
     )
 }
 
@@ -67,16 +71,25 @@ macro_rules! few_columns {
             if format == BlockFormat::BF16 {
                 return bf16(rows, row_bytes, &unzipped(x, inputs), out);
             }
-            let of_block = (BLOCK / row_bytes).max(1);
+            let (all, of_block) = (rows, (BLOCK / row_bytes).max(1));
             for (block, rows) in rows.chunks(of_block * row_bytes).enumerate() {
                 for (x, out) in x.chunks($columns * inputs).zip(out.chunks_mut($columns)) {
                     for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
                         let number = block * of_block + number;
+                        let ahead = &all[(number + 1) * row_bytes..];
                         match out.len() {
-                            1 => put(out, number, floats_of_row::<1>(format, row, x, inputs)),
-                            2 => put(out, number, floats_of_row::<2>(format, row, x, inputs)),
-                            3 => put(out, number, floats_of_row::<3>(format, row, x, inputs)),
-                            _ => put(out, number, floats_of_row::<4>(format, row, x, inputs)),
+                            1 => {
+                                put(out, number, floats_of_row::<1>(format, row, ahead, x, inputs))
+                            }
+                            2 => {
+                                put(out, number, floats_of_row::<2>(format, row, ahead, x, inputs))
+                            }
+                            3 => {
+                                put(out, number, floats_of_row::<3>(format, row, ahead, x, inputs))
+                            }
+                            _ => {
+                                put(out, number, floats_of_row::<4>(format, row, ahead, x, inputs))
+                            }
                         }
                     }
                 }
@@ -88,14 +101,17 @@ macro_rules! few_columns {
         fn floats_of_row<const N: usize>(
             format: BlockFormat,
             row: &[u8],
+            ahead: &[u8],
             x: &[f32],
             inputs: usize,
         ) -> [f32; N] {
             match format {
-                BlockFormat::F32 => {
-                    eights::<32, N>(row, x, inputs, |eight| _mm256_castsi256_ps(load256(eight)))
+                BlockFormat::F32 => eights::<32, N>(row, ahead, x, inputs, |eight| {
+                    _mm256_castsi256_ps(load256(eight))
+                }),
+                _ => {
+                    eights::<16, N>(row, ahead, x, inputs, |eight| _mm256_cvtph_ps(load128(eight)))
                 }
-                _ => eights::<16, N>(row, x, inputs, |eight| _mm256_cvtph_ps(load128(eight))),
             }
         }
 
@@ -103,16 +119,17 @@ macro_rules! few_columns {
         #[target_feature(enable = $features)]
         fn bf16(rows: &[u8], row_bytes: usize, x: &[[f32; 16]], out: &mut [&mut [f32]]) {
             let of_column = x.len() / out.len().max(1);
-            let of_block = (BLOCK / row_bytes).max(1);
+            let (all, of_block) = (rows, (BLOCK / row_bytes).max(1));
             for (block, rows) in rows.chunks(of_block * row_bytes).enumerate() {
                 for (x, out) in x.chunks($columns * of_column).zip(out.chunks_mut($columns)) {
                     for (number, row) in rows.chunks_exact(row_bytes).enumerate() {
                         let number = block * of_block + number;
+                        let ahead = &all[(number + 1) * row_bytes..];
                         match out.len() {
-                            1 => put(out, number, sixteens::<1>(row, x, of_column)),
-                            2 => put(out, number, sixteens::<2>(row, x, of_column)),
-                            3 => put(out, number, sixteens::<3>(row, x, of_column)),
-                            _ => put(out, number, sixteens::<4>(row, x, of_column)),
+                            1 => put(out, number, sixteens::<1>(row, ahead, x, of_column)),
+                            2 => put(out, number, sixteens::<2>(row, ahead, x, of_column)),
+                            3 => put(out, number, sixteens::<3>(row, ahead, x, of_column)),
+                            _ => put(out, number, sixteens::<4>(row, ahead, x, of_column)),
                         }
                     }
                 }
@@ -124,7 +141,12 @@ macro_rules! few_columns {
         /// order whatever their number is.
         #[target_feature(enable = $features)]
         #[inline]
-        fn sixteens<const N: usize>(row: &[u8], x: &[[f32; 16]], of_column: usize) -> [f32; N] {
+        fn sixteens<const N: usize>(
+            row: &[u8],
+            ahead: &[u8],
+            x: &[[f32; 16]],
+            of_column: usize,
+        ) -> [f32; N] {
             let (all, few) = row.as_chunks::<32>();
             let (runs, rest) = all.as_chunks::<2>();
             let mut columns: [&[[f32; 16]]; N] = [&[]; N];
@@ -134,7 +156,11 @@ macro_rules! few_columns {
             let in_runs = columns.map(|x| &x.as_chunks::<2>().0[..runs.len()]);
             let upper = _mm256_set1_epi32(0xffff_0000_u32.cast_signed());
             let mut sums = [[_mm256_setzero_ps(); 4]; N];
+            let (lines, _) = ahead.as_chunks::<64>();
             for (at, run) in runs.iter().enumerate() {
+                if let Some(line) = lines.get(at) {
+                    prefetch(line);
+                }
                 for part in 0..2 {
                     let bits = load256(&run[part]);
                     let first = _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits));
@@ -177,6 +203,7 @@ macro_rules! few_columns {
         #[inline]
         fn eights<const BYTES: usize, const N: usize>(
             row: &[u8],
+            ahead: &[u8],
             x: &[f32],
             inputs: usize,
             wide: impl Fn(&[u8; BYTES]) -> __m256,
@@ -190,7 +217,11 @@ macro_rules! few_columns {
             // All have as many runs as the row: no index is checked again below.
             let in_runs = columns.map(|x| &x.as_chunks::<32>().0[..runs.len()]);
             let mut sums = [[_mm256_setzero_ps(); 4]; N];
+            let (lines, _) = ahead.as_chunks::<64>();
             for (at, run) in runs.iter().enumerate() {
+                for line in lines.iter().skip(at * BYTES / 16).take(BYTES / 16) {
+                    prefetch(line);
+                }
                 for part in 0..4 {
                     let weights = wide(&run[part]);
                     for column in 0..N {
@@ -240,7 +271,10 @@ macro_rules! few_columns {
             out: &mut [&mut [f32]],
         ) {
             let columns = out.len();
+            let all = rows;
             for (number, rows) in rows.chunks(TOGETHER * row_bytes).enumerate() {
+                let ahead = &all[all.len().min((number + 1) * TOGETHER * row_bytes)..];
+                let ahead = &ahead[..ahead.len().min(TOGETHER * row_bytes)];
                 let count = rows.len() / row_bytes;
                 // Rows that are missing are the last one again: what they give is not used.
                 let mut of_rows: [&[u8]; TOGETHER] = [&[]; TOGETHER];
@@ -257,16 +291,16 @@ macro_rules! few_columns {
                 for first in (0..columns).step_by(at_once) {
                     let x = |column: usize| x.column((first + column).min(columns - 1));
                     match columns - first {
-                        1 => write(first, &eight_rows::<B, 1>(&of_rows, [x(0)])),
-                        2 => write(first, &eight_rows::<B, 2>(&of_rows, [x(0), x(1)])),
-                        3 => write(first, &eight_rows::<B, 3>(&of_rows, [x(0), x(1), x(2)])),
+                        1 => write(first, &eight_rows::<B, 1>(&of_rows, ahead, [x(0)])),
+                        2 => write(first, &eight_rows::<B, 2>(&of_rows, ahead, [x(0), x(1)])),
+                        3 => write(first, &eight_rows::<B, 3>(&of_rows, ahead, [x(0), x(1), x(2)])),
                         many if many == 4 || at_once == AT_ONCE => {
                             let x = [x(0), x(1), x(2), x(3)];
-                            write(first, &eight_rows::<B, 4>(&of_rows, x));
+                            write(first, &eight_rows::<B, 4>(&of_rows, ahead, x));
                         }
                         _ => {
                             let x = [x(0), x(1), x(2), x(3), x(4), x(5), x(6), x(7)];
-                            write(first, &eight_rows::<B, FEW>(&of_rows, x));
+                            write(first, &eight_rows::<B, FEW>(&of_rows, ahead, x));
                         }
                     }
                 }
@@ -278,6 +312,7 @@ macro_rules! few_columns {
         #[inline]
         fn eight_rows<B: Blocks, const N: usize>(
             rows: &[&[u8]; TOGETHER],
+            ahead: &[u8],
             x: [&[ActivationGroup]; N],
         ) -> [[f32; TOGETHER]; N] {
             let mut totals = [_mm256_setzero_ps(); N];
@@ -285,17 +320,16 @@ macro_rules! few_columns {
             let (bytes, all) = (WeightGroup::bytes::<B>(), rows[0].len());
             for at in 0..all.div_ceil(bytes) {
                 let of = at * bytes..all.min((at + 1) * bytes);
+                let next = TOGETHER * of.start..TOGETHER * of.end;
+                prefetch(&ahead[next.start.min(ahead.len())..next.end.min(ahead.len())]);
                 let rows = rows.map(|row| &row[of.clone()]);
                 let x = x.map(|x| &x[at]);
                 totals = match B::FORMAT {
-                    BlockFormat::Q4_0 if of.len() == bytes => {
-                        q4_0::<B, N>(&rows, x, totals, &mut scales)
-                    }
-                    BlockFormat::Q8_0 if of.len() == bytes => {
-                        q8_0::<B, N>(&rows, x, totals, &mut scales)
-                    }
-                    BlockFormat::Q4_K => q4_k::<B, N>(&rows, x, totals, &mut scales),
-                    BlockFormat::Q6_K => q6_k::<B, N>(&rows, x, totals, &mut scales),
+                    BlockFormat::Q4_0 if of.len() == bytes => q4_0::<B, N>(&rows, x, totals),
+                    BlockFormat::Q8_0 if of.len() == bytes => q8_0::<B, N>(&rows, x, totals),
+                    BlockFormat::Q4_K => q4_or_q5_k::<B, 144, N>(&rows, x, totals),
+                    BlockFormat::Q5_K => q4_or_q5_k::<B, 176, N>(&rows, x, totals),
+                    BlockFormat::Q6_K => q6_k::<B, N>(&rows, x, totals),
                     _ => unpacked::<B, N>(&rows, x, totals, &mut scales),
                 };
             }
@@ -306,16 +340,21 @@ macro_rules! few_columns {
             sums
         }
 
-        /// Adds what 256 numbers of eight rows give. `q` makes a vector of a row's 32 integers from place 32 `at` on.
+        /// Adds what 256 numbers of eight rows give. `q` makes a vector of a row's 32 integers from place 32 `at` on, and
+        /// `scales` the scale and the offset that a sub-block has in each row.
         #[target_feature(enable = $features)]
         #[inline]
         fn added<B: Blocks, const N: usize>(
-            scales: &Scales,
             x: [&ActivationGroup; N],
             mut totals: [__m256; N],
+            scales: impl Fn(usize) -> (__m256, __m256),
             q: impl Fn(usize, usize) -> __m256i,
         ) -> [__m256; N] {
             for at in 0..8 {
+                let of_subs = match B::SUB {
+                    32 => [scales(at); 2],
+                    _ => [scales(2 * at), scales(2 * at + 1)],
+                };
                 let mut weights = [_mm256_setzero_si256(); TOGETHER];
                 for row in 0..TOGETHER {
                     weights[row] = q(row, at);
@@ -341,12 +380,12 @@ macro_rules! few_columns {
                     if B::SUB == 32 {
                         let integers = _mm256_add_epi32(lower, upper);
                         let of = (group.scale[at], group.sum32[at]);
-                        total = scaled(integers, scales, at, of, total);
+                        total = scaled(integers, of_subs[0], of, total);
                     } else {
                         let of = (group.scale[at], group.sum16[2 * at]);
-                        total = scaled(lower, scales, 2 * at, of, total);
+                        total = scaled(lower, of_subs[0], of, total);
                         let of = (group.scale[at], group.sum16[2 * at + 1]);
-                        total = scaled(upper, scales, 2 * at + 1, of, total);
+                        total = scaled(upper, of_subs[1], of, total);
                     }
                     totals[column] = total;
                 }
@@ -359,14 +398,13 @@ macro_rules! few_columns {
         #[inline]
         fn scaled(
             integers: __m256i,
-            scales: &Scales,
-            sub: usize,
+            (of_rows, offsets): (__m256, __m256),
             (scale, sum): (f32, f32),
             total: __m256,
         ) -> __m256 {
-            let scale = _mm256_mul_ps(floats(&scales.scale[sub]), _mm256_set1_ps(scale));
+            let scale = _mm256_mul_ps(of_rows, _mm256_set1_ps(scale));
             let total = _mm256_fmadd_ps(_mm256_cvtepi32_ps(integers), scale, total);
-            _mm256_fmadd_ps(floats(&scales.offset[sub]), _mm256_set1_ps(sum), total)
+            _mm256_fmadd_ps(offsets, _mm256_set1_ps(sum), total)
         }
 
         #[target_feature(enable = $features)]
@@ -402,32 +440,53 @@ macro_rules! few_columns {
             }
         }
 
-        /// The offsets of integers that are above `B::ZERO`, of so many sub-blocks.
+        /// The scales of a sub-block, and the offsets of its integers, of which `B::ZERO` stands for 0.
         #[target_feature(enable = $features)]
         #[inline]
-        fn offset_by_zero<B: Blocks>(scales: &mut Scales, subs: usize) {
-            let zero = _mm256_set1_ps(-f32::from(B::ZERO));
-            for sub in 0..subs {
-                let offset = _mm256_mul_ps(floats(&scales.scale[sub]), zero);
-                scales.offset[sub] = bytemuck::cast(offset);
-            }
+        fn above_zero<B: Blocks>(scale: __m256) -> (__m256, __m256) {
+            (scale, _mm256_mul_ps(scale, _mm256_set1_ps(-f32::from(B::ZERO))))
         }
 
-        /// The scales of eight blocks, which are the first two bytes of each.
+        /// Of sixteen bytes of each of eight rows, the four words: a vector of rows each.
         #[target_feature(enable = $features)]
         #[inline]
-        fn scales_of<const BYTES: usize>(blocks: &[[u8; BYTES]; 8]) -> __m256 {
-            let half = |block: &[u8; BYTES]| i16::from_le_bytes([block[0], block[1]]);
-            let [a, b, c, d, e, f, g, h] = blocks;
+        fn words(rows: [__m128i; TOGETHER]) -> [__m256i; 4] {
+            let [a, b, c, d] = [0, 1, 2, 3].map(|row| _mm256_set_m128i(rows[row + 4], rows[row]));
+            let (ab, ab_upper) = (_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+            let (cd, cd_upper) = (_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+            [
+                _mm256_unpacklo_epi64(ab, cd),
+                _mm256_unpackhi_epi64(ab, cd),
+                _mm256_unpacklo_epi64(ab_upper, cd_upper),
+                _mm256_unpackhi_epi64(ab_upper, cd_upper),
+            ]
+        }
+
+        /// The numbers of 16 bits in the lower halves of eight words, whose upper halves are 0.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn halves(words: __m256i) -> __m256 {
+            let packed = _mm256_packus_epi32(words, words);
+            _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b1000>(packed)))
+        }
+
+        /// The scales of one block in each row, which are its first two bytes.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn scales_of<const BYTES: usize>(
+            blocks: &[&[[u8; BYTES]; 8]; TOGETHER],
+            at: usize,
+        ) -> __m256 {
+            let half = |row: usize| i16::from_le_bytes([blocks[row][at][0], blocks[row][at][1]]);
             _mm256_cvtph_ps(_mm_setr_epi16(
-                half(a),
-                half(b),
-                half(c),
-                half(d),
-                half(e),
-                half(f),
-                half(g),
-                half(h),
+                half(0),
+                half(1),
+                half(2),
+                half(3),
+                half(4),
+                half(5),
+                half(6),
+                half(7),
             ))
         }
 
@@ -438,20 +497,16 @@ macro_rules! few_columns {
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
-            scales: &mut Scales,
             integers: impl Fn(&[u8; BYTES]) -> __m256i,
         ) -> [__m256; N] {
             let mut blocks: [&[[u8; BYTES]; 8]; TOGETHER] = [&[[0; BYTES]; 8]; TOGETHER];
-            let mut of_rows = [_mm256_setzero_ps(); TOGETHER];
             for row in 0..TOGETHER {
                 if let Some(all) = rows[row].as_chunks::<BYTES>().0.first_chunk::<8>() {
                     blocks[row] = all;
                 }
-                of_rows[row] = scales_of(blocks[row]);
             }
-            transpose(of_rows, &mut scales.scale.as_chunks_mut::<8>().0[0]);
-            offset_by_zero::<B>(scales, 8);
-            added::<B, N>(scales, x, totals, |row, at| integers(&blocks[row][at]))
+            let scales = |at: usize| above_zero::<B>(scales_of(&blocks, at));
+            added::<B, N>(x, totals, scales, |row, at| integers(&blocks[row][at]))
         }
 
         #[target_feature(enable = $features)]
@@ -460,9 +515,8 @@ macro_rules! few_columns {
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
-            scales: &mut Scales,
         ) -> [__m256; N] {
-            simple::<B, 18, N>(rows, x, totals, scales, |block| {
+            simple::<B, 18, N>(rows, x, totals, |block| {
                 let Some(packed) = block[2..].first_chunk::<16>() else {
                     return _mm256_setzero_si256();
                 };
@@ -478,9 +532,8 @@ macro_rules! few_columns {
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
-            scales: &mut Scales,
         ) -> [__m256; N] {
-            simple::<B, 34, N>(rows, x, totals, scales, |block| {
+            simple::<B, 34, N>(rows, x, totals, |block| {
                 let Some(packed) = block[2..].first_chunk::<32>() else {
                     return _mm256_setzero_si256();
                 };
@@ -488,33 +541,64 @@ macro_rules! few_columns {
             })
         }
 
+        /// Q4_K in 144 and Q5_K in 176 bytes: both begin with the same scales, and end with the lowest four bits.
         #[target_feature(enable = $features)]
         #[inline]
-        fn q4_k<B: Blocks, const N: usize>(
+        fn q4_or_q5_k<B: Blocks, const BYTES: usize, const N: usize>(
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
-            scales: &mut Scales,
         ) -> [__m256; N] {
-            let mut packed: [&[[u8; 32]; 4]; TOGETHER] = [&[[0; 32]; 4]; TOGETHER];
-            let mut scale = [_mm256_setzero_ps(); TOGETHER];
-            let mut offset = scale;
+            let mut blocks: [&[u8; BYTES]; TOGETHER] = [&[0; BYTES]; TOGETHER];
+            let mut headers = [_mm_setzero_si128(); TOGETHER];
+            let mut fifth_bits = [_mm256_setzero_si256(); TOGETHER];
             for row in 0..TOGETHER {
-                let (mut scales, mut offsets) = ([0.0; 8], [0.0; 8]);
-                crate::block::q4_k::scales_and_offsets(rows[row], &mut scales, &mut offsets);
-                (scale[row], offset[row]) = (floats(&scales), floats(&offsets));
-                let integers = rows[row].get(16..).unwrap_or_default();
-                if let Some(all) = integers.as_chunks::<32>().0.first_chunk::<4>() {
-                    packed[row] = all;
+                if let Some(block) = rows[row].first_chunk::<BYTES>() {
+                    blocks[row] = block;
+                }
+                headers[row] = load128(&blocks[row].as_chunks::<16>().0[0]);
+                if let (BlockFormat::Q5_K, Some(bits)) =
+                    (B::FORMAT, blocks[row][16..].first_chunk::<32>())
+                {
+                    fifth_bits[row] = load256(bits);
                 }
             }
-            transpose(scale, &mut scales.scale.as_chunks_mut::<8>().0[0]);
-            transpose(offset, &mut scales.offset.as_chunks_mut::<8>().0[0]);
-            let four = _mm256_set1_epi8(15);
-            added::<B, N>(scales, x, totals, |row, at| {
-                let packed = load256(&packed[row][at / 2]);
+            let [both, a, b, c] = words(headers);
+            let lower = _mm256_and_si256(both, _mm256_set1_epi32(0xffff));
+            let scale = halves(lower);
+            let least = halves(_mm256_srli_epi32::<16>(both));
+            let least = _mm256_xor_ps(least, _mm256_set1_ps(-0.0));
+            // Six bits each: those of the first four sub-blocks are whole, the others come from two places.
+            let six = _mm256_set1_epi8(63);
+            let (four, upper) = (_mm256_set1_epi8(15), _mm256_set1_epi8(48));
+            let two = |word| _mm256_and_si256(_mm256_srli_epi32::<2>(word), upper);
+            let scales =
+                [_mm256_and_si256(a, six), _mm256_or_si256(_mm256_and_si256(c, four), two(a))];
+            let offsets = [
+                _mm256_and_si256(b, six),
+                _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi32::<4>(c), four), two(b)),
+            ];
+            let byte = |word: __m256i, number: usize| {
+                let places = _mm256_set1_epi32(8 * number as i32);
+                let byte = _mm256_srlv_epi32(word, places);
+                _mm256_cvtepi32_ps(_mm256_and_si256(byte, _mm256_set1_epi32(255)))
+            };
+            let of_sub = |sub: usize| {
+                let integer = byte(scales[sub / 4], sub % 4);
+                let offset = byte(offsets[sub / 4], sub % 4);
+                (_mm256_mul_ps(scale, integer), _mm256_mul_ps(least, offset))
+            };
+            added::<B, N>(x, totals, of_sub, |row, at| {
+                let packed = load256(&blocks[row][BYTES - 128..].as_chunks::<32>().0[at / 2]);
                 let shifted = if at % 2 == 0 { packed } else { _mm256_srli_epi16::<4>(packed) };
-                _mm256_and_si256(shifted, four)
+                let low = _mm256_and_si256(shifted, four);
+                if B::FORMAT as u8 != BlockFormat::Q5_K as u8 {
+                    return low;
+                }
+                let bit =
+                    _mm256_and_si256(fifth_bits[row], _mm256_set1_epi8((1_u8 << at).cast_signed()));
+                let is_set = _mm256_cmpeq_epi8(bit, _mm256_setzero_si256());
+                _mm256_or_si256(low, _mm256_andnot_si256(is_set, _mm256_set1_epi8(16)))
             })
         }
 
@@ -524,32 +608,34 @@ macro_rules! few_columns {
             rows: &[&[u8]; TOGETHER],
             x: [&ActivationGroup; N],
             totals: [__m256; N],
-            scales: &mut Scales,
         ) -> [__m256; N] {
             let mut blocks: [&[u8; 210]; TOGETHER] = [&[0; 210]; TOGETHER];
-            let mut of_rows = [[_mm256_setzero_ps(); TOGETHER]; 2];
+            let mut integers = [_mm_setzero_si128(); TOGETHER];
             for row in 0..TOGETHER {
                 if let Some(block) = rows[row].first_chunk::<210>() {
                     blocks[row] = block;
                 }
-                let Some(packed) = blocks[row][192..].first_chunk::<16>() else { continue };
-                let d = crate::block::f16_to_f32(u16::from_le_bytes([
-                    blocks[row][208],
-                    blocks[row][209],
-                ]));
-                let integers = load128(packed);
-                let upper = _mm_unpackhi_epi64(integers, integers);
-                for (half, integers) in [integers, upper].into_iter().enumerate() {
-                    let integers = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(integers));
-                    of_rows[half][row] = _mm256_mul_ps(integers, _mm256_set1_ps(d));
-                }
+                integers[row] = load128(&blocks[row].as_chunks::<16>().0[12]);
             }
-            for half in 0..2 {
-                transpose(of_rows[half], &mut scales.scale.as_chunks_mut::<8>().0[half]);
-            }
-            offset_by_zero::<B>(scales, 16);
+            let half = |row: usize| i16::from_le_bytes([blocks[row][208], blocks[row][209]]);
+            let scale = _mm256_cvtph_ps(_mm_setr_epi16(
+                half(0),
+                half(1),
+                half(2),
+                half(3),
+                half(4),
+                half(5),
+                half(6),
+                half(7),
+            ));
+            let integers = words(integers);
+            let of_sub = |sub: usize| {
+                let places = _mm256_set1_epi32(24 - 8 * (sub % 4) as i32);
+                let byte = _mm256_srai_epi32::<24>(_mm256_sllv_epi32(integers[sub / 4], places));
+                above_zero::<B>(_mm256_mul_ps(scale, _mm256_cvtepi32_ps(byte)))
+            };
             let (four, two) = (_mm256_set1_epi8(15), _mm256_set1_epi8(3));
-            added::<B, N>(scales, x, totals, |row, at| {
+            added::<B, N>(x, totals, of_sub, |row, at| {
                 let (half, at) = (at / 4, at % 4);
                 let low = load256(&blocks[row].as_chunks::<32>().0[2 * half + at % 2]);
                 let high = load256(&blocks[row][128..].as_chunks::<32>().0[half]);
@@ -595,7 +681,8 @@ macro_rules! few_columns {
                 transpose(scale, &mut scales.scale.as_chunks_mut::<8>().0[half]);
                 transpose(offset, &mut scales.offset.as_chunks_mut::<8>().0[half]);
             }
-            added::<B, N>(scales, x, totals, |row, at| part(&groups[row].q, at))
+            let scales = |sub: usize| (floats(&scales.scale[sub]), floats(&scales.offset[sub]));
+            added::<B, N>(x, totals, scales, |row, at| part(&groups[row].q, at))
         }
     };
 }

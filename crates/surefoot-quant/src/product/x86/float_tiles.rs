@@ -12,6 +12,7 @@
 use std::arch::x86_64::*;
 
 use crate::block::BlockFormat;
+use crate::product::dispatch::prefetch;
 
 /// Rows and columns that are multiplied together: two vectors of sums for each pair take 24 of 32 registers.
 const ROWS: usize = 4;
@@ -102,8 +103,12 @@ fn blocks<const BYTES: usize, const PAIRS: bool>(
 ) {
     let of_block = (BLOCK / row_bytes.max(1)).next_multiple_of(ROWS).max(ROWS);
     for (number, rows) in rows.chunks(of_block * row_bytes).enumerate() {
-        let place = Place { row_bytes, of_column, inputs, first: number * of_block };
-        for (x, out) in x.chunks(COLUMNS * of_column).zip(out.chunks_mut(COLUMNS)) {
+        let first = number * of_block;
+        let place = Place { row_bytes, of_column, inputs, first, is_first: false };
+        let parts = x.chunks(COLUMNS * of_column).zip(out.chunks_mut(COLUMNS));
+        for (part, (x, out)) in parts.enumerate() {
+            // The others find the rows in the cache.
+            let place = Place { is_first: part == 0, ..place };
             match out.len() {
                 1 => columns::<BYTES, PAIRS, 1>(rows, x, place, out, wide),
                 2 => columns::<BYTES, PAIRS, 2>(rows, x, place, out, wide),
@@ -113,13 +118,15 @@ fn blocks<const BYTES: usize, const PAIRS: bool>(
     }
 }
 
-/// Where numbers lie: the bytes of a row, the numbers of a column and how many of them are its own, and the first row of a block.
+/// Where numbers lie: the bytes of a row, the numbers of a column and how many of them are its own, the first row of a block, and whether its rows
+/// are read for the first time.
 #[derive(Clone, Copy)]
 struct Place {
     row_bytes: usize,
     of_column: usize,
     inputs: usize,
     first: usize,
+    is_first: bool,
 }
 
 /// The products of all `rows` with `N` columns. A function of its own: as a part of a larger one, the compiler keeps sums in memory.
@@ -132,26 +139,31 @@ fn columns<const BYTES: usize, const PAIRS: bool, const N: usize>(
     out: &mut [&mut [f32]],
     wide: impl Fn(&[u8; BYTES], usize) -> __m512 + Copy,
 ) {
-    let Place { row_bytes, of_column, inputs, first } = place;
+    let Place { row_bytes, of_column, inputs, first, is_first } = place;
     let mut of_columns: [&[f32]; N] = [&[]; N];
     for (column, x) in of_columns.iter_mut().zip(x.chunks_exact(of_column)) {
         *column = x;
     }
     let together = rows.chunks_exact(ROWS * row_bytes);
     let (done, rest) = (together.len() * ROWS, together.remainder());
-    for (at, rows) in together.enumerate() {
+    for (at, of_tile) in together.enumerate() {
+        let ahead = match is_first {
+            true => &rows[(at + 1) * ROWS * row_bytes..],
+            false => &[],
+        };
+        let rows = of_tile;
         let mut of_rows: [&[u8]; ROWS] = [&[]; ROWS];
         for (own, row) in of_rows.iter_mut().zip(rows.chunks_exact(row_bytes)) {
             *own = row;
         }
-        let sums = tile::<BYTES, PAIRS, ROWS, N>(of_rows, of_columns, inputs, wide);
+        let sums = tile::<BYTES, PAIRS, ROWS, N>(of_rows, ahead, of_columns, inputs, wide);
         for column in 0..N {
             let numbers: [f32; ROWS] = bytemuck::cast(four_totals(sums[column]));
             out[column][first + at * ROWS..][..ROWS].copy_from_slice(&numbers);
         }
     }
     for (at, row) in rest.chunks_exact(row_bytes).enumerate() {
-        let sums = tile::<BYTES, PAIRS, 1, N>([row], of_columns, inputs, wide);
+        let sums = tile::<BYTES, PAIRS, 1, N>([row], &[], of_columns, inputs, wide);
         for column in 0..N {
             let ([one], zero) = (sums[column], _mm_setzero_ps());
             let [number, ..]: [f32; 4] = bytemuck::cast(four_totals([one, zero, zero, zero]));
@@ -165,6 +177,7 @@ fn columns<const BYTES: usize, const PAIRS: bool, const N: usize>(
 #[inline]
 fn tile<const BYTES: usize, const PAIRS: bool, const R: usize, const N: usize>(
     rows: [&[u8]; R],
+    ahead: &[u8],
     columns: [&[f32]; N],
     inputs: usize,
     wide: impl Fn(&[u8; BYTES], usize) -> __m512 + Copy,
@@ -181,7 +194,11 @@ fn tile<const BYTES: usize, const PAIRS: bool, const R: usize, const N: usize>(
     }
     let zeros = [[_mm512_setzero_ps(); R]; N];
     let (mut first, mut second) = (zeros, zeros);
+    let of_run = R * BYTES / 64;
     for run in 0..runs {
+        for line in ahead.as_chunks::<64>().0.iter().skip(run * of_run).take(of_run) {
+            prefetch(line);
+        }
         let (mut weights, mut numbers) = ([_mm512_setzero_ps(); R], [_mm512_setzero_ps(); N]);
         for row in 0..R {
             weights[row] = wide(&of_rows[row][run], 0);

@@ -21,6 +21,7 @@ use self::few_columns::{
 use self::many_columns::{Panel, interleave, many_columns, scale_and_sum};
 use self::rounding::rounding;
 use super::activations::{ActivationGroup, Activations, TILE};
+use super::dispatch::prefetch;
 use super::group::WeightGroup;
 use super::{FEW, PANEL};
 use crate::block::{BlockFormat, Blocks};

@@ -1,6 +1,7 @@
-//! Kernels for few columns: rows are unpacked in registers or in the first-level cache and read once. Plain numbers go row by row. Blocks go
-//! eight rows at a time, while those behind them are fetched, so that the sum of each is added up sub-block after sub-block, in f32, as the kernels for many columns do:
-//! a column gives the same bits, however many there are beside it.
+//! Kernels for few columns: rows are unpacked in registers or in the first-level cache and read once. Plain numbers go row by
+//! row. Blocks go eight rows at a time, so that the sum of each is added up sub-block after sub-block, in f32, as the kernels
+//! for many columns do: a column gives the same bits, however many there are beside it. The rows behind those that are
+//! multiplied are fetched meanwhile.
 
 use crate::block::{BlockFormat, Blocks};
 

@@ -123,7 +123,9 @@ def openai_client(url):
     chunks = list(stream)
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     check("openai: a chat, whole and streamed, is the same", text == whole.choices[0].message.content)
-    check("openai: usage of a stream", chunks[-1].usage == whole.usage, chunks[-1].usage)
+    # The second one finds the beginning of its prompt in the cache, which is told beside these.
+    tokens = [(usage.prompt_tokens, usage.completion_tokens) for usage in (chunks[-1].usage, whole.usage)]
+    check("openai: usage of a stream", tokens[0] == tokens[1], tokens)
     schema = {"type": "json_schema", "json_schema": {"name": "p", "schema": PERSON, "strict": True}}
     answer = client.chat.completions.create(messages=messages, response_format=schema, **options)
     value = json.loads(answer.choices[0].message.content)

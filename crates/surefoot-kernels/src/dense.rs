@@ -5,14 +5,15 @@
 //! task's rows at a time (`kernel`). What comes after a product (a bias, a residual connection) is done to rows that are
 //! still in the cache: the `finish` of [`multiply`].
 //!
-//! The terms of each number are added in an order that depends on the depth alone, so neither the number of threads
-//! nor the number of rows and columns changes a bit.
+//! The terms of each number are added in an order that depends on the depth alone ([`surefoot_quant::product::depth_blocks`]), so
+//! neither the number of threads nor the number of rows and columns changes a bit, and products of few columns give the same.
 
 mod kernel;
 mod pack;
 
 use pulp::Arch;
 use rayon::prelude::*;
+use surefoot_quant::product::DEEP;
 
 use crate::WORTH_SPLITTING;
 use crate::processor::arch;
@@ -67,8 +68,6 @@ pub struct Sizes {
 
 /// Numbers of `b` that are packed at once.
 const AT_ONCE: usize = 2 << 20;
-/// Rows of `b` that are packed at once: of so many a tile of any sort fits.
-const DEEP: usize = AT_ONCE / 32;
 /// Parts for each thread, so that one which is kept waiting doesn't keep the others.
 const PARTS: usize = 8;
 
@@ -247,6 +246,56 @@ mod tests {
             let whole = run(1, 0, 150);
             assert!(run(3, 0, 150) == whole, "{arch:?}: threads change bits");
             assert!(run(2, 17, 25) == whole[17 * 130..42 * 130], "{arch:?}: rows change bits");
+        }
+    }
+
+    /// All kernels for F32 weights that serving uses: few columns, some, and many, of weights that lie row by row and transposed.
+    #[test]
+    fn a_column_gives_the_same_bits_however_many_there_are() {
+        use crate::product::{self, Matrix};
+        use surefoot_quant::BlockFormat;
+        use surefoot_quant::product::PackedRows;
+
+        if !crate::processor::has_vectors() {
+            return;
+        }
+        let mut random = fastrand::Rng::with_seed(11);
+        let mut take = |count: usize| (0..count).map(|_| random.f32() - 0.5).collect::<Vec<f32>>();
+        for (rows, inputs) in [(5, 7), (97, 333), (41, 1111), (130, 512), (16, 700)] {
+            let weights = take(rows * inputs);
+            let turned: Vec<f32> =
+                (0..rows * inputs).map(|at| weights[at % rows * inputs + at / rows]).collect();
+            let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
+            let packed = PackedRows::new(BlockFormat::F32, rows, inputs, &bytes).unwrap();
+            let all = take(inputs * 40);
+            // Of each column, what it gives among as many as there are.
+            let dense = |count: usize| {
+                let x: Vec<f32> =
+                    (0..inputs * count).map(|at| all[at % count * inputs + at / count]).collect();
+                let sizes = Sizes { rows, depth: inputs, columns: count };
+                let mut out = vec![f32::NAN; rows * count];
+                let b = View::rows(&x, count);
+                multiply(sizes, View::rows(&weights, inputs), b, &mut out, |_, _| ());
+                (x, out)
+            };
+            let (_, right) = dense(40);
+            for count in [1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 33] {
+                let (x, out) = dense(count);
+                let expected: Vec<f32> =
+                    (0..rows * count).map(|at| right[at / count * 40 + at % count]).collect();
+                assert_eq!(out, expected, "dense, {rows} x {inputs} x {count}");
+                let mut by_columns = vec![f32::NAN; rows * count];
+                packed.times(&all[..inputs * count], count, &mut by_columns).unwrap();
+                for (at, expected) in expected.iter().enumerate() {
+                    let got = by_columns[at % count * rows + at / count];
+                    assert_eq!(got, *expected, "packed, {rows} x {inputs} x {count}, {at}");
+                }
+                if count <= product::MOST_COLUMNS {
+                    let weights = Matrix { numbers: &turned, width: rows, transposed: true };
+                    let out = product::multiply(&weights, rows, &x, [inputs, count]);
+                    assert_eq!(out, expected, "transposed, {rows} x {inputs} x {count}");
+                }
+            }
         }
     }
 }

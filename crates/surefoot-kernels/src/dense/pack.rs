@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use pulp::{Arch, Simd, WithSimd};
 use rayon::prelude::*;
+use surefoot_quant::product::block_of;
 
 use super::View;
 use super::kernel::tile;
@@ -20,9 +21,6 @@ use super::kernel::tile;
 pub(super) struct Line(pub(super) [f32; LINE]);
 
 pub(super) const LINE: usize = 16;
-
-/// Numbers of the depth that are worked on at once: a panel of so many stays in the first-level cache.
-const BLOCK: usize = 256;
 
 /// Memory for panels that nobody uses now. One product at a time needs one, each head of attention on each thread up to four, and a
 /// convolution by Winograd one for each of its points.
@@ -89,7 +87,7 @@ impl Panels {
     ) {
         let tile = tile(arch);
         (self.depth, self.columns, self.each) = (depth, columns.len(), tile.lines);
-        self.block = depth.div_ceil(depth.div_ceil(BLOCK));
+        self.block = block_of(depth);
         let (block, each) = (self.block, self.each);
         let panels = self.count();
         let lines = depth * panels * each;

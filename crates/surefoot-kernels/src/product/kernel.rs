@@ -5,13 +5,16 @@
 //! multiplied with a vector of them. Either way several sums are made at once, since one
 //! would wait for itself, and a number's terms are added in an order that does not depend on how the rows are
 //! shared out. With up to [`FEW`] columns it does not depend on the number of columns either: a column gives
-//! the same bits alone and beside others, which speculative decoding relies on.
+//! the same bits alone and beside others, which speculative decoding relies on. Of weights that are transposed, and with more columns, the
+//! order is that of [`dense`](crate::dense) ([`depth_blocks`]).
 //!
 //! Written for vectors of 4, 8 or 16 numbers. `out` must be zeros, since a single column is added to it. [`super::multiply`] alone calls it.
 
 use std::borrow::Cow;
 
 use pulp::{Simd, WithSimd};
+
+use surefoot_quant::product::depth_blocks;
 
 use crate::math::{by_lanes, copied};
 use crate::processor::arch;
@@ -225,29 +228,36 @@ fn long_stripes<S: Simd>(simd: S, work: Work<'_>) {
     let Work { weights, first, x, out } = work;
     let count = out.len();
     let row = |input: usize| &weights.numbers[input * weights.width + first..][..count];
-    let whole = x.inputs / RUN * RUN;
-    for input in (0..whole).step_by(RUN) {
-        let mut rows: [(&[S::f32s], &[f32]); RUN] = [(&[], &[]); RUN];
-        let mut numbers = [simd.splat_f32s(0.0); RUN];
-        for at in 0..RUN {
-            rows[at] = S::as_simd_f32s(row(input + at));
-            numbers[at] = simd.splat_f32s(x.numbers[input + at]);
-        }
-        let (vectors, rest) = S::as_mut_simd_f32s(out);
-        for (place, sum) in vectors.iter_mut().enumerate() {
-            for (row, number) in rows.iter().zip(&numbers) {
-                *sum = simd.mul_add_e_f32s(row.0[place], *number, *sum);
+    let mut sums = vec![0.0; count];
+    for range in depth_blocks(x.inputs) {
+        sums.fill(0.0);
+        let whole = range.start + range.len() / RUN * RUN;
+        for input in (range.start..whole).step_by(RUN) {
+            let mut rows: [(&[S::f32s], &[f32]); RUN] = [(&[], &[]); RUN];
+            let mut numbers = [simd.splat_f32s(0.0); RUN];
+            for at in 0..RUN {
+                rows[at] = S::as_simd_f32s(row(input + at));
+                numbers[at] = simd.splat_f32s(x.numbers[input + at]);
+            }
+            let (vectors, rest) = S::as_mut_simd_f32s(&mut sums);
+            for (place, sum) in vectors.iter_mut().enumerate() {
+                for (row, number) in rows.iter().zip(&numbers) {
+                    *sum = simd.mul_add_f32s(row.0[place], *number, *sum);
+                }
+            }
+            for (place, sum) in rest.iter_mut().enumerate() {
+                for (row, number) in rows.iter().zip(&x.numbers[input..]) {
+                    *sum = row.1[place].mul_add(*number, *sum);
+                }
             }
         }
-        for (place, sum) in rest.iter_mut().enumerate() {
-            for (row, number) in rows.iter().zip(&x.numbers[input..]) {
-                *sum = row.1[place].mul_add(*number, *sum);
+        for input in whole..range.end {
+            for (sum, weight) in sums.iter_mut().zip(row(input)) {
+                *sum = weight.mul_add(x.numbers[input], *sum);
             }
         }
-    }
-    for input in whole..x.inputs {
-        for (sum, weight) in out.iter_mut().zip(row(input)) {
-            *sum = weight.mul_add(x.numbers[input], *sum);
+        for (out, sum) in out.iter_mut().zip(&sums) {
+            *out += sum;
         }
     }
 }
@@ -268,10 +278,16 @@ fn stripes<S: Simd, const COLUMNS: usize, const WIDE: usize>(simd: S, work: Work
             S::F32_LANES
         } else {
             for (out, x) in out.iter_mut().zip(x.numbers.chunks_exact(x.inputs)).take(COLUMNS) {
-                let weights = weights.numbers[first + row..].iter().step_by(weights.width);
                 *out = 0.0;
-                for (weight, x) in weights.zip(x) {
-                    *out = weight.mul_add(*x, *out);
+                for range in depth_blocks(x.len()) {
+                    let weights = weights.numbers[range.start * weights.width + first + row..]
+                        .iter()
+                        .step_by(weights.width);
+                    let mut sum = 0.0;
+                    for (weight, x) in weights.zip(&x[range]) {
+                        sum = weight.mul_add(*x, sum);
+                    }
+                    *out += sum;
                 }
             }
             1
@@ -288,17 +304,22 @@ fn stripe<S: Simd, const COLUMNS: usize, const WIDE: usize>(
     out: &mut [f32],
 ) {
     let step = WIDE * S::F32_LANES;
-    let mut sums = [[simd.splat_f32s(0.0); WIDE]; COLUMNS];
-    for input in 0..x.inputs {
-        let (weights, _) = S::as_simd_f32s(&weights.numbers[input * weights.width + row..][..step]);
-        for (nth, sums) in sums.iter_mut().enumerate() {
-            let number = simd.splat_f32s(x.numbers[nth * x.inputs + input]);
-            for (sum, weight) in sums.iter_mut().zip(weights) {
-                *sum = simd.mul_add_e_f32s(*weight, number, *sum);
+    let mut totals = [[simd.splat_f32s(0.0); WIDE]; COLUMNS];
+    for range in depth_blocks(x.inputs) {
+        let mut sums = [[simd.splat_f32s(0.0); WIDE]; COLUMNS];
+        for input in range {
+            let (weights, _) =
+                S::as_simd_f32s(&weights.numbers[input * weights.width + row..][..step]);
+            for (nth, sums) in sums.iter_mut().enumerate() {
+                let number = simd.splat_f32s(x.numbers[nth * x.inputs + input]);
+                for (sum, weight) in sums.iter_mut().zip(weights) {
+                    *sum = simd.mul_add_f32s(*weight, number, *sum);
+                }
             }
         }
+        add_up(simd, &mut totals, copied(&sums));
     }
-    for (nth, sums) in copied(&sums).iter().enumerate() {
+    for (nth, sums) in copied(&totals).iter().enumerate() {
         for (at, number) in numbers_of::<S>(sums).iter().enumerate() {
             out[at * COLUMNS + nth] = *number;
         }
@@ -335,18 +356,37 @@ fn tile<S: Simd, const ROWS: usize, const WIDE: usize>(
     for (row, numbers) in rows.iter_mut().enumerate() {
         *numbers = &weights.numbers[(first + row) * row_step..];
     }
-    let mut sums = [[simd.splat_f32s(0.0); WIDE]; ROWS];
-    for (input, numbers) in x.numbers.chunks_exact(MOST).enumerate() {
-        let (numbers, _) = S::as_simd_f32s(&numbers[..WIDE * S::F32_LANES]);
-        for (sums, row) in sums.iter_mut().zip(&rows) {
-            let weight = simd.splat_f32s(row[input * input_step]);
-            for (sum, number) in sums.iter_mut().zip(numbers) {
-                *sum = simd.mul_add_e_f32s(weight, *number, *sum);
+    let mut totals = [[simd.splat_f32s(0.0); WIDE]; ROWS];
+    for range in depth_blocks(x.inputs) {
+        let mut sums = [[simd.splat_f32s(0.0); WIDE]; ROWS];
+        let numbers = x.numbers[range.start * MOST..range.end * MOST].chunks_exact(MOST);
+        for (input, numbers) in range.zip(numbers) {
+            let (numbers, _) = S::as_simd_f32s(&numbers[..WIDE * S::F32_LANES]);
+            for (sums, row) in sums.iter_mut().zip(&rows) {
+                let weight = simd.splat_f32s(row[input * input_step]);
+                for (sum, number) in sums.iter_mut().zip(numbers) {
+                    *sum = simd.mul_add_f32s(weight, *number, *sum);
+                }
             }
         }
+        add_up(simd, &mut totals, copied(&sums));
     }
-    for (sums, out) in copied(&sums).iter().zip(out.chunks_exact_mut(x.count)) {
+    for (sums, out) in copied(&totals).iter().zip(out.chunks_exact_mut(x.count)) {
         out.copy_from_slice(&numbers_of::<S>(sums)[..x.count]);
+    }
+}
+
+/// Adds the sums of a block of the depth.
+#[inline(always)]
+fn add_up<S: Simd, const WIDE: usize, const COUNT: usize>(
+    simd: S,
+    totals: &mut [[S::f32s; WIDE]; COUNT],
+    sums: [[S::f32s; WIDE]; COUNT],
+) {
+    for (totals, sums) in totals.iter_mut().zip(sums) {
+        for (total, sum) in totals.iter_mut().zip(sums) {
+            *total = simd.add_f32s(*total, sum);
+        }
     }
 }
 

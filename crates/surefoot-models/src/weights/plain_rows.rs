@@ -9,8 +9,9 @@ use surefoot_quant::BlockFormat;
 use super::shared_product::shared_product;
 use crate::arch::blueprint::Layout;
 
-/// Up to so many columns, a product is over before sleeping threads are awake, so it goes to those that wait awake.
-const FEW: usize = 8;
+/// Up to so many columns, a product is over before sleeping threads are awake, so it goes to those that wait awake. Both give the same
+/// bits for a column, however many there are.
+const FEW: usize = 16;
 
 /// Rows of a matrix.
 #[derive(Clone, Debug)]

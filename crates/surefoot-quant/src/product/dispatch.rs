@@ -15,6 +15,8 @@ use std::sync::OnceLock;
 use super::activations::{ActivationGroup, Activations};
 #[cfg(target_arch = "x86_64")]
 use super::bf16_columns::Bf16Columns;
+#[cfg(target_arch = "aarch64")]
+use super::f32_rows;
 #[cfg(target_arch = "x86_64")]
 use super::float_columns::FloatColumns;
 #[cfg(target_arch = "x86_64")]
@@ -146,7 +148,9 @@ pub(super) fn float(
         Kind::Avx2 => unsafe { x86::avx2::float(format, rows, row_bytes, x, inputs, out) },
         // SAFETY: as above.
         #[cfg(target_arch = "x86_64")]
-        Kind::Avx512Vnni | Kind::Avx512VnniBf16 if out.len() > FEW_FLOATS => unsafe {
+        Kind::Avx512Vnni | Kind::Avx512VnniBf16
+            if out.len() > FEW_FLOATS && format != BlockFormat::F32 =>
+        unsafe {
             x86::float_tiles::multiply(format, rows, row_bytes, x, inputs, out);
         },
         // SAFETY: as above.
@@ -155,6 +159,10 @@ pub(super) fn float(
             x86::avx512_vnni::float(format, rows, row_bytes, x, inputs, out);
         },
         #[cfg(target_arch = "aarch64")]
+        Kind::NeonDotProduct if format == BlockFormat::F32 => {
+            f32_rows::multiply(rows, row_bytes, x, inputs, out, |_| ());
+        }
+        #[cfg(target_arch = "aarch64")]
         Kind::NeonDotProduct => float::multiply::<true, 4>(format, rows, row_bytes, x, inputs, out),
     }
 }
@@ -162,7 +170,7 @@ pub(super) fn float(
 /// Multiplies some rows, given with the bytes of each, with all columns.
 pub(super) type RowsProduct = Box<dyn Fn(&[u8], usize, &mut [&mut [f32]]) + Send + Sync>;
 
-/// Products of F32, F16 and BF16 weights with columns that are packed once: for AVX2 more than [`FEW`], and columns of bf16 numbers for dot products
+/// Products of F16 and BF16 weights with columns that are packed once: for AVX2 more than [`FEW`], and columns of bf16 numbers for dot products
 /// of them. None where columns are multiplied as they lie.
 pub(super) fn many_floats(
     with: Instructions,
@@ -190,7 +198,7 @@ fn packed_floats(
     inputs: usize,
     columns: usize,
 ) -> Option<RowsProduct> {
-    if inputs == 0 || columns <= FEW || with.0 != Kind::Avx2 {
+    if inputs == 0 || columns <= FEW || with.0 != Kind::Avx2 || format == BlockFormat::F32 {
         return None;
     }
     let x = FloatColumns::new(x, inputs);

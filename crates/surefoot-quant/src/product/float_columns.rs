@@ -1,4 +1,4 @@
-//! Columns of activations in f32, packed for products with F32, F16 and BF16 rows.
+//! Columns of activations in f32, packed for products with F16 and BF16 rows.
 //!
 //! Sixteen columns lie side by side, input by input: a line has one number of each. Up to [`WIDEST`] lines make a panel, whose
 //! numbers for one input lie together, so that a kernel reads it from one place. Columns that are missing in the last line are zeros.

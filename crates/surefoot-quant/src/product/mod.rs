@@ -8,8 +8,9 @@
 //!
 //! With few columns (decoding) each row is unpacked in registers or in the first-level cache and read
 //! once. With more (prompts, many sequences) sixteen rows are unpacked and interleaved at a time, and that panel is used for
-//! all columns. F32, F16 and BF16 rows are multiplied a few rows and columns at a time as they lie by AVX-512 (`x86::float_tiles`), and by
-//! AVX2 with columns that were packed once (`x86::float_panels`). Which instructions
+//! all columns. F16 and BF16 rows are multiplied a few rows and columns at a time as they lie by AVX-512 (`x86::float_tiles`), and by
+//! AVX2 with columns that were packed once (`x86::float_panels`). F32 rows are added up in the order of dense products
+//! (`f32_rows`), which are faster with many columns. Which instructions
 //! do it is found out once ([`Instructions`]); rows are shared out among
 //! rayon's threads, or, where a product is short and its memory can be shared ([`SharedRows`]), among threads
 //! that spin while they wait (`spinning_threads`). Outputs are written once and never read or filled before, column after column, as
@@ -17,12 +18,13 @@
 //!
 //! What a sum is made of depends on the shapes and the instructions alone, not on the number of threads, and not on the number of columns
 //! either: each column gives the bits that it gives alone, so a sequence gets the same tokens in any company. There are two exceptions with more
-//! than [`ALIKE_COLUMNS`] columns: activations that are bf16 numbers (`--precision bf16`), and F32, F16 and BF16 weights where there is no AVX-512.
+//! than [`ALIKE_COLUMNS`] columns: activations that are bf16 numbers (`--precision bf16`), and F16 and BF16 weights where there is no AVX-512.
 
 mod activations;
 #[cfg(target_arch = "x86_64")]
 mod bf16_columns;
 mod dispatch;
+mod f32_rows;
 mod float;
 #[cfg(target_arch = "x86_64")]
 mod float_columns;
@@ -39,6 +41,7 @@ use rayon::prelude::*;
 
 pub use activations::Activations;
 pub use dispatch::Instructions;
+pub use f32_rows::{DEEP, block_of, depth_blocks};
 pub use shared_rows::SharedRows;
 pub use spinning_threads::share_out;
 

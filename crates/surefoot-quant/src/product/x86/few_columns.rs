@@ -5,6 +5,8 @@
 
 use crate::block::{BlockFormat, Blocks};
 
+/// Columns of F32 rows for which these are turned: with more, columns that lie side by side are faster.
+pub(super) const F32_AT_ONCE: usize = 4;
 /// Columns whose sums the registers hold at once.
 pub(super) const AT_ONCE: usize = 4;
 /// The bytes of plain rows that are used for all columns before the next ones: they stay in the second-level cache.
@@ -69,8 +71,15 @@ macro_rules! few_columns {
             inputs: usize,
             out: &mut [&mut [f32]],
         ) {
-            if format == BlockFormat::BF16 {
-                return bf16(rows, row_bytes, &unzipped(x, inputs), out);
+            match format {
+                BlockFormat::F32 if out.len() <= F32_AT_ONCE => {
+                    return f32_few(rows, row_bytes, x, inputs, out);
+                }
+                BlockFormat::F32 => {
+                    return f32_rows::multiply(rows, row_bytes, x, inputs, out, prefetch);
+                }
+                BlockFormat::BF16 => return bf16(rows, row_bytes, &unzipped(x, inputs), out),
+                _ => {}
             }
             let (all, of_block) = (rows, (BLOCK / row_bytes).max(1));
             for (block, rows) in rows.chunks(of_block * row_bytes).enumerate() {
@@ -79,41 +88,107 @@ macro_rules! few_columns {
                         let number = block * of_block + number;
                         let ahead = &all[(number + 1) * row_bytes..];
                         match out.len() {
-                            1 => {
-                                put(out, number, floats_of_row::<1>(format, row, ahead, x, inputs))
-                            }
-                            2 => {
-                                put(out, number, floats_of_row::<2>(format, row, ahead, x, inputs))
-                            }
-                            3 => {
-                                put(out, number, floats_of_row::<3>(format, row, ahead, x, inputs))
-                            }
-                            _ => {
-                                put(out, number, floats_of_row::<4>(format, row, ahead, x, inputs))
-                            }
+                            1 => put(out, number, f16_row::<1>(row, ahead, x, inputs)),
+                            2 => put(out, number, f16_row::<2>(row, ahead, x, inputs)),
+                            3 => put(out, number, f16_row::<3>(row, ahead, x, inputs)),
+                            _ => put(out, number, f16_row::<4>(row, ahead, x, inputs)),
                         }
                     }
                 }
             }
         }
 
+        /// F32 weights with at most [`F32_AT_ONCE`] columns. Eight rows are turned, so that a vector has a number of each, and
+        /// terms are added in the order of [`f32_rows`].
         #[target_feature(enable = $features)]
-        #[inline]
-        fn floats_of_row<const N: usize>(
-            format: BlockFormat,
-            row: &[u8],
-            ahead: &[u8],
+        fn f32_few(
+            rows: &[u8],
+            row_bytes: usize,
             x: &[f32],
             inputs: usize,
-        ) -> [f32; N] {
-            match format {
-                BlockFormat::F32 => eights::<32, N>(row, ahead, x, inputs, |eight| {
-                    _mm256_castsi256_ps(load256(eight))
-                }),
-                _ => {
-                    eights::<16, N>(row, ahead, x, inputs, |eight| _mm256_cvtph_ps(load128(eight)))
+            out: &mut [&mut [f32]],
+        ) {
+            let x = |column: usize| &x[column * inputs..][..inputs];
+            let columns = out.len();
+            for (number, tile) in rows.chunks(TOGETHER * row_bytes).enumerate() {
+                let count = tile.len() / row_bytes;
+                // Rows that are missing are the last one again: what they give is not used.
+                let mut of_rows: [&[u8]; TOGETHER] = [&[]; TOGETHER];
+                for (at, row) in of_rows.iter_mut().enumerate() {
+                    *row = &tile[at.min(count - 1) * row_bytes..][..row_bytes];
+                }
+                let ahead = &rows[rows.len().min((number + 1) * TOGETHER * row_bytes)..];
+                let mut write = |sums: &[[f32; TOGETHER]]| {
+                    for (out, sums) in out.iter_mut().zip(sums) {
+                        out[number * TOGETHER..][..count].copy_from_slice(&sums[..count]);
+                    }
+                };
+                match columns {
+                    1 => write(&f32_eight(&of_rows, ahead, [x(0)])),
+                    2 => write(&f32_eight(&of_rows, ahead, [x(0), x(1)])),
+                    3 => write(&f32_eight(&of_rows, ahead, [x(0), x(1), x(2)])),
+                    _ => write(&f32_eight(&of_rows, ahead, [x(0), x(1), x(2), x(3)])),
                 }
             }
+        }
+
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn f32_eight<const N: usize>(
+            rows: &[&[u8]; TOGETHER],
+            ahead: &[u8],
+            x: [&[f32]; N],
+        ) -> [[f32; TOGETHER]; N] {
+            let zeros = [_mm256_setzero_ps(); N];
+            let mut totals = zeros;
+            for range in f32_rows::depth_blocks(x[0].len()) {
+                let mut sums = zeros;
+                let lines = range.len() / 16;
+                let rest = range.start + lines * 16..range.end;
+                let mut of_rows: [&[[[u8; 16]; 4]]; TOGETHER] = [&[]; TOGETHER];
+                for (own, row) in of_rows.iter_mut().zip(rows) {
+                    *own = &row[4 * range.start..].as_chunks::<16>().0.as_chunks::<4>().0[..lines];
+                }
+                let columns = x.map(|x| &x[range.start..].as_chunks::<16>().0[..lines]);
+                for at in 0..lines {
+                    let next = 32 * (range.start + 16 * at);
+                    prefetch(&ahead[next.min(ahead.len())..(next + 512).min(ahead.len())]);
+                    for part in 0..4 {
+                        let mut four = [_mm_setzero_si128(); TOGETHER];
+                        for row in 0..TOGETHER {
+                            four[row] = load128(&of_rows[row][at][part]);
+                        }
+                        let weights = words(four);
+                        for place in 0..4 {
+                            let weights = _mm256_castsi256_ps(weights[place]);
+                            for column in 0..N {
+                                let number = _mm256_set1_ps(columns[column][at][4 * part + place]);
+                                sums[column] = _mm256_fmadd_ps(weights, number, sums[column]);
+                            }
+                        }
+                    }
+                }
+                for place in rest {
+                    let mut weights = [0.0; TOGETHER];
+                    for row in 0..TOGETHER {
+                        if let Some(bytes) = rows[row][4 * place..].first_chunk::<4>() {
+                            weights[row] = f32::from_le_bytes(*bytes);
+                        }
+                    }
+                    for column in 0..N {
+                        let number = _mm256_set1_ps(x[column][place]);
+                        sums[column] = _mm256_fmadd_ps(floats(&weights), number, sums[column]);
+                    }
+                }
+                for column in 0..N {
+                    totals[column] = _mm256_add_ps(totals[column], sums[column]);
+                }
+            }
+            let mut numbers = [[0.0; TOGETHER]; N];
+            for column in 0..N {
+                numbers[column] = bytemuck::cast(totals[column]);
+            }
+            numbers
         }
 
         /// BF16 weights with columns that were [`unzipped`].
@@ -198,17 +273,12 @@ macro_rules! few_columns {
             totals
         }
 
-        /// The products of a row with `N` columns; `wide` makes a vector of the `BYTES` of eight weights. Each column's sum has the
-        /// same terms in the same order whatever their number is.
+        /// The products of a row of F16 numbers with `N` columns. Each column's sum has the same terms in the same order whatever
+        /// their number is.
         #[target_feature(enable = $features)]
         #[inline]
-        fn eights<const BYTES: usize, const N: usize>(
-            row: &[u8],
-            ahead: &[u8],
-            x: &[f32],
-            inputs: usize,
-            wide: impl Fn(&[u8; BYTES]) -> __m256,
-        ) -> [f32; N] {
+        fn f16_row<const N: usize>(row: &[u8], ahead: &[u8], x: &[f32], inputs: usize) -> [f32; N] {
+            const BYTES: usize = 16;
             let (all, few) = row.as_chunks::<BYTES>();
             let (runs, rest) = all.as_chunks::<4>();
             let mut columns: [&[f32]; N] = [&[]; N];
@@ -220,11 +290,11 @@ macro_rules! few_columns {
             let mut sums = [[_mm256_setzero_ps(); 4]; N];
             let (lines, _) = ahead.as_chunks::<64>();
             for (at, run) in runs.iter().enumerate() {
-                for line in lines.iter().skip(at * BYTES / 16).take(BYTES / 16) {
+                if let Some(line) = lines.get(at) {
                     prefetch(line);
                 }
                 for part in 0..4 {
-                    let weights = wide(&run[part]);
+                    let weights = _mm256_cvtph_ps(load128(&run[part]));
                     for column in 0..N {
                         let numbers = floats(&in_runs[column][at].as_chunks::<8>().0[part]);
                         let sum = &mut sums[column][part];
@@ -237,7 +307,7 @@ macro_rules! few_columns {
             last[..few.len()].copy_from_slice(few);
             let last = (!few.is_empty()).then_some(&last);
             for (part, weights) in rest.iter().chain(last).enumerate() {
-                let weights = wide(weights);
+                let weights = _mm256_cvtph_ps(load128(weights));
                 for column in 0..N {
                     let from = &columns[column][32 * runs.len() + 8 * part..];
                     let mut numbers = [0.0; 8];

@@ -1,4 +1,4 @@
-//! Products of F32, F16 and BF16 rows with more than a few columns by AVX2, packed in panels (`FloatColumns`): the registers hold the sums of
+//! Products of F16 and BF16 rows with more than a few columns by AVX2, packed in panels (`FloatColumns`): the registers hold the sums of
 //! some rows with a line of a panel. A number of a row is broadcast to all columns of a panel, a line of columns is used for all rows.
 //!
 //! Some rows at a time are widened to f32, a run of inputs after the other, and used for all columns. The terms of a sum are added in

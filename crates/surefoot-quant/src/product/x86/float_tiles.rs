@@ -1,4 +1,4 @@
-//! Products of F32, F16 and BF16 rows with several columns, by AVX-512: some rows and some columns at a time, whose sums
+//! Products of F16 and BF16 rows with several columns, by AVX-512: some rows and some columns at a time, whose sums
 //! the registers hold, so that each number that is loaded is used several times and rows need not be interleaved.
 //!
 //! A sum is that of `few_columns`, which multiplies row by row: 32 sums side by side, added up in the same order. So a column gives the bits that
@@ -33,12 +33,6 @@ pub(in crate::product) fn multiply(
     out: &mut [&mut [f32]],
 ) {
     match format {
-        BlockFormat::F32 => {
-            blocks::<128, false>(rows, row_bytes, x, inputs, inputs, out, |run, half| {
-                let [low, high]: [__m256i; 2] = bytemuck::cast(run.as_chunks::<64>().0[half]);
-                both(_mm256_castsi256_ps(low), _mm256_castsi256_ps(high))
-            });
-        }
         BlockFormat::F16 => {
             blocks::<64, false>(rows, row_bytes, x, inputs, inputs, out, |run, half| {
                 _mm512_cvtph_ps(bytemuck::cast(run.as_chunks::<32>().0[half]))

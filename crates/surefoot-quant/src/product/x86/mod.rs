@@ -16,12 +16,14 @@ mod rounding;
 use std::arch::x86_64::*;
 
 use self::few_columns::{
-    AT_ONCE, BLOCK, Scales, TOGETHER, few_columns, is_unpacked_in_registers, put, unzipped,
+    AT_ONCE, BLOCK, F32_AT_ONCE, Scales, TOGETHER, few_columns, is_unpacked_in_registers, put,
+    unzipped,
 };
 use self::many_columns::{Panel, interleave, many_columns, scale_and_sum};
 use self::rounding::rounding;
 use super::activations::{ActivationGroup, Activations, TILE};
 use super::dispatch::prefetch;
+use super::f32_rows;
 use super::group::WeightGroup;
 use super::{FEW, PANEL};
 use crate::block::{BlockFormat, Blocks};

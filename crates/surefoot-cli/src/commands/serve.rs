@@ -364,6 +364,7 @@ impl Serve {
         let serving = lifetime::serve_process(socket, Arc::clone(&gateway));
         let ended =
             supervise_by(supervisor(grace), terminal, global.open_journal()?, |command, _| {
+                gateway.begin();
                 private.pass_on(address, command);
                 watch::pass_on(page, command);
             });
@@ -389,7 +390,7 @@ impl Serve {
             max_tokens: self.limits.max_tokens as usize,
             timeout: Duration::from_secs(u64::from(self.limits.timeout)),
             origins,
-            connections: ConnectionLimits::of_this_process(),
+            connections: ConnectionLimits::of_this_gateway(),
             journal,
             tracer: None,
         }

@@ -131,7 +131,7 @@ fn a_device_that_is_lost_at_any_moment_changes_no_answer() {
 fn streams_and_answers_go_on_after_their_process_was_killed() {
     let model = slow_model();
     let alone = Server::start(model.path(), &[]);
-    let body = json!({"prompt": [5, 6, 7], "max_tokens": 300, "seed": 9});
+    let body = json!({"prompt": [5, 6, 7], "max_tokens": 900, "seed": 9});
     let expected = alone.complete(body.clone()).remove(0);
     drop(alone);
     let server = Server::start(model.path(), &["--isolate"]);
@@ -211,6 +211,37 @@ fn clients_meet_the_same_server_through_its_supervisor() {
     assert_eq!(count("access-control-allow-origin: https://example.org"), 1, "{head}");
     assert_eq!(count("x-request-id: mine"), 1, "{head}");
     assert_eq!(count("date:"), 1, "{head}");
+}
+
+#[test]
+fn a_request_that_ends_each_process_fails_alone() {
+    // Only the long one comes as far as its fourth pass.
+    let drill = "device_lost:op=decode,step=3,count=1";
+    let mut server = Server::start(&fixture("gpt2-tiny"), &["--isolate", "--drill", drill]);
+    let short = json!({"prompt": "x", "max_tokens": 1});
+    let long = json!({"prompt": "x", "max_tokens": 30});
+    server.post("/v1/completions", long).is_error(503, Some("device_fault"));
+    server.complete(short);
+    server.signal("TERM");
+    assert_eq!(server.wait().code(), Some(0));
+}
+
+#[test]
+fn a_process_that_hangs_is_told_to_who_asks_how_it_is() {
+    let server = Server::start(&fixture("gpt2-tiny"), &["--isolate"]);
+    server.get("/health").good();
+    let child = child_of(server.pid()).to_string();
+    let signal = |name: &str| {
+        let sent = std::process::Command::new("kill").args([name, &child]).status();
+        assert!(sent.unwrap().success());
+    };
+    signal("-STOP");
+    for path in ["/health", "/ready", "/metrics"] {
+        server.get(path).is_error(503, Some("not_ready"));
+    }
+    server.get("/live").good();
+    signal("-CONT");
+    server.get("/health").good();
 }
 
 #[test]

@@ -293,7 +293,7 @@ fn a_stream_goes_on_after_the_process_of_its_model_was_killed() {
     let slow = slow_model();
     let mut server = serve(&[("a", slow.path())], &["--memory", "4GiB"]);
     server.model = "a".to_owned();
-    let body = json!({"prompt": [5, 6, 7], "max_tokens": 300, "seed": 9, "n": 2});
+    let body = json!({"prompt": [5, 6, 7], "max_tokens": 900, "seed": 9, "n": 2});
     let expected = server.complete(body.clone());
     let mut streamed = body;
     streamed["stream"] = json!(true);

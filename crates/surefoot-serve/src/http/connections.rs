@@ -57,6 +57,15 @@ impl ConnectionLimits {
     }
 }
 
+impl ConnectionLimits {
+    /// The same for a process that has another connection for each of its clients', and starts processes.
+    pub fn of_this_gateway() -> Self {
+        let limits = Self::of_this_process();
+        let connections = limits.connections.saturating_sub(RESERVED_FILES) / 2;
+        Self { connections: connections.clamp(4, MOST), ..limits }
+    }
+}
+
 #[cfg(unix)]
 fn file_limit() -> Option<usize> {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;

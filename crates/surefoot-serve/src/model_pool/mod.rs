@@ -200,6 +200,16 @@ impl ModelPool {
         self.lock().all.iter().map(|model| model.status.clone()).collect()
     }
 
+    /// The number of the process that the next request for a model meets: that which is loaded, or the one after it if it has ended.
+    pub fn next_process(&self, name: &str) -> u64 {
+        let models = self.lock();
+        let model = models.all.iter().find(|model| model.status.name == name);
+        model.map_or(0, |model| {
+            let is_alive = model.worker.as_ref().is_some_and(|worker| worker.is_alive());
+            model.status.loads + u64::from(!is_alive)
+        })
+    }
+
     /// The bytes that all models together may take.
     pub fn budget(&self) -> u64 {
         self.budget

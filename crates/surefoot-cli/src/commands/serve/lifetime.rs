@@ -206,7 +206,7 @@ async fn show_life_of_front() {
 /// it dies, if it answers some in between.
 async fn tell_that_it_works(has_answered: impl Fn() -> bool) {
     while !has_answered() {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     supervisor::worked();
 }

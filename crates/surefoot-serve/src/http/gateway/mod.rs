@@ -26,8 +26,8 @@ pub use process::{ProcessGateway, serve_process};
 use super::answer_identity::AnswerIdentity;
 use super::error::ApiError;
 use super::request_body::{Bodies, read_json};
-use super::{REQUEST_ID, ServerSettings, now, request_id};
-use relay::RelayedRequest;
+use super::{LONGEST_WAIT_FOR_ROOM, REQUEST_ID, ServerSettings, now, request_id};
+use relay::{KeptBodies, RelayedRequest};
 
 /// The paths to which clients post what is to be answered.
 const WORK: [&str; 7] = [
@@ -45,6 +45,7 @@ const WORK: [&str; 7] = [
 struct Gateway {
     settings: ServerSettings,
     bodies: Bodies,
+    kept: Arc<KeptBodies>,
     draining: AtomicBool,
     has_answered: AtomicBool,
     created: u64,
@@ -55,8 +56,8 @@ impl Gateway {
     /// The name of a model in the settings is not used.
     fn new(settings: ServerSettings) -> Self {
         Self {
-            // A body is kept until its answer has come.
-            bodies: Bodies::new(settings.max_body, settings.timeout),
+            bodies: Bodies::new(settings.max_body, LONGEST_WAIT_FOR_ROOM.min(settings.timeout)),
+            kept: Arc::default(),
             settings,
             draining: AtomicBool::new(false),
             has_answered: AtomicBool::new(false),
@@ -99,7 +100,14 @@ impl Gateway {
     }
 
     fn relayed(&self, parts: Parts, body: Bytes, until: Instant) -> RelayedRequest {
-        RelayedRequest { parts, body, room: None, until, timeout: self.settings.timeout }
+        RelayedRequest {
+            parts,
+            body,
+            room: None,
+            kept: Arc::clone(&self.kept),
+            until,
+            timeout: self.settings.timeout,
+        }
     }
 }
 

@@ -194,6 +194,10 @@ impl Upstream for ModelProcess {
         Ok((stream, lease))
     }
 
+    fn process(&self) -> u64 {
+        self.front.pool.next_process(self.front.process_of(&self.name))
+    }
+
     /// The pool closes when all requests have been answered.
     async fn ended(&self) {
         std::future::pending().await

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use axum::extract::{Request, State};
@@ -23,6 +24,8 @@ use super::{Gateway, admit};
 use crate::http::error::ApiError;
 use crate::http::{ServerSettings, connections};
 
+/// How long the process may take to say how it is.
+const PROBE: Duration = Duration::from_secs(2);
 /// How long answers that were given may take to arrive once no process is left.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -32,6 +35,7 @@ pub struct ProcessGateway {
     gateway: Arc<Gateway>,
     address: SocketAddr,
     ended: watch::Sender<bool>,
+    processes: AtomicU64,
 }
 
 impl ProcessGateway {
@@ -41,7 +45,13 @@ impl ProcessGateway {
             gateway: Arc::new(Gateway::new(settings)),
             address,
             ended: watch::Sender::new(false),
+            processes: AtomicU64::new(0),
         }
+    }
+
+    /// Says that a process is started.
+    pub fn begin(&self) {
+        self.processes.fetch_add(1, Ordering::Release);
     }
 
     /// Says that no process will follow the last one.
@@ -91,8 +101,17 @@ async fn pass_on(
     State(front): State<Arc<ProcessGateway>>,
     request: Request,
 ) -> Result<Response, ApiError> {
+    let is_probe = matches!(request.uri().path(), "/health" | "/ready" | "/metrics");
     let request = front.gateway.read(request).await?;
-    relay(SupervisedProcess(Arc::clone(&front)), request).await
+    let relayed = relay(SupervisedProcess(Arc::clone(&front)), request);
+    if !is_probe {
+        return relayed.await;
+    }
+    // Whoever asks how the process is wants to know that it does not answer.
+    tokio::time::timeout(PROBE, relayed).await.unwrap_or_else(|_| {
+        let message = "the process that answers is being started, or does not answer";
+        Err(ApiError::unavailable(message).code("not_ready"))
+    })
 }
 
 /// The process of a gateway.
@@ -108,6 +127,10 @@ impl Upstream for SupervisedProcess {
         let stream =
             TcpStream::connect(self.0.address).await.map_err(|_| NoConnection::NotThere)?;
         Ok((stream, ()))
+    }
+
+    fn process(&self) -> u64 {
+        self.0.processes.load(Ordering::Acquire)
     }
 
     async fn ended(&self) {

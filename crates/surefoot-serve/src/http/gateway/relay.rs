@@ -8,6 +8,8 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::body::{Body, Bytes};
@@ -27,11 +29,15 @@ use super::sent_events::{EventSplitter, EventUse, SentEvents, error_code, is_pas
 use crate::http::body_room::HeldRoom;
 use crate::http::error::ApiError;
 
-/// How often a request is sent to processes that end before they have answered it. One that ends every process it
-/// meets must not go on for ever.
-const TRIES: u32 = 5;
-/// How long a process that can't work any more may still take requests; doubled from try to try.
-const BETWEEN_TRIES: Duration = Duration::from_millis(100);
+/// How often a request is sent to processes that end before they have answered it. One that ends every process it meets must not go
+/// on for ever, nor as often as makes a supervisor give up.
+const TRIES: u32 = 3;
+/// How often it is looked whether there is a process.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How long a request that a process did not answer waits for the next process. One that can't work any more ends by then.
+const NEXT_PROCESS: Duration = Duration::from_secs(2);
+/// How long a client may take nothing of a stream.
+const STALLED: Duration = Duration::from_secs(60);
 /// Pieces of an answer that wait for a slow client before the process does.
 const BUFFERED: usize = 8;
 
@@ -43,6 +49,9 @@ pub(in crate::http) trait Upstream: Send + Sync + 'static {
     /// A connection to the process that is there now.
     fn connect(&self)
     -> impl Future<Output = Result<(TcpStream, Self::Hold), NoConnection>> + Send;
+
+    /// The number of the process that a request meets now.
+    fn process(&self) -> u64;
 
     /// Done when no process will follow.
     fn ended(&self) -> impl Future<Output = ()> + Send;
@@ -61,12 +70,41 @@ pub(in crate::http) enum NoConnection {
 pub(in crate::http) struct RelayedRequest {
     pub(super) parts: request::Parts,
     pub(super) body: Bytes,
-    /// The room of the body.
+    /// The room of the body, until its answer begins.
     pub(super) room: Option<HeldRoom>,
+    /// Where bodies are kept once their streams have begun.
+    pub(super) kept: Arc<KeptBodies>,
     /// When its answer has to have begun.
     pub(super) until: Instant,
     /// The time that it has.
     pub(super) timeout: Duration,
+}
+
+/// The bodies of requests whose streams go on: they may have to be sent again.
+#[derive(Debug, Default)]
+pub(in crate::http) struct KeptBodies(AtomicUsize);
+
+/// The bytes of all of them together. A body for which there is no room is not kept, and its stream ends with its process.
+const MOST_KEPT: usize = 32 << 20;
+
+/// A body that is kept.
+struct KeptBody {
+    all: Arc<KeptBodies>,
+    bytes: usize,
+}
+
+impl KeptBodies {
+    fn keep(self: &Arc<Self>, bytes: usize) -> Option<KeptBody> {
+        let fits = |kept: usize| Some(kept + bytes).filter(|kept| *kept <= MOST_KEPT);
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok()?;
+        Some(KeptBody { all: Arc::clone(self), bytes })
+    }
+}
+
+impl Drop for KeptBody {
+    fn drop(&mut self) {
+        self.all.0.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
 }
 
 /// An answer that has come so far.
@@ -110,12 +148,19 @@ pub(in crate::http) async fn relay<U: Upstream>(
     upstream: U,
     request: RelayedRequest,
 ) -> Result<Response, ApiError> {
-    let mut tries = Tries { upstream, request, failed: 0 };
+    let mut tries = Tries { upstream, request, process: 0, failed: 0 };
     match tries.begin(None).await? {
         Begun::Whole(response) => Ok(response),
         Begun::Stream(parts, stream) => {
             let (sender, pieces) = channel(BUFFERED);
+            // What others may need is given back: nobody knows how long the client takes.
+            tries.request.room = None;
+            let kept = tries.request.kept.keep(tries.request.body.len());
+            if kept.is_none() {
+                (tries.request.body, tries.failed) = (Bytes::new(), TRIES);
+            }
             tokio::spawn(async move {
+                let _kept = kept;
                 tokio::select! {
                     () = tries.tell(stream, &sender) => {}
                     () = sender.closed() => {}
@@ -131,6 +176,8 @@ pub(in crate::http) async fn relay<U: Upstream>(
 struct Tries<U> {
     upstream: U,
     request: RelayedRequest,
+    /// The process of the last try.
+    process: u64,
     failed: u32,
 }
 
@@ -139,22 +186,25 @@ impl<U: Upstream> Tries<U> {
     async fn begin(&mut self, failure: Option<Failure>) -> Result<Begun<U::Hold>, ApiError> {
         let mut failure = failure;
         loop {
-            if let Some(last) = failure.take() {
+            if failure.is_some() {
                 self.failed += 1;
                 if self.failed >= TRIES || Instant::now() >= self.request.until {
-                    return match last {
-                        Failure::Answered(response) => Ok(Begun::Whole(response)),
-                        Failure::Broken(problem) => Err(unanswered(self.failed, &problem)),
-                    };
+                    return self.given_up(failure);
                 }
-                tokio::time::sleep(BETWEEN_TRIES * 2_u32.pow(self.failed - 1)).await;
+                self.next_process().await;
             }
             let until = self.request.until.into();
-            let (stream, hold) = tokio::time::timeout_at(until, self.connected())
-                .await
-                .map_err(|_| ApiError::expired(self.request.timeout))??;
+            let connected = tokio::time::timeout_at(until, self.connected()).await;
+            let (stream, hold) = match connected {
+                Ok(Ok(connected)) => connected,
+                // What the last process said tells more.
+                Ok(Err(_)) if failure.is_some() => return self.given_up(failure),
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Err(ApiError::expired(self.request.timeout)),
+            };
             // The process keeps to the limit too, and knows more about it.
             let late = until + Duration::from_secs(1);
+            self.process = self.upstream.process();
             match tokio::time::timeout_at(late, self.exchange(stream, hold))
                 .await
                 .map_err(|_| ApiError::expired(self.request.timeout))?
@@ -165,13 +215,33 @@ impl<U: Upstream> Tries<U> {
         }
     }
 
+    fn given_up(&self, failure: Option<Failure>) -> Result<Begun<U::Hold>, ApiError> {
+        match failure {
+            Some(Failure::Answered(response)) => Ok(Begun::Whole(response)),
+            Some(Failure::Broken(problem)) => Err(unanswered(self.failed, &problem)),
+            None => Err(unanswered(self.failed, "no process was there")),
+        }
+    }
+
+    /// Waits for the process after the one that failed, if it comes soon: otherwise the same one may work again.
+    async fn next_process(&self) {
+        let begun = Instant::now();
+        tokio::time::sleep(LOOK_EVERY).await;
+        while self.upstream.process() == self.process && begun.elapsed() < NEXT_PROCESS {
+            tokio::select! {
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = self.upstream.ended() => return,
+            }
+        }
+    }
+
     /// A connection, as soon as there is a process.
     async fn connected(&self) -> Result<(TcpStream, U::Hold), ApiError> {
         loop {
             match self.upstream.connect().await {
                 Ok(connected) => return Ok(connected),
                 Err(NoConnection::Refused(error)) => return Err(error),
-                Err(NoConnection::NotThere) => tokio::time::sleep(BETWEEN_TRIES).await,
+                Err(NoConnection::NotThere) => tokio::time::sleep(LOOK_EVERY).await,
             }
         }
     }
@@ -182,6 +252,8 @@ impl<U: Upstream> Tries<U> {
             let (sender, response) = send(stream, &self.request).await?;
             let (mut parts, body) = response.into_parts();
             without_hop(&mut parts.headers);
+            // What the answer depends on besides is for the gateway to say.
+            parts.headers.remove(header::VARY);
             if is_events(&parts.headers) {
                 return Ok(Begun::Stream(parts, OpenStream { body, _sender: sender, _hold: hold }));
             }
@@ -250,6 +322,7 @@ async fn pass<H>(stream: OpenStream<H>, sent: &mut SentEvents, sender: &Pieces) 
                 Err(_) => continue,
             },
             Some(Err(_)) if !sent.is_complete() => return StreamEnd::Failed(None),
+            None if !sent.has_caught_up() => return StreamEnd::Differs,
             Some(Err(_)) | None => {
                 let rest = events.rest();
                 if !rest.is_empty() {
@@ -272,8 +345,11 @@ async fn pass<H>(stream: OpenStream<H>, sent: &mut SentEvents, sender: &Pieces) 
                 break;
             }
         }
-        if !fresh.is_empty() && sender.send(Ok(fresh.into())).await.is_err() {
-            return StreamEnd::Done;
+        if !fresh.is_empty() {
+            let sent = tokio::time::timeout(STALLED, sender.send(Ok(fresh.into()))).await;
+            if !matches!(sent, Ok(Ok(()))) {
+                return StreamEnd::Done;
+            }
         }
         if let Some(end) = end {
             return end;
@@ -331,7 +407,7 @@ mod tests {
     use std::net::TcpListener;
 
     /// Processes that send what is written here, one after another, and end.
-    struct Scripted(std::net::SocketAddr);
+    struct Scripted(std::net::SocketAddr, AtomicUsize);
 
     impl Scripted {
         fn new(answers: Vec<Vec<u8>>) -> Self {
@@ -344,7 +420,7 @@ mod tests {
                     stream.write_all(&answer).unwrap();
                 }
             });
-            Self(address)
+            Self(address, AtomicUsize::new(0))
         }
     }
 
@@ -354,6 +430,11 @@ mod tests {
         async fn connect(&self) -> Result<(TcpStream, ()), NoConnection> {
             let stream = TcpStream::connect(self.0).await;
             stream.map(|stream| (stream, ())).map_err(|_| NoConnection::NotThere)
+        }
+
+        /// Each try meets another one.
+        fn process(&self) -> u64 {
+            self.1.fetch_add(1, Ordering::Relaxed) as u64
         }
 
         async fn ended(&self) {
@@ -367,6 +448,7 @@ mod tests {
             parts: request.into_parts().0,
             body: Bytes::from_static(b"{}"),
             room: None,
+            kept: Arc::default(),
             until: Instant::now() + Duration::from_secs(60),
             timeout: Duration::from_secs(60),
         }
@@ -455,7 +537,7 @@ mod tests {
         run(async {
             let (status, body) = relayed(vec![Vec::new(); TRIES as usize]).await;
             assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-            assert!(body.contains("sent 5 times and not answered"), "{body}");
+            assert!(body.contains("sent 3 times and not answered"), "{body}");
             let fault = "{\"error\": {\"code\": \"device_fault\", \"message\": \"lost\"}}";
             let lost = document("503 Service Unavailable", fault);
             let (status, body) = relayed(vec![lost.clone(); TRIES as usize]).await;

@@ -1,12 +1,14 @@
 //! Which events of a stream a client has got, so that a stream which breaks goes on where it broke.
 //!
 //! The stream that another process begins has the same events, in the same order for each choice; those of different
-//! choices may come in another order. What has been sent is skipped, and compared by a hash.
+//! choices may come in another order. What has been sent is skipped, and compared by a hash of what is said in it: how likely its
+//! tokens were is no part of that, since the last digit of a probability may differ between two processes (on GPUs).
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 
 use serde::Deserialize;
+use serde_json::value::RawValue;
 
 /// Errors for which another process may give the answer: a device or a thread is lost, or the process ends.
 const PASSING: [&str; 3] = ["device_fault", "shutting_down", "internal_error"];
@@ -18,7 +20,7 @@ pub(super) fn is_passing(code: &str) -> bool {
 
 /// The code of an error, if a whole answer is one.
 pub(super) fn error_code(body: &[u8]) -> Option<String> {
-    serde_json::from_slice::<EventHead>(body).ok()?.error?.code
+    serde_json::from_slice::<EventHead<'_>>(body).ok()?.error?.code
 }
 
 /// Splits a body into events.
@@ -58,8 +60,9 @@ pub(super) enum EventUse {
 
 /// What events have in common, in all that a server sends.
 #[derive(Deserialize)]
-struct EventHead {
-    choices: Option<Vec<ChoiceHead>>,
+struct EventHead<'e> {
+    #[serde(borrow)]
+    choices: Option<Vec<ChoiceHead<'e>>>,
     error: Option<ErrorHead>,
     #[serde(rename = "type")]
     kind: Option<String>,
@@ -67,8 +70,14 @@ struct EventHead {
 }
 
 #[derive(Deserialize)]
-struct ChoiceHead {
+struct ChoiceHead<'e> {
     index: u64,
+    #[serde(borrow)]
+    text: Option<&'e RawValue>,
+    #[serde(borrow)]
+    delta: Option<&'e RawValue>,
+    #[serde(borrow)]
+    finish_reason: Option<&'e RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -94,9 +103,12 @@ struct Heard {
 }
 
 impl Heard {
-    fn push(&mut self, event: &[u8]) {
+    fn push(&mut self, said: &[&[u8]]) {
         self.count += 1;
-        self.hash.write(event);
+        for part in said {
+            self.hash.write_usize(part.len());
+            self.hash.write(part);
+        }
     }
 }
 
@@ -120,6 +132,16 @@ impl SentEvents {
         self.is_complete
     }
 
+    fn has_choices_caught_up(&self) -> bool {
+        let choices = self.parts.iter().filter(|(part, _)| matches!(part, Part::Choice(_)));
+        choices.into_iter().all(|(_, progress)| progress.heard.count >= progress.sent.count)
+    }
+
+    /// Whether the stream that is heard now has brought all that was sent.
+    pub(super) fn has_caught_up(&self) -> bool {
+        self.parts.values().all(|progress| progress.heard.count >= progress.sent.count)
+    }
+
     /// The stream begins again.
     pub(super) fn begin_again(&mut self) {
         for progress in self.parts.values_mut() {
@@ -133,7 +155,7 @@ impl SentEvents {
             // A comment, which keeps the connection alive.
             return EventUse::Send;
         };
-        let head = serde_json::from_slice::<EventHead>(data).ok();
+        let head = serde_json::from_slice::<EventHead<'_>>(data).ok();
         let error = head.as_ref().and_then(|head| match (&head.error, head.kind.as_deref()) {
             (Some(error), _) => error.code.as_deref(),
             (None, Some("error")) => head.code.as_deref(),
@@ -142,20 +164,33 @@ impl SentEvents {
         if error.is_some_and(is_passing) {
             return EventUse::Failed;
         }
-        let part = match head.as_ref().and_then(|head| head.choices.as_deref()) {
-            None => Part::Whole,
-            Some([]) => Part::Figures,
-            Some([choice, ..]) => Part::Choice(choice.index),
+        let text = |raw: Option<&'_ RawValue>| raw.map_or("", RawValue::get).to_owned();
+        let (part, said) = match head.as_ref().and_then(|head| head.choices.as_deref()) {
+            None => (
+                Part::Whole,
+                [String::from_utf8_lossy(event).into_owned(), String::new(), String::new()],
+            ),
+            Some([]) => (Part::Figures, [const { String::new() }; 3]),
+            Some([choice, ..]) => {
+                let said = [choice.text, choice.delta, choice.finish_reason].map(text);
+                (Part::Choice(choice.index), said)
+            }
         };
+        // Behind the choices come the figures and the end: what is missing by then does not come.
+        let is_behind = part != Part::Whole || data == b"[DONE]";
+        let is_choice = matches!(part, Part::Choice(_));
+        if is_behind && !is_choice && !self.has_choices_caught_up() {
+            return EventUse::Differs;
+        }
         let kind = head.as_ref().and_then(|head| head.kind.as_deref());
         let is_last =
             data == b"[DONE]" || matches!(kind, Some("response.completed" | "response.incomplete"));
         let progress = self.parts.entry(part).or_default();
-        progress.heard.push(event);
+        progress.heard.push(&said.each_ref().map(String::as_bytes));
         if progress.heard.count <= progress.sent.count {
             let is_end_of_sent = progress.heard.count == progress.sent.count;
             let same = progress.heard.hash.finish() == progress.sent.hash.finish();
-            return match is_end_of_sent && !same && part != Part::Figures {
+            return match is_end_of_sent && !same {
                 true => EventUse::Differs,
                 false => EventUse::Skip,
             };
@@ -222,6 +257,34 @@ mod tests {
         heard(&mut sent, &[&token(0, "a"), &token(0, "b")]);
         sent.begin_again();
         assert_eq!(heard(&mut sent, &[&token(0, "a"), &token(0, "B")]), [Skip, Differs]);
+    }
+
+    #[test]
+    fn an_answer_that_is_shorter_the_second_time_is_another_one() {
+        let figures = "data: {\"choices\": [], \"usage\": {}}\n\n";
+        for behind in [figures, "data: [DONE]\n\n"] {
+            let mut sent = SentEvents::default();
+            heard(&mut sent, &[&token(0, "a"), &token(1, "x"), &token(0, "b")]);
+            sent.begin_again();
+            assert_eq!(heard(&mut sent, &[&token(0, "a"), &token(1, "x")]), [Skip; 2]);
+            assert!(!sent.has_caught_up());
+            assert_eq!(heard(&mut sent, &[behind]), [Differs]);
+        }
+    }
+
+    #[test]
+    fn probabilities_are_no_part_of_what_is_said() {
+        let rated = |text: &str, logprob: f32| {
+            format!(
+                "data: {{\"choices\": [{{\"index\": 0, \"text\": \"{text}\", \"logprobs\": {logprob}}}]}}\n\n"
+            )
+        };
+        let mut sent = SentEvents::default();
+        assert_eq!(heard(&mut sent, &[&rated("a", -1.5)]), [Send]);
+        sent.begin_again();
+        assert_eq!(heard(&mut sent, &[&rated("a", -1.25)]), [Skip]);
+        sent.begin_again();
+        assert_eq!(heard(&mut sent, &[&rated("b", -1.5)]), [Differs]);
     }
 
     #[test]

@@ -147,10 +147,12 @@ fn more_memory_streams_fewer_weights_and_takes_no_fewer_sequences() {
                         "{budget}: {key} of {told}, {before}"
                     );
                 }
+                let more_sequences = number(&told, "sequences") > number(before, "sequences");
                 let (now, before) =
                     (number(&told, "streamed_bytes"), number(before, "streamed_bytes"));
+                // More sequences are worth some more bytes, which are read once for all of them.
                 assert!(
-                    now <= before,
+                    now <= before || more_sequences,
                     "{budget} {options:?}: {now} bytes are streamed, {before} with less"
                 );
             }

@@ -151,7 +151,9 @@ impl EngineCapacity {
             }
         }
         let mut least = Err(EngineError::Request("the model does not fit the memory".to_owned()));
-        for capacity in candidates.usable.into_iter().chain(candidates.last_resort) {
+        // Those that are larger than the smallest usable one need more than it.
+        let larger = candidates.usable.len().saturating_sub(1);
+        for capacity in candidates.usable.into_iter().skip(larger).chain(candidates.last_resort) {
             let plan = runner.plan(&capacity.work())?;
             match plan.checked() {
                 Ok(plan) => return Ok((capacity, plan)),

@@ -21,6 +21,12 @@ pub struct ApiError {
 }
 
 const INVALID: &str = "invalid_request_error";
+/// The code of errors because a device failed.
+pub(super) const DEVICE_FAULT: &str = "device_fault";
+/// The code of refusals by a process that ends.
+pub(super) const SHUTTING_DOWN: &str = "shutting_down";
+/// The code of errors because a thread panicked.
+pub(super) const INTERNAL_ERROR: &str = "internal_error";
 
 impl ApiError {
     fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
@@ -68,7 +74,7 @@ impl ApiError {
     }
 
     pub(super) fn draining() -> Self {
-        Self::unavailable("the server is shutting down").code("shutting_down")
+        Self::unavailable("the server is shutting down").code(SHUTTING_DOWN)
     }
 
     pub(super) fn expired(limit: Duration) -> Self {
@@ -129,7 +135,7 @@ impl From<EngineError> for ApiError {
                     .code("queue_full")
             }
             EngineError::Closed => Self::draining(),
-            EngineError::Panicked => Self::internal(message).code("internal_error"),
+            EngineError::Panicked => Self::internal(message).code(INTERNAL_ERROR),
             EngineError::Expired(_) => Self::unavailable(message).code("timeout"),
             EngineError::Request(_) => Self::invalid(message),
             EngineError::Constraint(_) => Self::invalid(message).code("invalid_format"),
@@ -138,11 +144,11 @@ impl From<EngineError> for ApiError {
             EngineError::Fault(ref fault) if error.is_temporary() => {
                 let code = match fault.kind {
                     FaultKind::OutOfMemory => "out_of_memory",
-                    _ => "device_fault",
+                    _ => DEVICE_FAULT,
                 };
                 Self::unavailable(message).code(code)
             }
-            EngineError::Fault(_) => Self::internal(message).code("device_fault"),
+            EngineError::Fault(_) => Self::internal(message).code(DEVICE_FAULT),
         }
     }
 }

@@ -541,14 +541,11 @@ macro_rules! few_columns {
             _mm256_cvtph_ps(_mm256_castsi256_si128(_mm256_permute4x64_epi64::<0b1000>(packed)))
         }
 
-        /// The scales of one block in each row, which are its first two bytes.
+        /// The number of 16 bits that each of eight rows has.
         #[target_feature(enable = $features)]
         #[inline]
-        fn scales_of<const BYTES: usize>(
-            blocks: &[&[[u8; BYTES]; 8]; TOGETHER],
-            at: usize,
-        ) -> __m256 {
-            let half = |row: usize| i16::from_le_bytes([blocks[row][at][0], blocks[row][at][1]]);
+        fn halves_of(bytes: impl Fn(usize) -> [u8; 2]) -> __m256 {
+            let half = |row: usize| i16::from_le_bytes(bytes(row));
             _mm256_cvtph_ps(_mm_setr_epi16(
                 half(0),
                 half(1),
@@ -559,6 +556,16 @@ macro_rules! few_columns {
                 half(6),
                 half(7),
             ))
+        }
+
+        /// The scales of one block in each row, which are its first two bytes.
+        #[target_feature(enable = $features)]
+        #[inline]
+        fn scales_of<const BYTES: usize>(
+            blocks: &[&[[u8; BYTES]; 8]; TOGETHER],
+            at: usize,
+        ) -> __m256 {
+            halves_of(|row| [blocks[row][at][0], blocks[row][at][1]])
         }
 
         /// Blocks with one scale and 32 integers, which `integers` unpacks to a vector.
@@ -688,17 +695,7 @@ macro_rules! few_columns {
                 }
                 integers[row] = load128(&blocks[row].as_chunks::<16>().0[12]);
             }
-            let half = |row: usize| i16::from_le_bytes([blocks[row][208], blocks[row][209]]);
-            let scale = _mm256_cvtph_ps(_mm_setr_epi16(
-                half(0),
-                half(1),
-                half(2),
-                half(3),
-                half(4),
-                half(5),
-                half(6),
-                half(7),
-            ));
+            let scale = halves_of(|row| [blocks[row][208], blocks[row][209]]);
             let integers = words(integers);
             let of_sub = |sub: usize| {
                 let places = _mm256_set1_epi32(24 - 8 * (sub % 4) as i32);

@@ -27,7 +27,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use super::sent_events::{EventSplitter, EventUse, SentEvents, error_code, is_passing};
 use crate::http::body_room::HeldRoom;
-use crate::http::error::ApiError;
+use crate::http::error::{ApiError, DEVICE_FAULT};
 
 /// How often a request is sent to processes that end before they have answered it. One that ends every process it meets must not go
 /// on for ever, nor as often as makes a supervisor give up.
@@ -281,7 +281,7 @@ impl<U: Upstream> Tries<U> {
                 StreamEnd::Done => return,
                 StreamEnd::Differs => {
                     let message = "the process that answered has ended, and the next one does not give the same answer";
-                    let error = ApiError::unavailable(message).code("device_fault");
+                    let error = ApiError::unavailable(message).code(DEVICE_FAULT);
                     return last_event(&error, sender).await;
                 }
                 StreamEnd::Failed(event) => event,
@@ -364,7 +364,7 @@ async fn last_event(error: &ApiError, sender: &Pieces) {
 
 fn unanswered(tries: u32, problem: &str) -> ApiError {
     let message = format!("the request was sent {tries} times and not answered: {problem}");
-    ApiError::unavailable(message).code("device_fault")
+    ApiError::unavailable(message).code(DEVICE_FAULT)
 }
 
 /// Sends a request over a connection of its own, and waits for the head of the answer.

@@ -10,8 +10,10 @@ use std::hash::{DefaultHasher, Hasher};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::http::error::{DEVICE_FAULT, INTERNAL_ERROR, SHUTTING_DOWN};
+
 /// Errors for which another process may give the answer: a device or a thread is lost, or the process ends.
-const PASSING: [&str; 3] = ["device_fault", "shutting_down", "internal_error"];
+const PASSING: [&str; 3] = [DEVICE_FAULT, SHUTTING_DOWN, INTERNAL_ERROR];
 
 /// Whether an error with this code may not come again from another process.
 pub(super) fn is_passing(code: &str) -> bool {
@@ -177,9 +179,8 @@ impl SentEvents {
             }
         };
         // Behind the choices come the figures and the end: what is missing by then does not come.
-        let is_behind = part != Part::Whole || data == b"[DONE]";
-        let is_choice = matches!(part, Part::Choice(_));
-        if is_behind && !is_choice && !self.has_choices_caught_up() {
+        let is_behind = part == Part::Figures || data == b"[DONE]";
+        if is_behind && !self.has_choices_caught_up() {
             return EventUse::Differs;
         }
         let kind = head.as_ref().and_then(|head| head.kind.as_deref());
